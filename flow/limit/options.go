@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -96,4 +99,63 @@ func (o *Options) shares(call driver.LimitCall) []driver.LimitCall {
 		r.Count = part(r.Count)
 	}
 	return []driver.LimitCall{own}
+}
+
+// Open is [New] with the system of a URL, such as redis://127.0.0.1:6379, postgres://127.0.0.1/shop or
+// memory://name. In a database it creates the [Table] of the default name unless it exists. The program
+// must import the driver of the URL's scheme (see lock.Open). ctx bounds the call only. [Limits.Close]
+// disconnects.
+func Open(ctx context.Context, url string, o *Options) (*Limits, error) {
+	b, store, err := open(ctx, url)
+	var l *Limits
+	if err == nil {
+		l, err = New(store, o)
+	}
+	if err != nil {
+		_ = b.Close(context.WithoutCancel(ctx)) // the first error says more
+		return nil, err
+	}
+	l.backend = b
+	return l, nil
+}
+
+func open(ctx context.Context, url string) (*backend.Backend, driver.Limiter, error) {
+	u, err := backend.Parse(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	if u.Has(backend.Tables) {
+		b, db, err := backend.OpenSQL(ctx, url, Table{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return b, FromTable(db, Table{Prefix: u.Setting("prefix")}), nil
+	}
+	b, err := u.Open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	store, ok := b.Limiter("")
+	if !ok {
+		err = &backend.URLError{Reason: b.URL().Kind() + " keeps no rate limits; use a redis://, postgres:// or mysql:// URL"}
+	}
+	return b, store, err
+}
+
+// ParseRate parses a GCRA rate of the form COUNT/PERIOD, such as "100/s", "5/1m30s" or "1000/24h". The
+// period is a unit or a duration of [time.ParseDuration].
+func ParseRate(text string) (Rate, error) {
+	count, period, ok := strings.Cut(text, "/")
+	n, err := strconv.ParseInt(count, 10, 64)
+	if !ok || err != nil {
+		return Rate{}, fmt.Errorf("%q is not a rate: use COUNT/PERIOD, such as 100/s or 5/90s", text)
+	}
+	d, err := time.ParseDuration(period)
+	if err != nil {
+		if d, err = time.ParseDuration("1" + period); err != nil {
+			return Rate{}, fmt.Errorf("%q is not a rate: the period must be a unit (s, m, h) or a duration, such as 90s", text)
+		}
+	}
+	r := Rate{Count: n, Period: d}
+	return r, r.Check()
 }

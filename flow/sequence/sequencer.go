@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
@@ -152,4 +154,33 @@ func (s *Sequencer[T]) Load() Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Load{Keys: s.gaps, Bytes: s.bytes}
+}
+
+// Open is [New] with a [Table] in the database of a URL, such as postgres://127.0.0.1/shop, where the
+// effects of the handler are as well. It creates the tables unless they exist. The program must import
+// the driver of the URL's scheme (see lock.Open). ctx bounds the call only. [Sequencer.Close]
+// disconnects.
+func Open(ctx context.Context, url, stream string, t Table, handler Handler[interlock.SQL], o *Options) (*Sequencer[interlock.SQL], error) {
+	b, db, err := backend.OpenSQL(ctx, url, t)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(stream, InTx(db, t), handler, o)
+	if err != nil {
+		_ = b.Close(context.WithoutCancel(ctx)) // the first error says more
+		return nil, err
+	}
+	s.backend = b
+	return s, nil
+}
+
+// A PanicError is the panic of a handler for a held event, or of a Fetch. Effects outside of the store
+// are unknown: it is Uncertain.
+type PanicError = keyed.PanicError
+
+// contain returns a panic of the function that defers it as an error.
+func contain(key string, err *error) {
+	if v := recover(); v != nil {
+		*err = &PanicError{Key: key, Value: v, Stack: debug.Stack()}
+	}
 }

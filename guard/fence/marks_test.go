@@ -251,3 +251,131 @@ func testNames(t *testing.T, w world) {
 		t.Errorf("%v does not say what to do", err)
 	}
 }
+
+func (w world) rebase(t *testing.T, resource string, to interlock.Token, reason, by string) (old driver.Mark, err error) {
+	t.Helper()
+	err = w.Try(t.Context(), func(ctx context.Context, db driver.SQL) (err error) {
+		old, err = w.table.Rebase(ctx, db, resource, to, reason, by)
+		return err
+	})
+	return old, err
+}
+
+func testRebase(t *testing.T, w world) {
+	if m := w.mark(t, "r"); m != (driver.Mark{}) {
+		t.Errorf("a resource that nothing entered has the mark %+v", m)
+	}
+	ok(t, w.enter(t, w.table, "r", token(9)))
+	shown := w.mark(t, "r")
+	if shown.Token != token(9) || shown.Source != "tester" || time.Since(shown.Raised).Abs() > time.Hour {
+		t.Errorf("shown: %+v", shown)
+	}
+
+	for _, tt := range []struct {
+		to         interlock.Token
+		reason, by string
+		kind       interlock.ErrorKind
+	}{
+		{token(1), "", "ops", interlock.Bug},
+		{token(1), " \n", "ops", interlock.Bug},
+		{token(1), "restored", "", interlock.Bug},
+		{-1, "restored", "ops", interlock.Bug},
+		{7, "restored", "ops", interlock.Bug},
+		{math.MaxInt64, "restored", "ops", interlock.Definite},
+	} {
+		_, err := w.rebase(t, "r", tt.to, tt.reason, tt.by)
+		wantKind(t, err, tt.kind, nil)
+	}
+	tx := w.Begun(t, driver.SessionIsolation)
+	_, err := w.table.Rebase(t.Context(), tx, "r", token(1), "changed my mind", "ops")
+	ok(t, err)
+	ok(t, tx.Rollback(t.Context()))
+	if m := w.mark(t, "r"); m != shown || w.text(t, `select concat(count(*)) from interlock_fence_rebase`) != "0" {
+		t.Errorf("refused or rolled back, a rebase left %+v", m)
+	}
+
+	old, err := w.rebase(t, "r", token(3), "restored from a backup", "ops")
+	ok(t, err)
+	if old != shown {
+		t.Errorf("it replaced %+v, not %+v", old, shown)
+	}
+	if m := w.mark(t, "r"); m.Token != token(3) || m.Source != "rebase by ops: restored from a backup" || m.Raised.Before(shown.Raised) {
+		t.Errorf("after the rebase: %+v", m)
+	}
+	wantStale(t, w.enter(t, w.table, "r", token(2)), token(3), token(2))
+	ok(t, w.enter(t, w.table, "r", token(4)))
+
+	old, err = w.rebase(t, "new", token(5), "moved here", "ops")
+	ok(t, err)
+	if old != (driver.Mark{}) {
+		t.Errorf("it replaced %+v, and there was nothing", old)
+	}
+	old, err = w.rebase(t, "new", 0, "start again", "ops")
+	ok(t, err)
+	if old.Token != token(5) {
+		t.Errorf("it replaced %+v", old)
+	}
+	ok(t, w.enter(t, w.table, "new", token(1)))
+
+	want := "r|" + token(9).String() + "|" + token(3).String() + "|restored from a backup|ops;" +
+		"new|0|" + token(5).String() + "|moved here|ops;new|" + token(5).String() + "|0|start again|ops"
+	if got := w.text(t, w.audit); got != want {
+		t.Errorf("recorded\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestMisuse is refused before any request to a database.
+func TestMisuse(t *testing.T) {
+	_, err := fence.Table{}.Show(t.Context(), foreign{}, "r")
+	wantKind(t, err, interlock.Bug, nil)
+	wantKind(t, fence.Table{}.Create(t.Context(), foreign{}), interlock.Bug, nil)
+	wantKind(t, fence.Column{Table: "t", Key: "k", Column: "c"}.Enter(t.Context(), foreign{}, "r", token(1), ""), interlock.Bug, nil)
+}
+
+// foreign is an unsupported database.
+type foreign struct{ driver.SQL }
+
+func (foreign) Dialect() driver.Dialect { return "klingon" }
+
+// testShared: a shared mark is not raised meanwhile, and can be shared by others; a
+// transaction that shares it later sees the raised mark.
+func testShared(t *testing.T, w world) {
+	ok(t, w.enter(t, w.table, "a", token(1)))
+	ok(t, w.enter(t, w.table, "b", token(7)))
+	ok(t, w.enter(t, w.table, "c", token(7)))
+	share := func(db driver.SQL) map[string]interlock.Token {
+		t.Helper()
+		seen, err := w.table.Share(t.Context(), db, "b", "a", "nothing")
+		ok(t, err)
+		return seen
+	}
+	first, second := w.Begun(t, driver.SessionIsolation), w.Begun(t, driver.SessionIsolation)
+	for _, tx := range []driver.Tx[driver.SQL]{first, second} {
+		if got, want := fmt.Sprint(share(tx)), fmt.Sprint(map[string]interlock.Token{"a": token(1), "b": token(7)}); got != want {
+			t.Errorf("shared %s, want %s", got, want)
+		}
+	}
+	entered := testbed.Later(t, bound, func() error {
+		return w.Try(context.Background(), func(ctx context.Context, db driver.SQL) error {
+			return w.table.Enter(ctx, db, "a", token(2), "")
+		})
+	})
+	w.blocked(t, 1)
+	ok(t, first.Commit(t.Context()))
+	w.blocked(t, 1)
+	ok(t, second.Commit(t.Context()))
+	ok(t, entered())
+	raising := w.Begun(t, driver.SessionIsolation)
+	ok(t, w.table.Enter(t.Context(), raising, "c", token(8), ""))
+	now, err := w.table.ShareNow(t.Context(), w.Begun(t, driver.SessionIsolation), "a", "c")
+	if ok(t, err); fmt.Sprint(now) != fmt.Sprint(map[string]interlock.Token{"a": token(2)}) {
+		t.Errorf("shared %v beside one who raises c", now)
+	}
+	ok(t, raising.Rollback(t.Context()))
+	if got := share(w.Begun(t, driver.SessionIsolation)); got["a"] != token(2) {
+		t.Errorf("shared %v after %d has entered", got, token(2))
+	}
+	if _, err := w.table.Share(t.Context(), w.Begun(t, driver.SessionIsolation), "a", ""); interlock.Kind(err) != interlock.Bug {
+		t.Errorf("a resource without a name: %v", err)
+	}
+}

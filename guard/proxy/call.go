@@ -6,8 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // A Call is one attempt to make a call.
@@ -95,4 +99,125 @@ func withCall(ctx context.Context, c *Call) context.Context {
 func callOf(ctx context.Context) (*Call, bool) {
 	c, ok := ctx.Value(callKey{}).(*Call)
 	return c, ok
+}
+
+// Calls is the table in which calls are recorded. The zero value is ready once [Calls.Create]
+// has created the table. A record stays until [Calls.Clean] removes it. As long as it exists, a
+// call without an idempotency key is not sent twice.
+type Calls struct {
+	// Name is the table, or schema.table; empty means "interlock_call". It is
+	// trusted: never take it from a request.
+	Name string
+}
+
+// A Record is the stored state of a call.
+type Record struct {
+	Token    interlock.Token // of the last attempt; 0 without attempts
+	Attempts int64           // number of attempts that were or may have been sent
+	Status   int             // of the last answer; 0 without an answer
+	Settled  bool            // the outcome is known
+	Called   time.Time       // when the first attempt began, by the database's clock
+}
+
+// The id of a row is its [Key], which has a fixed length and no collation. resource and
+// operation are for people.
+var layout = sqltable.Layout{Part: "proxy", Lock: "call", Default: "interlock_call", Tables: map[string]string{"calls": ""}}
+
+// Create creates the table, unless it exists. Several processes may call it concurrently. On
+// MariaDB it commits what the transaction did before.
+func (t Calls) Create(ctx context.Context, db driver.SQL) error {
+	tables, err := layout.Open("create table", "", db, t.Name)
+	if err != nil {
+		return err
+	}
+	return tables.Create(ctx, `create table if not exists {calls} (
+			id {string 64} primary key,
+			resource {string 512} not null,
+			operation {string 255} not null,
+			token bigint not null,
+			attempts bigint not null,
+			status bigint not null,
+			called_at {time} not null,
+			settled_at {time}){maria  engine = InnoDB}`)
+}
+
+// begin counts an attempt. Apart from the count, the returned record is the previous one.
+func (t Calls) begin(ctx context.Context, db driver.SQL, c *Call) (number int64, r Record, err error) {
+	tables, err := layout.Open("record call", c.Operation, db, t.Name)
+	if err != nil {
+		return 0, r, err
+	}
+	var called int64
+	_, err = tables.Row(ctx, `
+insert into {calls} {as present} (id, resource, operation, token, attempts, status, called_at) values (?, ?, ?, ?, 1, 0, {now})
+{or id} attempts = {old attempts} + 1, token = {new token}
+returning attempts, status, settled_at is not null, {micros called_at}`,
+		[]any{c.Key, c.Resource, c.Operation, int64(c.Token)}, &number, &r.Status, &r.Settled, &called)
+	r.Called = time.UnixMicro(called).UTC()
+	return number, r, err
+}
+
+// Show returns the record of a call. If the call was never made, the record has no attempts.
+func (t Calls) Show(ctx context.Context, db driver.SQL, resource, operation string) (r Record, err error) {
+	tables, err := layout.Open("show call", operation, db, t.Name)
+	if err != nil {
+		return r, err
+	}
+	var called int64
+	found, err := tables.Row(ctx, `select token, attempts, status, settled_at is not null, {micros called_at} from {calls} where id = ?`,
+		[]any{Key(resource, operation)}, (*int64)(&r.Token), &r.Attempts, &r.Status, &r.Settled, &called)
+	if found {
+		r.Called = time.UnixMicro(called).UTC()
+	}
+	return r, err
+}
+
+// answered records the status of an attempt that leaves the call in doubt. If another attempt
+// has begun since, it changes nothing.
+func (t Calls) answered(ctx context.Context, db driver.SQL, c *Call, number int64, status int) error {
+	return t.exec(ctx, db, "record call",
+		`update {calls} set status = ? where id = ? and attempts = ? and token = ? and settled_at is null`, int64(status), c.Key, number, int64(c.Token))
+}
+
+// settled records the final status of a call, unless there is one.
+func (t Calls) settled(ctx context.Context, db driver.SQL, op, key string, status int) error {
+	return t.exec(ctx, db, op, `update {calls} set status = ?, settled_at = {now} where id = ? and settled_at is null`, int64(status), key)
+}
+
+// withdraw removes the first attempt that began exactly at called, if no other followed. The
+// time matters because another process may have inserted its own attempt under the same claim.
+func (t Calls) withdraw(ctx context.Context, db driver.SQL, c *Call, called time.Time) error {
+	return t.exec(ctx, db, "withdraw call",
+		`delete from {calls} where id = ? and token = ? and attempts = 1 and status = 0 and settled_at is null and {micros called_at} = ?`,
+		c.Key, int64(c.Token), called.UnixMicro())
+}
+
+// Settle resolves a doubt by a result that the caller has found out. A status from 200 to 499
+// means that the call was made, with that status. Status 0 means that it was not made and may
+// be sent. If the call is settled, Settle does nothing.
+func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation string, status int) error {
+	switch key := Key(resource, operation); {
+	case status == 0:
+		return t.exec(ctx, db, "settle call", `delete from {calls} where id = ? and settled_at is null`, key)
+	case status >= 200 && status < 500:
+		return t.settled(ctx, db, "settle call", key, status)
+	}
+	return failure.Bug("settle call", operation, "status %d settles nothing", status)
+}
+
+// Clean removes the records of calls that were settled longer than age ago, by the database's
+// clock. After that these calls would be sent again. It keeps records of calls in doubt.
+func (t Calls) Clean(ctx context.Context, db driver.SQL, age time.Duration) error {
+	if age < 0 {
+		return failure.Bug("clean calls", "", "an age of %v is in the future", age)
+	}
+	return t.exec(ctx, db, "clean calls", `delete from {calls} where settled_at < {now} - {span}`, age.Microseconds())
+}
+
+func (t Calls) exec(ctx context.Context, db driver.SQL, op, query string, args ...any) error {
+	tables, err := layout.Open(op, "", db, t.Name)
+	if err == nil {
+		_, err = tables.Exec(ctx, query, args...)
+	}
+	return err
 }

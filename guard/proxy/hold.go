@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -124,4 +125,104 @@ func (h *holding) end() {
 	h.once.Do(func() { close(h.stop) })
 	h.ended.Wait()
 	h.cancel(nil)
+}
+
+// lanes let one caller at a time use a resource, in the order of arrival. A lane exists while
+// it has callers.
+type lanes struct {
+	most int // maximum per lane
+	mu   sync.Mutex
+	busy map[string]*lane
+}
+
+type lane struct {
+	turn chan struct{} // full while a caller has the turn
+	in   int
+}
+
+// enter waits for the turn, until ctx ends.
+func (l *lanes) enter(ctx context.Context, resource string) (leave func(), err error) {
+	at, err := l.join(resource)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case at.turn <- struct{}{}:
+		return func() { <-at.turn; l.part(resource, at) }, nil
+	case <-ctx.Done():
+		l.part(resource, at)
+		return nil, &interlock.Error{Op: "wait for turn", Name: resource, Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+}
+
+func (l *lanes) join(resource string) (*lane, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.busy[resource]
+	if at == nil {
+		at = &lane{turn: make(chan struct{}, 1)}
+		l.busy[resource] = at
+	}
+	if at.in >= l.most {
+		return nil, &interlock.Error{Op: "wait for turn", Name: resource, Kind: interlock.Retryable,
+			Err: errors.New("too many calls wait already")}
+	}
+	at.in++
+	return at, nil
+}
+
+func (l *lanes) part(resource string, at *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at.in--; at.in == 0 {
+		delete(l.busy, resource)
+	}
+}
+
+// An Outcome is what the status of an answer means for its operation.
+type Outcome int
+
+const (
+	// Unknown means that the operation may have been done. It stays in doubt, and is sent again
+	// only with [Options.Repeat].
+	Unknown Outcome = iota
+	// Final means that the status is the operation's result. It is recorded permanently, and
+	// the operation is not sent again: [DoneError].
+	Final
+	// NotDone means that the other side refused the request before it did anything. The
+	// operation may be sent again, even without a key. If an earlier attempt is in doubt, it
+	// stays in doubt.
+	NotDone
+)
+
+// DefaultOutcome returns the outcome of a status, unless [Options.Statuses] overrides it:
+//
+//	200–299                                  Final
+//	401, 403, 425, 429                       NotDone
+//	408, 409                                 Unknown
+//	400–499, except those above              Final
+//	every other, such as 3xx and 5xx         Unknown
+//
+// 401 and 403 can end when credentials change; 425 and 429 ask for another attempt. 408 and 409
+// leave the outcome open. Gateways send 408 when the server behind them is slow, and APIs send
+// 409 while an earlier request with the same key is in progress.
+func DefaultOutcome(status int) Outcome {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooEarly, http.StatusTooManyRequests:
+		return NotDone
+	case http.StatusRequestTimeout, http.StatusConflict:
+		return Unknown
+	}
+	if status >= 200 && status < 300 || status >= 400 && status < 500 {
+		return Final
+	}
+	return Unknown
+}
+
+// meaning returns the outcome of status under o.
+func (o *Options) meaning(status int) Outcome {
+	if m, ok := o.Statuses[status]; ok {
+		return m
+	}
+	return DefaultOutcome(status)
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 )
 
@@ -183,4 +184,26 @@ func read(response idempotency.Response) (any, error) {
 		return nil, status.Errorf(codes.Internal, "the answer that was kept cannot be read: %v", err)
 	}
 	return m, nil
+}
+
+// refusal returns the status of a call without an answer. It hides internal errors.
+func refusal(err error) error {
+	var busy *idempotency.InFlightError
+	var mismatch *idempotency.MismatchError
+	var unkept *idempotency.NotKeptError
+	switch {
+	case errors.As(err, &busy):
+		return status.Error(codes.Aborted, err.Error())
+	case errors.As(err, &mismatch):
+		return status.Error(codes.InvalidArgument, err.Error())
+	case errors.As(err, &unkept):
+		return status.Error(codes.AlreadyExists, err.Error())
+	case errors.Is(err, interlock.ErrLost):
+		return status.Error(codes.Aborted, "another attempt has taken over, try again to have its answer")
+	case interlock.Kind(err) == interlock.Bug:
+		return status.Error(codes.Internal, "the call cannot be recorded")
+	case interlock.Kind(err) == interlock.Uncertain:
+		return status.Error(codes.Unknown, "the call may have been carried out, try again with the same key to find out")
+	}
+	return status.Error(codes.Unavailable, "the call cannot be recorded now, try again with the same key")
 }

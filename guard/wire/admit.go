@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -105,4 +106,56 @@ func (o *Options) refused(p Pass, err error) {
 	if o.Hooks.Refused != nil && errors.As(err, &r) {
 		o.Hooks.Refused(observe.WireRefused{Resource: p.Resource, Owner: p.Owner, Token: p.Token, Reason: string(r.Reason), Err: err})
 	}
+}
+
+// A Resource returns the resource of a request: the name under which its guard is entered. If
+// it returns an error, the response is 400 with the error's text.
+type Resource func(*http.Request) (string, error)
+
+// Handler returns a handler that calls next for requests with a token for their resource. It
+// answers all other requests with a problem and does not call next; see the package comment.
+// The context of next holds the [*Passage], and ends with it.
+//
+// Handler does not enter a guard: next does, with the passage, in the transaction or the step
+// of the store in which it works.
+func Handler(resource Resource, next http.Handler, o *Options) http.Handler {
+	options := o.resolve()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, end, err := options.Admit(r.Context(), r.Header.Values(Header), func() (string, error) { return resource(r) })
+		if err != nil {
+			Refuse(w, err)
+			return
+		}
+		defer end()
+		next.ServeHTTP(w, r.WithContext(Enclose(p)))
+	})
+}
+
+type passageKey struct{}
+
+// Enclose returns the passage's context, which holds the passage for [From].
+func Enclose(p *Passage) context.Context { return context.WithValue(p.Context(), passageKey{}, p) }
+
+// From returns the passage of the request of ctx. Every request that [Handler] serves has one.
+func From(ctx context.Context) (*Passage, bool) {
+	p, ok := ctx.Value(passageKey{}).(*Passage)
+	return p, ok
+}
+
+// A Deadline is measured on two clocks: Go's monotonic clock, which may stop while the machine
+// is suspended, and the wall clock, which may be set. The elapsed time is the greater of the
+// two. The zero value has passed.
+type Deadline struct {
+	from time.Time
+	left time.Duration
+}
+
+// After returns the deadline d after from, a reading of [time.Now].
+func After(from time.Time, d time.Duration) Deadline { return Deadline{from, d} }
+
+// Remaining returns the time until the deadline at now, a later reading of the same clock; zero
+// or less once it has passed.
+func (d Deadline) Remaining(now time.Time) time.Duration {
+	monotonic, wall := now.Sub(d.from), now.Round(0).Sub(d.from.Round(0))
+	return d.left - max(monotonic, wall)
 }

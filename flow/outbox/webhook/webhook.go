@@ -18,13 +18,17 @@
 package webhook
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -169,3 +173,150 @@ func (s *Sink) post(ctx context.Context, m driver.Message) error {
 	why, _ := io.ReadAll(io.LimitReader(response.Body, 512))
 	return verdict(m.ID, response, why, s.options.Now())
 }
+
+// A StatusError is an answer with a status other than 2xx.
+type StatusError struct {
+	Status int
+	Body   string // its beginning
+	after  time.Duration
+}
+
+// Error has the status and the beginning of the body.
+func (e *StatusError) Error() string {
+	return strings.TrimSpace(fmt.Sprintf("answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Body))
+}
+
+// RetryAfter is the pause that the receiver requests; 0 means none.
+func (e *StatusError) RetryAfter() time.Duration { return e.after }
+
+// verdict returns the error of an answer; nil if the message was accepted.
+func verdict(id string, r *http.Response, body []byte, now time.Time) error {
+	if r.StatusCode >= 200 && r.StatusCode < 300 {
+		return nil
+	}
+	kind := interlock.Retryable
+	if r.StatusCode >= 400 && r.StatusCode < 500 {
+		kind = interlock.Definite
+	}
+	switch r.StatusCode {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		kind = interlock.Retryable
+	}
+	return problem(id, kind, &StatusError{r.StatusCode, string(body), retryAfter(r.Header.Get("retry-after"), now)})
+}
+
+// retryAfter parses seconds or a date. An invalid value and a past date are 0.
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.Atoi(value); err == nil && seconds < 1<<31 {
+		return max(0, time.Duration(seconds)*time.Second)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return max(0, at.Sub(now))
+	}
+	return 0
+}
+
+// unanswered returns the kind of error of a request without an answer: Retryable if there was no
+// connection.
+func unanswered(err error) interlock.ErrorKind {
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		return interlock.Retryable
+	}
+	return interlock.Uncertain
+}
+
+func problem(id string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: "post", Driver: "webhook", Name: id, Kind: kind, Err: err}
+}
+
+// A host has running or waiting requests.
+type host struct {
+	turns chan struct{}
+	users int
+}
+
+// enter waits until a host has fewer than Options.PerHost requests.
+func (s *Sink) enter(ctx context.Context, name string) (leave func(), err error) {
+	h := s.use(name)
+	select {
+	case h.turns <- struct{}{}:
+		return func() { <-h.turns; s.disuse(name, h) }, nil
+	case <-ctx.Done():
+		s.disuse(name, h)
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (s *Sink) use(name string) *host {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.hosts[name]
+	if h == nil {
+		h = &host{turns: make(chan struct{}, s.options.PerHost)}
+		s.hosts[name] = h
+	}
+	h.users++
+	return h
+}
+
+// disuse deletes a host without requests: messages may name any number of hosts.
+func (s *Sink) disuse(name string, h *host) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.users--; h.users == 0 {
+		delete(s.hosts, name)
+	}
+}
+
+// request returns a signed request for m. Its errors are permanent.
+func (s *Sink) request(m driver.Message) (*http.Request, error) {
+	address := s.address
+	if s.options.Address != nil {
+		address = s.options.Address(m)
+	}
+	u, err := parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if err := driver.CheckMessageID(m.ID); err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequest(http.MethodPost, u.String(), bytes.NewReader(m.Payload))
+	if err != nil {
+		return nil, failure.RedactError(err)
+	}
+	r.Header.Set("content-type", s.options.ContentType)
+	for name, value := range m.Headers {
+		if strings.HasPrefix(strings.ToLower(name), "webhook-") || strings.HasPrefix(strings.ToLower(name), "interlock-") {
+			return nil, fmt.Errorf("header %q is reserved", name)
+		}
+		r.Header.Set(name, value)
+	}
+	at := s.options.Now().Unix()
+	r.Header.Set(HeaderID, m.ID)
+	r.Header.Set(HeaderTimestamp, strconv.FormatInt(at, 10))
+	r.Header.Set(HeaderSignature, s.signer.Sign(signed(m.ID, at, m.Payload)))
+	r.Header.Set(HeaderTopic, url.PathEscape(m.Topic))
+	if m.Key != "" {
+		r.Header.Set(HeaderKey, url.PathEscape(m.Key))
+	}
+	return r, checkHeaders(r.Header)
+}
+
+// checkHeaders rejects invalid headers. The client would report them with errors that look like a lost
+// answer.
+func checkHeaders(h http.Header) error {
+	for name, values := range h {
+		if name == "" || strings.ContainsFunc(name, func(c rune) bool { return !strings.ContainsRune(letters, c) }) {
+			return fmt.Errorf("header %q has an invalid name", name)
+		}
+		if strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+			return fmt.Errorf("header %q has an invalid value", name)
+		}
+	}
+	return nil
+}
+
+// letters are the characters of a header name (RFC 9110, token).
+const letters = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -1,11 +1,14 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/flow/limit"
 	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // A Database is a backend that speaks SQL.
@@ -54,4 +57,49 @@ func in[T any](ctx context.Context, d *Database, do func(driver.SQL) (T, error))
 // SetSlices is [outbox.SetSlices].
 func (d *Database) SetSlices(ctx context.Context, t outbox.Table, c outbox.SliceChange) (moved int64, err error) {
 	return outbox.SetSlices(ctx, d.db, t, c)
+}
+
+// Journal connects to a journal of transactions; a backend that keeps none is refused
+// with a [*URLError]. name is that of its tables in a database, or the prefix of its
+// keys in etcd; empty is the default of each. The tables are created unless they exist.
+// The context bounds the opening only.
+func (t Target) Journal(ctx context.Context, name string) (store driver.Journal, disconnect func(), err error) {
+	return t.journal(ctx, name, journal.OpenStore)
+}
+
+// JournalThere is [Target.Journal] for commands that only look, or operate on what exists:
+// it creates nothing, and returns [journal.ErrNoTables] where a database has no such tables.
+// In etcd a journal of which nothing was written is like any other.
+func (t Target) JournalThere(ctx context.Context, name string) (store driver.Journal, disconnect func(), err error) {
+	return t.journal(ctx, name, journal.FindStore)
+}
+
+func (t Target) journal(ctx context.Context, name string,
+	find func(context.Context, *backend.Backend, string) (driver.Journal, error)) (driver.Journal, func(), error) {
+	if err := journal.CheckURL(t.URL); err != nil {
+		return nil, nil, err
+	}
+	b, store, err := open(ctx, t, func(b *backend.Backend) (driver.Journal, error) { return find(ctx, b, name) })
+	return store, closing(b), err
+}
+
+// Limits connects to the rate limits of a backend: in a database those of a table, which is not
+// created; disconnect ends that. A backend without limits is refused with a [*URLError].
+// The context bounds the opening only.
+func (t Target) Limits(ctx context.Context, table limit.Table) (l driver.LimitInspector, disconnect func(), err error) {
+	refusal := &URLError{Reason: t.Kind() + " keeps no rate limits; name a redis://, postgres:// or mysql:// URL with --backend"}
+	if !t.Has(backend.Tables) && t.Kind() != "redis" {
+		return nil, nil, refusal
+	}
+	b, l, err := open(ctx, t, func(b *backend.Backend) (driver.LimitInspector, error) {
+		if db, ok := b.SQL(); ok {
+			table.Prefix = cmp.Or(table.Prefix, t.Setting("prefix"))
+			return limit.FromTable(db, table).(driver.LimitInspector), nil
+		}
+		if l, ok := b.Limiter(table.Prefix); ok {
+			return l.(driver.LimitInspector), nil
+		}
+		return nil, refusal
+	})
+	return l, closing(b), err
 }

@@ -2,8 +2,10 @@ package cli_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,10 +17,13 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/choreography"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	txnjournal "github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
@@ -307,4 +312,115 @@ func TestSagaWatchSurvivesAnInterruption(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Reading a journal that does not exist is an error and creates nothing; reading one that
+// exists needs no right but to read it.
+func TestLookingMakesNoJournal(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) (database, of string, client string, reader []string){
+		"postgres": func(t *testing.T) (string, string, string, []string) {
+			s := testbed.Postgres(t)
+			return s.URL(), "pgx", s.URL(), []string{`create role reader login`, `grant select on all tables in schema public to reader`}
+		},
+		"mariadb": func(t *testing.T) (string, string, string, []string) {
+			s := testbed.MariaDB(t)
+			return mariadbURL(s), "mysql", s.URL(), []string{`create user reader@'%'`, `grant select on test.* to reader@'%'`}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			database, of, dsn, allow := start(t)
+			db, err := sql.Open(of, dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			tables := func() (n int) {
+				t.Helper()
+				if err := db.QueryRow(`select count(*) from information_schema.tables where table_name like 'typo%' or table_name like 'interlock%'`).Scan(&n); err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			for _, command := range []string{"saga ls", "saga ls --journal typo", "saga show 1", "saga watch 1", "saga export", "saga retry 1 --reason x",
+				"dlq sagas", "tcc ls", "tcc show 1", "tcc retry 1 --reason x", "xa ls", "xa show 1", "xa resolve 1 --reason x"} {
+				_, said := run(t, 78, append(strings.Fields(command), "--backend", database)...)
+				wanted := "no journal interlock_journal on "
+				if strings.HasSuffix(command, "typo") {
+					wanted = "no journal typo on "
+				}
+				if !strings.Contains(said, wanted) || !strings.Contains(said, "--journal") {
+					t.Errorf("%s: %s", command, said)
+				}
+			}
+			if n := tables(); n != 0 {
+				t.Errorf("looking has made %d tables", n)
+			}
+			run(t, 64, "saga", "ls", "--journal", "a.b.c", "--backend", database)
+
+			run(t, 0, "saga", "start", "order/1", "order", "--backend", database)
+			for _, query := range allow {
+				if _, err := db.Exec(query); err != nil {
+					t.Fatal(err)
+				}
+			}
+			u, err := url.Parse(database)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.User = url.User("reader")
+			for _, command := range []string{"saga ls", "saga show order/1", "saga export", "tcc ls", "xa ls"} {
+				out, _ := run(t, 0, append(strings.Fields(command), "--backend", u.String())...)
+				if strings.HasPrefix(command, "saga") && !strings.Contains(out, "order/1") {
+					t.Errorf("%s: %s", command, out)
+				}
+			}
+			run(t, 77, "saga", "start", "order/2", "order", "--backend", u.String())
+		})
+	}
+}
+
+// TestSagaChoreographed lists the sagas of a tracker: all, those that are stalled, those of a state.
+func TestSagaChoreographed(t *testing.T) {
+	t.Parallel()
+	program(t)
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		ls := func(code int, args ...string) string {
+			t.Helper()
+			text, _ := run(t, code, append([]string{"saga", "ls", "--choreographed", "--backend", shopURL(db)}, args...)...)
+			return text
+		}
+		ls(78) // there is no table
+		d := &choreography.Definition{Name: "order", Topic: "orders", Cancelled: "cancelled", Stalled: time.Hour, Steps: []choreography.Step{
+			{Done: "placed", Undone: "closed"}, {Done: "charged", Undone: "refunded", Failed: "declined"}}}
+		tracker := choreography.Tracker{Definition: d}
+		db.Do(t, tracker.Create)
+		for saga, events := range map[string]string{"1": "placed", "2": "placed charged", "3": "charged declined"} {
+			for _, name := range strings.Fields(events) {
+				m := d.Message(choreography.Event{Saga: saga, Name: name})
+				db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+					return tracker.Observe(ctx, tx, driver.QueueMessage{Headers: m.Headers})
+				})
+			}
+		}
+		db.Exec(t, `update interlock_choreography set stalled = 1 where id = '1'`)
+		text := ls(0)
+		for _, want := range []string{"1   order  running", "2   order  completed", "3   order  contradictory", `"charged" and "declined" both happened`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s\nwithout %s", text, want)
+			}
+		}
+		if text := ls(0, "--stalled"); !strings.Contains(text, "1   order  running") || !strings.Contains(text, "stalled") || strings.Contains(text, "completed") || strings.Contains(text, "contradictory") {
+			t.Error(text)
+		}
+		if text := ls(0, "--state", "COMPLETED", "--type", "order", "-o", "json"); !strings.Contains(text, `"completed"`) || strings.Contains(text, `"running"`) {
+			t.Error(text)
+		}
+		if text := ls(0, "--type", "refund", "-o", "json"); strings.Contains(text, "order") {
+			t.Error(text)
+		}
+		ls(64, "--unfinished")
+		ls(64, "--limit", "0")
+	})
 }

@@ -1,9 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"regexp"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -89,3 +93,187 @@ func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(
 }
 
 func noop() {}
+
+// doubtView is the JSON form of a branch in doubt.
+type doubtView struct {
+	Participant string  `json:"participant"`
+	Transaction string  `json:"transaction"`
+	Age         float64 `json:"age_seconds"`
+	Verdict     string  `json:"verdict"`
+	Blocked     float64 `json:"blocked_seconds,omitempty"`
+	Error       string  `json:"error,omitempty"`
+}
+
+func (x *xa) lsCommand() *cobra.Command {
+	var f listing
+	c := &cobra.Command{
+		Use: "ls", Short: "List branches in doubt and transactions", Args: noArgs,
+		Example: `  interlock xa ls --participant north=postgres://n/bank --participant south=mysql://s/bank
+  interlock xa ls -o json`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if len(x.participants) == 0 {
+				x.app.say("no --participant NAME=URL was given: only the journal is read")
+			}
+			if err := f.check(c, xaProtocol); err != nil {
+				return err
+			}
+			v := xaList{InDoubt: []doubtView{}}
+			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine) (err error) {
+				v.find(ctx, m)
+				v.Transactions, err = x.journalCommands.find(ctx, j, xaProtocol, f)
+				return err
+			}); err != nil {
+				return err
+			}
+			if v.unasked == nil {
+				return x.app.print(v, v.text())
+			}
+			return errors.Join(x.app.print(v, v.text()), fail(exitUnreachable, "some participants could not be reached: %w", v.unasked))
+		},
+	}
+	f.flags(c, xaProtocol)
+	return c
+}
+
+// xaList is the JSON form of all that is to be seen; docs/reference/cli.md promises it.
+type xaList struct {
+	InDoubt      []doubtView       `json:"in_doubt"`
+	Transactions []transactionView `json:"transactions"`
+	Error        string            `json:"error,omitempty"` // of participants that could not be asked
+
+	unasked error
+}
+
+// find lists branches in doubt. What some participants have is there if others cannot be asked.
+func (v *xaList) find(ctx context.Context, m *twopc.Engine) {
+	var found []twopc.InDoubt
+	found, v.unasked = m.InDoubt(ctx)
+	if v.unasked != nil {
+		v.Error = v.unasked.Error()
+	}
+	for _, d := range found {
+		view := doubtView{d.XID.Branch, d.XID.Transaction, d.Age.Seconds(), d.Verdict, d.BlockedFor.Seconds(), ""}
+		if d.Err != nil {
+			view.Error = d.Err.Error()
+		}
+		v.InDoubt = append(v.InDoubt, view)
+	}
+}
+
+func (v *xaList) text() text {
+	rows := [][]string{{"PARTICIPANT", "IN DOUBT", "FOR", "VERDICT"}}
+	for _, d := range v.InDoubt {
+		rows = append(rows, []string{d.Participant, d.Transaction, seconds(d.Age), strings.TrimSpace(d.Verdict + " " + d.Error)})
+	}
+	text := table(rows)
+	switch {
+	case len(v.InDoubt) > 0:
+	case v.unasked != nil:
+		text = "" // there may be some
+	default:
+		text = "no branch is in doubt\n"
+	}
+	if len(v.Transactions) == 0 {
+		return text
+	}
+	return text + "\n" + table(rowsOf(v.Transactions))
+}
+
+// seconds is a time as text, in whole seconds.
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
+}
+
+// branchState describes a branch in a line.
+func branchState(b twopc.Branch) string {
+	switch {
+	case b.Heuristic != "":
+		return "against the decision: " + b.Heuristic
+	case b.Done:
+		return "committed"
+	case b.Failing != "":
+		return fmt.Sprintf("not committed after %d attempts: %s", b.Attempts, b.Failing)
+	}
+	return "not known to be committed"
+}
+
+func (x *xa) showCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Show the decision and which participants applied it", Args: oneArg("transaction"),
+		Example: `  interlock xa show transfer/42
+  interlock xa show transfer/42 -o json`,
+		RunE: func(c *cobra.Command, args []string) error {
+			var v transactionView
+			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine) error {
+				o, err := look(ctx, m, args[0])
+				if err != nil {
+					return err
+				}
+				_, entries, err := j.Open(ctx, o.Key)
+				v = viewXA(o)
+				v.History = historyOf(entries)
+				return err
+			}); err != nil {
+				return err
+			}
+			list := [][2]string{{"known there as", v.Transaction}, {"decided", localTime(v.Decided)}, {"by", cmp.Or(v.Resolved.Actor, v.DecidedBy)}, {"note", v.Resolved.Reason}}
+			for _, branch := range v.Branches {
+				list = append(list, [2]string{branch.Participant, branchState(branch)})
+			}
+			return x.app.print(v, v.shown(list...))
+		},
+	}
+}
+
+// look finds a transaction by its id, or by the name that participants show.
+func look(ctx context.Context, m *twopc.Engine, name string) (twopc.Outcome, error) {
+	o, err := m.Look(ctx, name)
+	if parts := runName.FindStringSubmatch(name); parts != nil && errors.Is(err, twopc.ErrNone) {
+		o, err = m.Look(ctx, parts[1])
+	}
+	if errors.Is(err, twopc.ErrNone) {
+		err = fmt.Errorf("%w, so no commit was decided; interlock xa ls shows whether it is in doubt", err)
+	}
+	return o, err
+}
+
+// runName is an id and the suffix of one run, as participants know a transaction.
+var runName = regexp.MustCompile(`^(.+)\.[0-9a-v]{12}$`)
+
+func (x *xa) resolveCommand() *cobra.Command {
+	var decision string
+	c := x.recorded(&cobra.Command{
+		Use: "resolve ID --reason TEXT", Short: "Resolve a heuristic outcome, or decide by hand", Args: oneArg("transaction"),
+		Example: `  interlock xa resolve transfer/42 --reason "south was put right by hand, ticket 7"
+  interlock xa resolve 1x7k… --decide abort --reason "its coordinator is gone for good" --participant north=postgres://n/bank`,
+		Long: `Without --decide it ends a HEURISTIC transaction: a branch ended differently from the
+decision, and you have corrected that by hand.
+
+With --decide commit or abort it decides for a branch in doubt that the journal does not
+know, and that is too old for presumed abort. ID is then the one that "xa ls" shows as in
+doubt. It never overrules a decision. A decision to commit covers the branches that are
+in doubt now: name all participants, and make sure that none is missing.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if decision != "" && decision != string(twopc.Commit) && decision != string(twopc.Abort) {
+				return usage("--decide %s is not known; it is commit or abort", decision)
+			}
+			if decision != "" && !runName.MatchString(args[0]) {
+				return usage("--decide is about a branch in doubt: name it as interlock xa ls does, which is ID.RUN and not %s", args[0])
+			}
+			if decision == "" {
+				return x.runOperation(c.Context(), "resolved", args[0], func(ctx context.Context, j *journal.Journal, by coordinator.By) error {
+					return twopc.NewOperator(j).Resolve(ctx, args[0], by)
+				})
+			}
+			if err := x.manage(c.Context(), func(ctx context.Context, _ *journal.Journal, m *twopc.Engine) error {
+				return m.Settle(ctx, args[0], twopc.Decision(decision), twopc.By{Actor: x.by, Reason: x.reason})
+			}); err != nil {
+				return err
+			}
+			return x.done("resolved", args[0])
+		},
+	})
+	c.Flags().StringVar(&decision, "decide", "", "commit or abort")
+	completes(c, "decide", "commit", "abort")
+	return c
+}

@@ -4,12 +4,18 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
+	"time"
 )
 
 // refuse answers a request that is not served, with the reason.
@@ -79,4 +85,86 @@ func pageless(h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// secretFile has a secret on each line. It is read again after a change, so secrets can
+// be rotated without a restart: add the new one, change its users, and remove the
+// old one.
+type secretFile struct {
+	path  string
+	least int // bytes of a secret
+
+	mu      sync.Mutex
+	read    os.FileInfo // at the last read
+	looked  time.Time
+	secrets []string
+	tell    func(error)
+}
+
+// openSecrets reads the file; see checkPrivate.
+func openSecrets(path string, least int, tell func(error)) (*secretFile, error) {
+	f := &secretFile{path: path, least: least, tell: tell}
+	return f, f.load()
+}
+
+// all returns the current secrets. If the file cannot be read, it reports the error and
+// returns the former secrets.
+func (f *secretFile) all() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if time.Since(f.looked) > 100*time.Millisecond { // do not check the file for each of many requests
+		f.looked = time.Now()
+		if now, err := os.Stat(f.path); err != nil || !now.ModTime().Equal(f.read.ModTime()) || now.Size() != f.read.Size() || now.Mode() != f.read.Mode() || !os.SameFile(now, f.read) {
+			if err = errors.Join(err, f.load()); err != nil && f.tell != nil {
+				f.tell(err)
+			}
+		}
+	}
+	return f.secrets
+}
+
+func (f *secretFile) load() error {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	f.read = info
+	if err := checkPrivate(f.path, info); err != nil {
+		return err
+	}
+	text, err := io.ReadAll(io.LimitReader(file, 1<<20))
+	if err != nil {
+		return err
+	}
+	secrets := strings.Fields(string(text))
+	if len(secrets) == 0 {
+		return fmt.Errorf("%s is empty: write a line of %d characters at least, such as by openssl rand -hex 32", f.path, f.least)
+	}
+	for i, s := range secrets {
+		if len(s) < f.least {
+			return fmt.Errorf("%s: secret %d has %d characters: make one of %d at least, such as by openssl rand -hex 32", f.path, i+1, len(s), f.least)
+		}
+	}
+	f.secrets = secrets
+	return nil
+}
+
+// checkPrivate rejects a file of secrets that other users can read or write. The group may
+// read a file of root, as with PostgreSQL's keys: Kubernetes mounts secrets as root with the
+// group fsGroup and mode 0440.
+func checkPrivate(path string, info os.FileInfo) error {
+	owner, known := info.Sys().(*syscall.Stat_t)
+	if private(info.Mode(), known && owner.Uid == 0) {
+		return nil
+	}
+	return fmt.Errorf("%s can be read or written by other users (%v): chmod 600 %[1]s; if root owns it, 640 or 440 will do", path, info.Mode().Perm())
+}
+
+func private(mode os.FileMode, byRoot bool) bool {
+	return mode.Perm()&0o077 == 0 || byRoot && mode.Perm()&0o037 == 0
 }

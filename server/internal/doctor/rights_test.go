@@ -2,12 +2,15 @@ package doctor
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -108,5 +111,110 @@ func postgresRoles(t *testing.T, server *testbed.Server) {
 				t.Errorf("%s, %s: postgres.rights is %s, and locks can be taken: %v", c.role, mode, want, ok)
 			}
 		}
+	}
+}
+
+// mysqlUsers: each user is examined in both modes, in a database of its own, as is a lock
+// that it takes.
+func mysqlUsers(t *testing.T, root *sql.DB, server *testbed.Server) {
+	const granted = "grant select, insert, update, delete on $.* to $;"
+	for _, c := range []struct{ user, rights, session, table string }{
+		{"creates", "drop database $; create database $; grant select, insert, update, delete, create on $.* to $", "ok", "ok"},
+		{"least", granted, "ok", "ok"},
+		{"mayread", "grant select on $.* to $", "critical", "critical"},
+		{"noinsert", "grant select, update, delete on $.* to $", "critical", "critical"},
+		{"tables", "grant select, insert, update, delete on $.interlock_lease to $; grant select, insert, update, delete on $.interlock_lease_swept to $;" +
+			"grant select, insert, update, delete on $.interlock_lease_break to $", "critical", "ok"},
+		{"empty", "drop table $.interlock_holder; drop table $.interlock_lease;" + granted, "critical", "critical"},
+		{"nothing", "create table $.other (k int); grant select on $.other to $", "critical", "critical"},
+	} {
+		statements := []string{"create user $", "create database $"}
+		for _, s := range mysql.Schema("") {
+			statements = append(statements, strings.Replace(s, "create table if not exists ", "create table $.", 1))
+		}
+		for _, s := range append(statements, strings.Split(c.rights, ";")...) {
+			if s = strings.TrimSpace(strings.ReplaceAll(s, "$", c.user)); s == "" {
+				continue
+			}
+			if _, err := root.ExecContext(t.Context(), s); err != nil {
+				t.Fatalf("%s: %q: %v", c.user, s, err)
+			}
+		}
+		for mode, want := range map[string]string{"session": c.session, "table": c.table} {
+			target := "mysql://" + c.user + "@" + server.Addr() + "/" + c.user + "?mode=" + mode
+			mustFind(t, examine(t, target, Options{}), "mysql.durability=ok mysql.rights="+want)
+			if c.user == "creates" {
+				mustBeEmpty(t, root, c.user, mode)
+			}
+			if ok := canLock(t, target, ""); ok != (want == "ok") {
+				t.Errorf("%s, %s: mysql.rights is %s, and locks can be taken: %v", c.user, mode, want, ok)
+			}
+		}
+	}
+}
+
+// mustBeEmpty: an examination has created no table of a mode.
+func mustBeEmpty(t *testing.T, root *sql.DB, database, mode string) {
+	t.Helper()
+	name := map[string]string{"session": "interlock_holder%", "table": "interlock_lease%"}[mode]
+	n := 0
+	if err := root.QueryRowContext(t.Context(), `select count(*) from information_schema.tables
+		where table_schema = ? and table_name like ?`, database, name).Scan(&n); err != nil || n != 0 {
+		t.Errorf("%s: %d tables were created; %v", mode, n, err)
+	}
+}
+
+// A user of etcd that cannot lock is never ok, and one with the documented rights has
+// them. Nothing is written.
+func TestEtcdUsers(t *testing.T) {
+	t.Parallel()
+	server := testbed.Etcd(t, "--unsafe-no-fsync")
+	admin := etcdClient(t, server)
+	ctx := t.Context()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(admin.UserAdd(ctx, "root", "pw"))
+	must(admin.UserGrantRole(ctx, "root", "root"))
+	users := map[string]struct {
+		key, end string
+		may      clientv3.PermissionType
+		want     string
+	}{
+		"least":    {"jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermReadWrite), "ok"},
+		"wide":     {"\x00", "\x00", clientv3.PermissionType(clientv3.PermReadWrite), "ok"},
+		"reads":    {"jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermRead), "critical"},
+		"writes":   {"jobs/", clientv3.GetPrefixRangeEnd("jobs/"), clientv3.PermissionType(clientv3.PermWrite), "critical"},
+		"stranger": {"other/", clientv3.GetPrefixRangeEnd("other/"), clientv3.PermissionType(clientv3.PermReadWrite), "critical"},
+		"narrow":   {"jobs/interlock.base", "", clientv3.PermissionType(clientv3.PermReadWrite), "critical"},
+	}
+	for name, u := range users {
+		must(admin.UserAdd(ctx, name, "pw"))
+		must(admin.RoleAdd(ctx, name))
+		must(admin.RoleGrantPermission(ctx, name, u.key, u.end, u.may))
+		must(admin.UserGrantRole(ctx, name, name))
+	}
+	must(admin.UserAdd(ctx, "nothing", "pw"))
+	must(admin.AuthEnable(ctx))
+	examineUser := func(name, want string) {
+		url := "etcd://" + name + ":pw@" + server.Addr()
+		mustFind(t, examine(t, url, Options{Prefix: "jobs/"}), "etcd.members=warning etcd.auth=ok etcd.rights="+want)
+		if ok := canLock(t, url, "jobs/"); ok != (want == "ok") {
+			t.Errorf("%s: etcd.rights is %s, and locks can be taken: %v", name, want, ok)
+		}
+	}
+	before := examine(t, "etcd://root:pw@"+server.Addr(), Options{Prefix: "jobs/"})
+	mustFind(t, before, "etcd.members=warning etcd.auth=ok etcd.rights=ok")
+	for _, f := range before.Findings {
+		if f.ID == "etcd.tokens" {
+			t.Errorf("a base of tokens was written: %v", f)
+		}
+	}
+	examineUser("nothing", "critical")
+	for name, u := range users {
+		examineUser(name, u.want)
 	}
 }
