@@ -11,7 +11,7 @@ import (
 // overtake it, with the state that it observes there, for the timeline.
 type actor struct {
 	name string
-	play func(ctx context.Context, pause func(believes string)) error
+	play func(ctx context.Context, pause func(observed string)) error
 }
 
 // stage runs actors: start starts one, now or later, waiting counts the blocked
@@ -19,7 +19,7 @@ type actor struct {
 type stage struct {
 	start   func(ctx context.Context, run func()) error
 	waiting func(context.Context) (int, error)
-	note    func(actor, believes string)
+	note    func(actor, observed string)
 }
 
 // atOnce starts each actor in a goroutine.
@@ -103,9 +103,9 @@ func (c *conductor) rested(r rest) error {
 }
 
 func (c *conductor) run(ctx context.Context, p *part, a actor) {
-	pause := func(believes string) {
-		if believes != "" {
-			c.note(a.name, believes)
+	pause := func(observed string) {
+		if observed != "" {
+			c.note(a.name, observed)
 		}
 		c.rests <- rest{part: p}
 		select {

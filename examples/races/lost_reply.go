@@ -98,7 +98,7 @@ type pauses map[string]chan func(string)
 func pay(r *http.Request, tx pgx.Tx, waits pauses) error {
 	select {
 	case pause := <-waits[r.Header.Get("Attempt")]:
-		pause("the payment is to be made")
+		pause("the payment is due")
 	default:
 	}
 	_, err := tx.Exec(r.Context(), `insert into race_payment (request) values ($1)`, r.Header.Get("Idempotency-Key"))

@@ -55,8 +55,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	}
 	url := *s.urls[r.system]
 	if url == "" {
-		fmt.Fprintf(errs, "races: %s takes place on %s: say where, such as -%s %s\n", r.name, r.system, r.system, urls[r.system])
-		fmt.Fprintln(errs, "It works under names that begin with race_ or race:, and leaves them there.")
+		fmt.Fprintf(errs, "races: %s needs %s: name a server, such as -%s %s\n", r.name, r.system, r.system, urls[r.system])
+		fmt.Fprintln(errs, "It creates tables that begin with race_ and keys that begin with race:, and does not remove them.")
 		return 2
 	}
 	if err := show(ctx, r, play, s, url, out); err != nil {

@@ -28,7 +28,7 @@ func TestCommandLine(t *testing.T) {
 		{"-race lost-update -variant healed", 2, `variant "healed"`},
 		{"-race lost-update more", 2, "no race"},
 		{"-race lost-update", 2, "-postgres postgres://"},
-		{"-race dirty-read -redis redis://127.0.0.1:1", 2, "takes place on mariadb"},
+		{"-race dirty-read -redis redis://127.0.0.1:1", 2, "needs mariadb"},
 		{"-race replay -redis redis://127.0.0.1:1", 1, "refused"},
 		{"-race lost-update -postgres postgres://127.0.0.1:1/x", 1, "refused"},
 	} {
@@ -53,7 +53,7 @@ func TestShown(t *testing.T) {
 				}
 				for _, c := range []struct{ variant, verdict string }{{"broken", string(r.rule) + ": "}, {"fixed", "; no violation"}} {
 					code, out, errs := runs(t, "-race", r.name, "-variant", c.variant, "-seed", "7", "-"+string(kind), url)
-					if code != 0 || errs != "" || !strings.Contains(out, c.verdict) || !strings.Contains(out, "begins: ") {
+					if code != 0 || errs != "" || !strings.Contains(out, c.verdict) || !strings.Contains(out, "starts: ") {
 						t.Errorf("%s, %s: exit code %d\n%s%s", r.name, c.variant, code, out, errs)
 					}
 					if first := fmt.Sprintf("%s, %s, seed 7\n", r.name, c.variant); !strings.HasPrefix(out, first) {

@@ -56,7 +56,7 @@ func moving(pool func(s *scene, customer string) (g stage, shut func(context.Con
 		for i, id := range events {
 			s.told.Invoke(history.Event{Lane: "topic", Op: history.OpPublish, Key: customer, ID: id}).OK("")
 			actors = append(actors, actor{id, func(ctx context.Context, pause func(string)) error {
-				pause("it is my event")
+				pause("the event belongs to this worker")
 				call := s.told.Invoke(history.Event{Lane: "worker", Op: history.OpDeliver, Key: customer, ID: id})
 				_, err := s.postgres.Exec(ctx, `insert into race_address values ($1, $2)
 					on conflict (customer) do update set line = excluded.line`, customer, "address "+strconv.Itoa(i))

@@ -74,7 +74,7 @@ func (s *scene) consume(ctx context.Context, c cache, lane, item string, from, t
 		call := s.told.Invoke(history.Event{Lane: lane, Op: history.OpApply, Key: item, Stamp: v})
 		written, err := c.put(ctx, item, v)
 		if err == nil && !written {
-			call.EndWith(refused("it is there, or a newer one"))
+			call.EndWith(refused("this or a newer version is stored"))
 		} else {
 			call.End(err)
 		}

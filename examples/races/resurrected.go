@@ -77,7 +77,7 @@ func (s *scene) handle(ctx context.Context, e orderEvent, handle func(context.Co
 		return err
 	})
 	if err == nil && !applied {
-		call.EndWith(refused("a newer one is there"))
+		call.EndWith(refused("a newer version is stored"))
 		return nil
 	}
 	call.End(err)

@@ -53,8 +53,8 @@ func (s *scene) state(op, key string, amount int64) {
 // refused returns the end of a call that the guard rejected, with the reason.
 func refused(why string) history.Event { return history.Event{Kind: history.Reject, Value: why} }
 
-// opBelieves is an actor's observation at a pause. Checkers ignore it.
-const opBelieves = "believes"
+// opObserves is an actor's observation at a pause. Checkers ignore it.
+const opObserves = "observes"
 
 // outcome is the result of a run.
 type outcome struct {
@@ -78,8 +78,8 @@ func (r race) run(ctx context.Context, s systems, play twin, seed uint64) (o out
 	o.tag = crand.Text()[:8]
 	err = play(ctx, &scene{
 		systems: s,
-		stage: stage{start: atOnce, waiting: s.waiting, note: func(actor, believes string) {
-			told.Record(history.Event{Lane: actor, Kind: history.State, Op: opBelieves, Value: believes})
+		stage: stage{start: atOnce, waiting: s.waiting, note: func(actor, observed string) {
+			told.Record(history.Event{Lane: actor, Kind: history.State, Op: opObserves, Value: observed})
 		}},
 		told: told,
 		rand: rand.New(rand.NewPCG(seed, 0)),

@@ -27,20 +27,20 @@ func timeline(events []history.Event) string {
 func told(e history.Event) string {
 	switch e.Kind {
 	case history.Invoke:
-		return "begins: " + words(e, e.Value)
+		return "starts: " + words(e, e.Value)
 	case history.OK:
-		return "  done: " + words(e, e.Value)
+		return "  ok: " + words(e, e.Value)
 	case history.Reject:
-		return "  REFUSED: " + words(e, "") + because(e.Value)
+		return "  REJECTED: " + words(e, "") + because(e.Value)
 	case history.Fail:
-		return "  not done: " + words(e, "") + because(e.Value)
+		return "  failed: " + words(e, "") + because(e.Value)
 	case history.Info:
-		return "  not known: " + words(e, "") + because(e.Value)
+		return "  unknown: " + words(e, "") + because(e.Value)
 	case history.State:
-		if e.Op == opBelieves {
-			return "  believes: " + e.Value
+		if e.Op == opObserves {
+			return "  observes: " + e.Value
 		}
-		return "there is: " + words(e, e.Value)
+		return "state: " + words(e, e.Value)
 	}
 	return string(e.Kind) + ": " + words(e, e.Value)
 }

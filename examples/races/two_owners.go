@@ -51,7 +51,7 @@ func rebalancing(handle func(ctx context.Context, s *scene, m move) (done bool, 
 		customer, last := s.name("customer"), 2+s.rand.Int64N(4)
 		late := 1 + s.rand.Int64N(last-1)
 		former := actor{"former", func(ctx context.Context, pause func(string)) error {
-			pause("event " + strconv.FormatInt(late, 10) + " is mine to handle")
+			pause("event " + strconv.FormatInt(late, 10) + " belongs to this worker")
 			return s.moved(ctx, "former", move{customer, late}, handle)
 		}}
 		owner := actor{"owner", func(ctx context.Context, pause func(string)) error {

@@ -69,18 +69,18 @@ func (c Calls) control(_ context.Context, _, address string, _ syscall.RawConn) 
 	if err != nil {
 		return err
 	}
-	return c.permits(at.Addr())
+	return c.checkAddress(at.Addr())
 }
 
-// special are networks that are not public, or lead to others, in addition to those that
+// reservedNetworks are networks that are not public, or lead to others, in addition to those that
 // netip identifies.
-var special = []netip.Prefix{
+var reservedNetworks = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
 }
 
-func (c Calls) permits(ip netip.Addr) error {
+func (c Calls) checkAddress(ip netip.Addr) error {
 	ip = ip.Unmap().WithZone("")
 	for _, n := range c.Networks {
 		if n.Contains(ip) {
@@ -88,7 +88,7 @@ func (c Calls) permits(ip netip.Addr) error {
 		}
 	}
 	odd := ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified()
-	for _, n := range special {
+	for _, n := range reservedNetworks {
 		odd = odd || n.Contains(ip)
 	}
 	if odd || !c.Local && (ip.IsPrivate() || ip.IsLoopback()) {

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// capped is a listener that limits the open connections, in total and per address, and
+// limitedListener is a listener that limits the open connections, in total and per address, and
 // closes further ones.
-type capped struct {
+type limitedListener struct {
 	net.Listener
 	total, each int
 
@@ -17,26 +17,26 @@ type capped struct {
 	sum  int
 }
 
-func newCapped(l net.Listener, total, each int) *capped {
-	return &capped{Listener: l, total: total, each: each, open: map[netip.Addr]int{}}
+func newLimitedListener(l net.Listener, total, each int) *limitedListener {
+	return &limitedListener{Listener: l, total: total, each: each, open: map[netip.Addr]int{}}
 }
 
 // Accept waits for the next connection within the limits.
-func (c *capped) Accept() (net.Conn, error) {
+func (c *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
 		from := address(conn)
-		if c.enter(from) {
-			return &counted{Conn: conn, leave: sync.OnceFunc(func() { c.leave(from) })}, nil
+		if c.admit(from) {
+			return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { c.release(from) })}, nil
 		}
 		_ = conn.Close()
 	}
 }
 
-func (c *capped) enter(from netip.Addr) bool {
+func (c *limitedListener) admit(from netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sum >= c.total || c.open[from] >= c.each {
@@ -47,7 +47,7 @@ func (c *capped) enter(from netip.Addr) bool {
 	return true
 }
 
-func (c *capped) leave(from netip.Addr) {
+func (c *limitedListener) release(from netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sum--
@@ -72,14 +72,14 @@ func address(conn net.Conn) netip.Addr {
 	return ip
 }
 
-// counted is a connection that counts until it is closed.
-type counted struct {
+// limitedConn is a connection that counts until it is closed.
+type limitedConn struct {
 	net.Conn
-	leave func()
+	release func()
 }
 
 // Close closes the connection and ends its count.
-func (c *counted) Close() error {
-	defer c.leave()
+func (c *limitedConn) Close() error {
+	defer c.release()
 	return c.Conn.Close()
 }

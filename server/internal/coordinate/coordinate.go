@@ -4,6 +4,7 @@
 package coordinate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,14 +49,14 @@ type Access struct {
 	Each      int      // connections of one address; 0 means 512
 }
 
-// shortestToken is the minimum length of a token.
-const shortestToken = 16
+// minTokenLength is the minimum length of a token.
+const minTokenLength = 16
 
-// shutdown bounds requests in progress when the service ends.
-const shutdown = 10 * time.Second
+// shutdownTimeout bounds requests in progress when the service ends.
+const shutdownTimeout = 10 * time.Second
 
-// longest bounds the time for which a request may wait for a transaction's end.
-const longest = 10 * time.Minute
+// maxRequestWait bounds the time for which a request may wait for a transaction's end.
+const maxRequestWait = 10 * time.Minute
 
 // Service is a running service.
 type Service struct {
@@ -76,7 +77,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 		}
 	}()
 	if c.Access.TokenFile != "" {
-		if s.tokens, err = openSecrets(c.Access.TokenFile, shortestToken, c.Tell); err != nil {
+		if s.tokens, err = openSecrets(c.Access.TokenFile, minTokenLength, c.Tell); err != nil {
 			return nil, failure("--token-file: %w", err)
 		}
 	}
@@ -84,7 +85,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 		if c.Web.Client, err = c.Calls.client(c.Tell); err != nil {
 			return nil, failure("calls of branches: %w", err)
 		}
-		s.closing(c.Web.Client.CloseIdleConnections)
+		s.onClose(c.Web.Client.CloseIdleConnections)
 	}
 	if err := errors.Join(journal.CheckURL(c.Backend.URL), c.Backend.CheckTTL(c.TTL)); err != nil {
 		return nil, err
@@ -93,7 +94,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.closing(func() { _ = b.Close(context.Background()) }) // held claims expire
+	s.onClose(func() { _ = b.Close(context.Background()) }) // held claims expire
 	s.runtime, err = txn.On(ctx, b, &txn.Options{
 		Journal: c.Journal, Shards: c.Shards, Locks: backend.Options{TTL: c.TTL, Prefix: c.Prefix}, Failed: c.Tell,
 		Coordinator: &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep, Sweeps: c.sweeps()}, Hooks: &observe.Coordinator{
@@ -103,7 +104,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.closing(func() { _ = s.runtime.Close(context.Background()) })
+	s.onClose(func() { _ = s.runtime.Close(context.Background()) })
 	s.web, err = httpapi.New(s.runtime.Coordinator(), &c.Web)
 	return s, err
 }
@@ -121,7 +122,7 @@ func failure(format string, args ...any) error {
 	return &interlock.Error{Op: "configure coordinator", Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
 }
 
-func (s *Service) closing(f func()) { s.closers = append(s.closers, f) }
+func (s *Service) onClose(f func()) { s.closers = append(s.closers, f) }
 
 // Close disconnects; call it after Serve has returned.
 func (s *Service) Close() {
@@ -144,11 +145,11 @@ func (s *Service) Serve(ctx context.Context, l net.Listener, ready func()) error
 	ready()
 	s.serving.Store(true)
 	work.Go(func() {
-		stop(server.Serve(newCapped(l, orElse(s.config.Access.Total, 2048), orElse(s.config.Access.Each, 512))))
+		stop(server.Serve(newLimitedListener(l, cmp.Or(s.config.Access.Total, 2048), cmp.Or(s.config.Access.Each, 512))))
 	})
 	<-ctx.Done()
 	s.serving.Store(false)
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdown)
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if server.Shutdown(bound) != nil {
 		_ = server.Close() // waiting callers get an error
@@ -161,27 +162,19 @@ func (s *Service) Serve(ctx context.Context, l net.Listener, ready func()) error
 // server returns the HTTP server. A request must arrive within ReadTimeout until it is
 // authenticated; after that, the service itself bounds the time of its body.
 func (s *Service) server(ctx context.Context) *http.Server {
-	timeout := orElse(s.config.Timeout, 15*time.Second)
-	handler := addressed(s.config.Access.Hosts, trusted(s.tokens, pageless(s.well(s.web))))
+	timeout := cmp.Or(s.config.Timeout, 15*time.Second)
+	handler := requireHost(s.config.Access.Hosts, requireToken(s.tokens, rejectPages(s.readiness(s.web))))
 	return &http.Server{Handler: handler, BaseContext: func(net.Listener) context.Context { return ctx },
-		ReadHeaderTimeout: min(timeout, 10*time.Second), ReadTimeout: timeout, IdleTimeout: 2 * time.Minute, WriteTimeout: longest + time.Minute, MaxHeaderBytes: 64 << 10}
+		ReadHeaderTimeout: min(timeout, 10*time.Second), ReadTimeout: timeout, IdleTimeout: 2 * time.Minute, WriteTimeout: maxRequestWait + time.Minute, MaxHeaderBytes: 64 << 10}
 }
 
-// well returns a handler that reports not ready while the service stops.
-func (s *Service) well(h http.Handler) http.Handler {
+// readiness returns a handler that reports not ready while the service stops.
+func (s *Service) readiness(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/readyz" && !s.serving.Load() {
-			refuse(w, http.StatusServiceUnavailable, "the coordinator is stopping")
+			reject(w, http.StatusServiceUnavailable, "the coordinator is stopping")
 			return
 		}
 		h.ServeHTTP(w, r)
 	})
-}
-
-func orElse[T comparable](value, otherwise T) T {
-	var none T
-	if value == none {
-		return otherwise
-	}
-	return value
 }

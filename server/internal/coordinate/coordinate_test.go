@@ -143,7 +143,7 @@ func TestStopIsOrderly(t *testing.T) {
 	if err := <-s.ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > shutdown+5*time.Second {
+	if took := time.Since(began); took > shutdownTimeout+5*time.Second {
 		t.Errorf("it ended after %v", took)
 	}
 	testbed.Eventually(t, "no call is under way", patience, func() bool { return at.Load() == 0 })
@@ -196,7 +196,7 @@ func TestHeadersThatDoNotCome(t *testing.T) {
 			}
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(patience))
-			_, _ = io.WriteString(conn, sent) // it may refuse to read this
+			_, _ = io.WriteString(conn, sent) // it may reject to read this
 			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("it is waited for")
 			}
