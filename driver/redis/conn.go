@@ -20,7 +20,11 @@ type conn struct {
 	client rueidis.Client
 	ended  chan struct{} // closed by close
 	link   *link         // nil if each request needs a goroutine
-	stood  atomic.Int64  // link.breaks before the latest answered request; -1 if none
+	// connectedAt is link.breaks before the latest answered request; -1 if none.
+	connectedAt atomic.Int64
+	// abandoned counts requests that the client may not have sent when their contexts ended;
+	// settled is abandoned before the latest answered request, which was sent after them.
+	abandoned, settled atomic.Int64
 	// evicts checks the eviction policy before a script runs; nil disables that.
 	evicts    *eviction
 	groups    map[*script]*group // of requests that may be sent together
@@ -35,7 +39,7 @@ type conn struct {
 
 func newConn(client rueidis.Client) *conn {
 	c := &conn{client: client, ended: make(chan struct{}), link: linkOf(client), groupFrom: groupFrom, last: map[string]chan struct{}{}, listeners: map[topic]int{}}
-	c.stood.Store(-1)
+	c.connectedAt.Store(-1)
 	return c
 }
 
@@ -126,6 +130,9 @@ func (p *pending[T]) run() {
 	if p.err = turn(p.ctx.Context, p.before); p.err == nil {
 		p.value, p.err = p.send(&p.ctx)
 	}
+	if p.err != nil && p.ctx.Err() != nil {
+		p.conn.abandoned.Add(1) // the client may still have it
+	}
 	_ = turn(context.Background(), p.before)
 	p.conn.end(p.request, p.ended)
 }
@@ -135,7 +142,7 @@ func (p *pending[T]) run() {
 func (p *pending[T]) runAndWait() (T, error) {
 	switch c := p.conn; {
 	case p.ended == nil: // refused
-	case len(p.before) == 0 && c.stands():
+	case len(p.before) == 0 && c.isConnected():
 		c.link.inFlight.Add(1)
 		p.run()
 		c.link.inFlight.Add(-1)
@@ -244,54 +251,95 @@ func (c *conn) evalOnce(ctx context.Context, r request, s *script, b batch) (rue
 	if g := c.groups[s]; g.takes(b) {
 		return g.eval(ctx, r, b)
 	}
-	if ctx.Err() == nil && c.enter(r) {
-		defer c.leave()
-		m, err := s.runOne(hideDeadline(ctx), c.client, b).ToMessage()
-		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return m, uncertain(r, context.Cause(ctx))
+	if ctx.Err() == nil {
+		if n := c.enter(r); n > 0 {
+			defer c.leave()
+			if n == 1 && r.owner != "" && c.abandoned.Load() == c.settled.Load() {
+				if l := c.link.direct.take(ctx); l != nil {
+					return c.sendDirect(ctx, l, r, s, b)
+				}
+			}
+			return c.sendHere(ctx, r, s, b)
 		}
-		return m, failure(r, err)
 	}
 	return do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
 		return c.sendOne(ctx, s, b).ToMessage()
 	})
 }
 
-// sendOne runs a script once, and records that the connection is open.
+// sendOne runs a script once on the client's connection, and records that it is open.
 func (c *conn) sendOne(ctx context.Context, s *script, b batch) rueidis.RedisResult {
-	breaks := c.link.count()
+	breaks, abandoned := c.link.count(), c.abandoned.Load()
 	result := s.runOne(ctx, c.client, b)
 	if result.NonRedisError() == nil {
-		c.stood.Store(breaks)
+		c.connectedAt.Store(breaks)
+		c.settled.Store(abandoned)
 	}
 	return result
 }
 
+// sendHere runs a script once on the client's connection, in the caller's goroutine.
+func (c *conn) sendHere(ctx context.Context, r request, s *script, b batch) (rueidis.RedisMessage, error) {
+	m, err := c.sendOne(hideDeadline(ctx), s, b).ToMessage()
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		c.abandoned.Add(1)
+		return m, uncertain(r, context.Cause(ctx))
+	}
+	return m, failure(r, err)
+}
+
+// sendDirect runs a script once on l. If ctx ends before the answer, the owner's next
+// request waits for the answer.
+func (c *conn) sendDirect(ctx context.Context, l *line, r request, s *script, b batch) (rueidis.RedisMessage, error) {
+	result := l.client.Do(context.Background(), s.known(l.client.B(), b))
+	answered, interrupted := result.NonRedisError() == nil, l.interrupted.Load()
+	if !answered || interrupted {
+		c.link.direct.drop(l)
+	}
+	switch m, err := result.ToMessage(); {
+	case interrupted && !answered:
+		drain := &pending[bool]{send: func(context.Context) (bool, error) { defer l.close(); return true, l.drain() }}
+		if drain.begin(context.WithoutCancel(ctx), c, r) {
+			go drain.run()
+		} else {
+			l.close()
+		}
+		return m, uncertain(r, context.Cause(ctx))
+	case !answered || interrupted:
+		l.close()
+		return m, failure(r, err)
+	case isUnknown(err):
+		return c.sendHere(ctx, r, s, b)
+	default:
+		return m, failure(r, err)
+	}
+}
+
 // enter counts a request that its caller sends, if the connection is open and no earlier
-// request of the owner is under way. The client queues it before later requests of its
-// owner, even if its context ends.
-func (c *conn) enter(r request) bool {
-	if !c.stands() {
-		return false
+// request of the owner is under way. It returns how many such requests there are, and 0
+// if this one is refused. The client queues it before later requests of its owner, even
+// if its context ends.
+func (c *conn) enter(r request) int64 {
+	if !c.isConnected() {
+		return 0
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return false
+		return 0
 	}
 	for i := range r.ownerCount() {
 		if c.last[r.ownerAt(i)] != nil {
-			return false
+			return 0
 		}
 	}
 	c.running.Add(1)
-	c.link.inFlight.Add(1)
-	return true
+	return c.link.inFlight.Add(1)
 }
 
-// stands reports whether the client can send without a dial or a wait for its queue.
-func (c *conn) stands() bool {
-	return c.link != nil && c.stood.Load() == c.link.breaks.Load() && c.link.inFlight.Load() < maxInFlight
+// isConnected reports whether the client can send without a dial or a wait for its queue.
+func (c *conn) isConnected() bool {
+	return c.link != nil && c.connectedAt.Load() == c.link.breaks.Load() && c.link.inFlight.Load() < maxInFlight
 }
 
 func (c *conn) leave() {

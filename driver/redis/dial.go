@@ -37,7 +37,8 @@ const rediscover = 5 * time.Second
 //     the servers' certificates, instead of the system's, and a certificate of our own.
 //   - eviction=none, replicas=N, fsync=true: [Settings].
 //
-// Close the client after the drivers that use it.
+// To one server it has one connection, and a second one while locks are acquired and
+// released one at a time. Close the client after the drivers that use it.
 func Dial(address string) (rueidis.Client, error) {
 	option, settings, err := clientOption(address)
 	if err != nil {
@@ -52,8 +53,7 @@ func Dial(address string) (rueidis.Client, error) {
 // in option.InitAddress are for a cluster.
 func Connect(option rueidis.ClientOption, settings Settings) (rueidis.Client, error) {
 	safe(&option)
-	l := new(link)
-	l.watch(&option)
+	l := newLink(&option)
 	client, err := rueidis.NewClient(option)
 	if err != nil {
 		if client != nil {

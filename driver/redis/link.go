@@ -15,6 +15,8 @@ import (
 type link struct {
 	breaks   atomic.Int64 // how often a connection was closed or failed
 	inFlight atomic.Int64 // requests in their callers' goroutines
+	server   atomic.Value // string, the address of the latest connection
+	direct   *direct      // nil if the client has only its own connection
 }
 
 // maxInFlight is well below what the client queues without blocking.
@@ -37,9 +39,10 @@ func (l *link) count() int64 {
 	return l.breaks.Load()
 }
 
-// watch makes option report failed connections to l, before the client notices and
+// newLink makes option report failed connections to a link, before the client notices and
 // dials.
-func (l *link) watch(option *rueidis.ClientOption) {
+func newLink(option *rueidis.ClientOption) *link {
+	l := new(link)
 	dial := option.DialCtxFn
 	old := option.DialFn // which DialCtxFn replaces
 	switch {
@@ -50,13 +53,31 @@ func (l *link) watch(option *rueidis.ClientOption) {
 			return old(to, d, t)
 		}
 	}
+	l.direct = newDirect(l, *option, dial)
 	option.DialCtxFn = func(ctx context.Context, to string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
 		c, err := dial(ctx, to, d, t)
 		if err != nil {
 			return nil, err
 		}
+		l.server.Store(remote(c))
 		return &linked{c, l}, nil
 	}
+	return l
+}
+
+// close ends what the client does not know of.
+func (l *link) close() {
+	if l != nil {
+		l.direct.close()
+	}
+}
+
+// remote returns the server's address, or "" if c does not know it.
+func remote(c net.Conn) string {
+	if a := c.RemoteAddr(); a != nil {
+		return a.String()
+	}
+	return ""
 }
 
 func dialTo(ctx context.Context, to string, d *net.Dialer, t *tls.Config) (net.Conn, error) {

@@ -48,6 +48,11 @@ type configured struct {
 	link     *link // nil if the connections are not watched
 }
 
+func (c *configured) Close() {
+	c.link.close()
+	c.Client.Close()
+}
+
 func settingsOf(client rueidis.Client) Settings {
 	if c, ok := client.(*configured); ok {
 		return c.settings

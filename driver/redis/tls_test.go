@@ -45,6 +45,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	openDirect(t, d)
 	owner, _ := take(t, d, "a")
 	release(t, d, "a", owner)
 	d.Close(t.Context())

@@ -2,7 +2,7 @@
 // sends nothing by that client: a go-redis client repeats a command whose answer was lost,
 // by default up to three times, on any connection of its pool. An acquired lock would then
 // seem to be held by another owner, and a late request could overtake a release. So the
-// result has two connections of its own to the same servers, configured like those of the
+// result has connections of its own to the same servers, configured like those of the
 // go-redis client.
 //
 //	client, err := goredis.Client(rdb, redis.Settings{})
