@@ -111,6 +111,13 @@ func TestCostOfAppend(t *testing.T) {
 				t.Errorf("%d appends after %d: %d statements, %d commits", c.n, c.after, count.Statements, count.Commits)
 			}
 		}
+		_, err := table.Shards(t.Context(), 0, 64)
+		ok(t, err)
+		count.Statements, count.Commits = 0, 0
+		ok(t, table.Append(t.Context(), []driver.Append{{Transaction: "begun", Shards: 64, Records: []driver.Record{{Kind: "x"}, {Kind: "y"}}, Due: due}})[0])
+		if count.Statements != costs[0] || count.Commits != 1 {
+			t.Errorf("a begin: %d statements, %d commits", count.Statements, count.Commits)
+		}
 	})
 }
 
