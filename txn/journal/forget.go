@@ -10,14 +10,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// forgetPause is the pause between two batches, in which others are served.
+// forgetPause is the pause between two batches, so that the store can serve other requests.
 const forgetPause = 20 * time.Millisecond
 
-// ForgetAll calls [Journal.Forget] until no transaction is left that ended before that time,
-// batch transactions in each request. It returns how many it removed, also with an error.
+// ForgetAll calls [Journal.Forget] with batch as the limit until no transaction that ended before
+// the time is left. It returns how many it removed, also with an error.
 func (j *Journal) ForgetAll(ctx context.Context, endedBefore time.Time, batch int) (removed int, err error) {
 	if batch < 1 {
-		return 0, failure.Bug("forget", "", "a batch of %d transactions", batch)
+		return 0, failure.Bug("forget", "", "the batch is %d; it must be at least 1", batch)
 	}
 	for {
 		n, err := j.Forget(ctx, endedBefore, batch)
@@ -53,10 +53,10 @@ type forgotten struct {
 	Reason      string    `json:"reason"`
 }
 
-// audit records what an operator does, as a transaction that has ended, and returns its id.
+// audit records an operator's action as an ended transaction, and returns its id.
 func (j *Journal) audit(ctx context.Context, op, kind, by, reason string, data any) (record string, err error) {
 	if by == "" || reason == "" {
-		return "", failure.Bug(op, "", "it needs a name and a reason")
+		return "", failure.Bug(op, "", "a name and a reason are required")
 	}
 	text, err := json.Marshal(data)
 	if err != nil {

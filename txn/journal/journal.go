@@ -50,20 +50,18 @@ var ErrConflict = errors.New("another process appended to the transaction")
 
 // Options of a journal; nil and the zero value work.
 type Options struct {
-	// Shards is over how many shards transactions are spread; 0 means 64, at most
-	// 4096. It is stored by who uses the journal first, and must be the same for all;
-	// another number is refused with a [*ShardsError]. [SetShards] changes it.
+	// Shards is the number of shards; 0 means 64, at most 4096. The first user of a journal
+	// stores it. Another number is rejected with a [*ShardsError]. [SetShards] changes it.
 	Shards int
-	// Inline is the most bytes of an entry's data that stand in its record; what is
-	// longer is kept beside it. 0 means 4096, at most driver.MaxRecord - 1.
+	// Inline is the maximum size of data in a record, in bytes. Larger data is stored beside
+	// the records. 0 means 4096, at most driver.MaxRecord - 1.
 	Inline int
-	// Group is the most appends of one request to the store; 0 means 100.
+	// Group is the maximum number of appends in one request to the store; 0 means 100.
 	Group int
-	// Requests is how many such requests are under way at most at once; 0 means 2. A further
-	// one is sent for as many appends as are under way, or after as long as the last one took.
+	// Requests is the maximum number of such requests at once; 0 means 2. Another one is sent
+	// once as many appends wait as are under way, or after the duration of the last request.
 	Requests int
-	// Patience is how long an append is tried, if its context does not end before;
-	// 0 means 10 seconds.
+	// Patience bounds how long an append is retried; 0 means 10 seconds.
 	Patience time.Duration
 }
 
@@ -82,7 +80,7 @@ func (o *Options) resolve() (Options, error) {
 			*d.value = d.byDefault
 		}
 		if *d.value < 1 || *d.value > d.most {
-			return r, failure.Bug("open journal", "", "%s is %d, and 1 to %d", d.name, *d.value, d.most)
+			return r, failure.Bug("open journal", "", "%s is %d; it must be 1 to %d", d.name, *d.value, d.most)
 		}
 	}
 	if r.Patience == 0 {
@@ -154,7 +152,7 @@ func shardOf(transaction string, shards int) int {
 func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, entries ...Entry) (*Log, error) {
 	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}, shards: j.options.Shards}
 	if due.IsZero() {
-		return nil, failure.Bug("begin", id, "when it is due is not said")
+		return nil, failure.Bug("begin", id, "it has no due time")
 	}
 	if !j.shardsChecked.Load() { // both requests together take Options.Patience at most
 		var cancel context.CancelFunc

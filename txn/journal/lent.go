@@ -33,7 +33,7 @@ type TxStore interface {
 func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kind string, due time.Time, entries ...Entry) error {
 	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}}
 	if due.IsZero() {
-		return failure.Bug("begin", id, "when it is due is not said")
+		return failure.Bug("begin", id, "it has no due time")
 	}
 	if err := j.checkShardsIn(ctx, s, db); err != nil {
 		return err

@@ -51,7 +51,7 @@ func (l *Log) Head() driver.Head { return l.head }
 //     with this Log or after reopening and reading it.
 func (l *Log) Append(ctx context.Context, due time.Time, entries ...Entry) error {
 	if due.IsZero() {
-		return failure.Bug("append", l.head.Transaction, "when it is due is not said; only the end of a transaction has no time")
+		return failure.Bug("append", l.head.Transaction, "it has no due time; only the end of a transaction has none")
 	}
 	return l.append(ctx, due, entries)
 }

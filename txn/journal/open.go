@@ -10,10 +10,10 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// ErrNoTables: [FindStore] found no tables of the name in the database.
-var ErrNoTables = errors.New("there is no such journal")
+// ErrNoTables means that the database has no tables of the name given to [FindStore].
+var ErrNoTables = errors.New("the journal does not exist")
 
-// DefaultName is that of a journal's tables without another name.
+// DefaultName is the default name of a journal's tables.
 const DefaultName = "interlock_journal"
 
 // OpenStore opens the store of a journal on a backend, for [New]: keys below the prefix name in
@@ -45,7 +45,7 @@ func CheckURL(u *backend.URL) error {
 	if u.Has(backend.Journals | backend.Tables) {
 		return nil
 	}
-	return &backend.URLError{Reason: u.Kind() + " keeps no journal; use an etcd://, postgres:// or mysql:// URL"}
+	return &backend.URLError{Reason: u.Kind() + " cannot store a journal; use an etcd://, postgres:// or mysql:// URL"}
 }
 
 func store(ctx context.Context, b *backend.Backend, name string,
@@ -64,7 +64,7 @@ func store(ctx context.Context, b *backend.Backend, name string,
 	return t, nil
 }
 
-// exists reads something, and tells whether the tables are missing.
+// exists returns an error that wraps ErrNoTables if the tables are missing.
 func (t *Table[T]) exists(ctx context.Context) error {
 	_, err := t.Heads(ctx, "", 1)
 	var state interface{ SQLState() string }

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// A ShardsError is the refusal to use a journal that was opened with another number of
-// shards than it has: what would begin in a wrong shard would not be driven.
+// A ShardsError rejects a journal that was opened with another number of shards than the stored
+// one. No owner would drive a transaction in a wrong shard.
 type ShardsError = driver.ShardsError
 
 // CheckShards stores Options.Shards if the journal has no number of shards yet. If it has another
@@ -93,7 +93,7 @@ type resharded struct {
 func setShards(ctx context.Context, store driver.Journal, shards int, begin func(stored int) error) (moved int, err error) {
 	const op = "set shards"
 	if shards < 1 || shards > maxShards {
-		return 0, failure.Bug(op, "", "%d shards, and 1 to %d", shards, maxShards)
+		return 0, failure.Bug(op, "", "%d shards; the number must be 1 to %d", shards, maxShards)
 	}
 	stored, err := store.Shards(ctx, 0, 0)
 	if err != nil {

@@ -179,7 +179,11 @@ func (n tables) appendOne(ctx context.Context, a *driver.Append) (done bool, err
 	rows := strings.Repeat(`, (?, ?, ?, ?, ?)`, len(a.Records)-1)
 	args = append(args, int64(a.Epoch))
 	for i, r := range a.Records {
-		args = append(args, a.After+int64(i)+1, []byte(r.Kind), []byte(r.Step), append([]byte{}, r.Data...), r.Sum)
+		data := r.Data
+		if data == nil { // it would be null
+			data = []byte{}
+		}
+		args = append(args, a.After+int64(i)+1, []byte(r.Kind), []byte(r.Step), data, r.Sum)
 	}
 	query = n.locking(query) + strings.Replace(writeOne, "{rows}", `(?::bigint, ?::bytea, ?::bytea, ?::bytea, ?::bytea)`+rows, 1)
 	var ended *int64

@@ -205,7 +205,7 @@ func TestCoordinateRefuses(t *testing.T) {
 	run(t, 64, "coordinate", "--sign-secret-file", token, "--backend", url)
 	run(t, 69, "coordinate", "--backend", "etcd://127.0.0.1:1")
 	_, said := run(t, 64, "coordinate", "--backend", "redis://127.0.0.1:1")
-	if !strings.Contains(said, "keeps no journal") {
+	if !strings.Contains(said, "cannot store a journal") {
 		t.Error(said)
 	}
 	_, address := coordinating(t, url, "--allow", "http://127.0.0.1:7/good/")
