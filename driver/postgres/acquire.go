@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -171,7 +172,9 @@ func (d *Driver) run(s *session, steps ...step) {
 func (d *Driver) finished(s *session, calls []*call, a answer) {
 	d.checkAnswer(s, a)
 	if calls[0].kind > callUnlock {
-		d.tried(s, calls, a)
+		if s.serves(a) {
+			d.reserve(s, calls, a)
+		}
 		return
 	}
 	s.unlocked(a)
@@ -234,11 +237,53 @@ func (d *Driver) grant(s *session, q *request, counter int64) {
 	q.answer(result{grant: driver.Grant{Lease: q.claim, Token: token}})
 }
 
-// tried passes the answers to tries to the machine.
-func (d *Driver) tried(s *session, calls []*call, a answer) {
-	if !s.serves(a) {
+// mostReserved is how many counters a session takes for reserved at once. After a repair,
+// counters are far below those.
+const mostReserved = 1000
+
+// reserve passes the answers to tries on when the counters in them are reserved.
+func (d *Driver) reserve(s *session, calls []*call, a answer) {
+	highest := int64(0)
+	for _, c := range calls {
+		if counter := c.outcome.counter; counter > 0 && c.err == nil && (counter <= s.above || counter > s.reserved) {
+			highest = max(highest, counter)
+		}
+	}
+	if highest == 0 {
+		d.tried(s, calls, a)
 		return
 	}
+	calls = slices.Clone(calls)
+	steps := []step{{stReserve, []string{strconv.FormatInt(highest, 10)}}, {stReserved, nil}}
+	d.send(s, &call{steps: steps, done: func(r answer) {
+		if r.over {
+			return
+		}
+		d.checkAnswer(s, r)
+		if a.err = r.err; a.err == nil {
+			a.err = s.readReserved(r, highest)
+		}
+		d.tried(s, calls, a)
+	}})
+}
+
+// readReserved reads what is reserved, which has to include counter.
+func (s *session) readReserved(r answer, counter int64) error {
+	if len(r.rows) == 0 {
+		return errNotReserved
+	}
+	n, err := strconv.ParseInt(string(r.rows[len(r.rows)-1][0]), 10, 64) // of the last statement
+	if err != nil || n < counter {
+		return errors.Join(errNotReserved, err)
+	}
+	s.above, s.reserved = counter, min(n, counter+mostReserved)
+	return nil
+}
+
+var errNotReserved = errors.New("the counter could not be reserved")
+
+// tried passes the answers to tries to the machine.
+func (d *Driver) tried(s *session, calls []*call, a answer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.session != s {
@@ -273,15 +318,12 @@ func (d *Driver) refused(s *session, now boottime.Instant, c *call, a answer) {
 	d.perform(s, d.table.failed(now, id, c.on.key))
 }
 
-// read takes the row of a member: nothing more for a released lock; the counter, the
-// server's clock and whether the lock was given back for others, and then who holds and since
-// when.
+// read takes the row of a member: nothing more for a released lock; the counter and the
+// server's clock for a taken one; for a try also who holds and since when.
 func (c *call) read(row [][]byte) {
 	switch {
 	case c.kind <= callUnlock:
 		c.found = true
-	case c.kind == callTake && string(row[2]) == "t":
-		return
 	case row[0] != nil:
 		c.found = true
 		c.outcome, c.err = readCounter(row[0], row[1])

@@ -54,6 +54,7 @@ func TestCostOfAnUncontendedLock(t *testing.T) {
 		}
 		return executed(t, o) - before
 	}
+	give(t, session, "first", take(t, session, "first")) // which reserves tokens
 	asked := session.sentCalls()
 	if spent := spend(session); spent != 3*cycles {
 		t.Errorf("session: %d statements for %d cycles, want 3 each", spent, cycles)
@@ -221,6 +222,7 @@ func TestCostOfManyAtOnce(t *testing.T) {
 	server, o := counting(t)
 	d := openOn(t, server.Addr(), time.Minute)
 	const many = 200
+	give(t, d, "first", take(t, d, "first")) // which reserves tokens
 	grants := make(chan error, mostFlights+many)
 	acquire := func(i int) {
 		go func() {

@@ -57,6 +57,8 @@ create table if not exists {ns}_reserved (
 const (
 	stTry      = "interlock_try"
 	stTake     = "interlock_take"
+	stReserve  = "interlock_reserve"
+	stReserved = "interlock_reserved"
 	stUndo     = "interlock_undo"
 	stGive     = "interlock_give"
 	stRegister = "interlock_register"
@@ -125,53 +127,39 @@ const foreign = `select 'process ' || h.pid as owner, h.pid from pg_locks h wher
 // left is how long the holder's session still waits for a word, in ms.
 const left = `greatest(1, (extract(epoch from ` + deadline + ` - clock_timestamp()) * 1000)::bigint)`
 
-// heldRows writes the rows of the locks that were drawn, over those that exclude nobody.
-func heldRows(session, ttl string) string {
-	return `
-	insert into {ns}_holder as c (key, owner, name, session, counter, ttl_ms)
-	select key, owner, name, ` + session + `, counter, ` + ttl + ` from draw where counter is not null
+// overHolder has a row of c replaced if the row excludes nobody.
+const overHolder = `
 	on conflict (key) do update set owner = excluded.owner, name = excluded.name, session = excluded.session,
 		counter = excluded.counter, ttl_ms = excluded.ttl_ms, since = excluded.since
-		where c.owner = excluded.owner or c.session = excluded.session or ` + deadline + ` <= clock_timestamp()
-	returning key
-`
-}
+		where `
 
-// reserve raises the reserved counter if a drawn one is above it. Another session sees it
-// raised only when that is durable. A crash may forget what was drawn below it: the first
-// session after that goes on above it. So a commit that does not raise it need not be
-// flushed, which unflushed says.
-const (
-	reserve = `
-	insert into {ns}_reserved as r (id, counter)
-	select 1, max(counter) + 1000 from draw having max(counter) > coalesce((select counter from {ns}_reserved where id = 1), 0)
-	on conflict (id) do update set counter = excluded.counter where r.counter < excluded.counter
-	returning id
-`
-	unflushed = `(select count(set_config('synchronous_commit', 'off', true)) from (select where not exists (select from reserved)) n) >= 0`
-)
+const excludesNobody = `c.owner = excluded.owner or c.session = excluded.session or ` + deadline + ` <= clock_timestamp()`
+
+// Commits of a session do not wait for the disk, but for those of statements with this column.
+const durably = `set_config('synchronous_commit', current_setting('interlock.synchronous_commit'), true)`
 
 var statements = map[string]string{
 	// take: keys, owners, names, session, ttl in ms. One row for each lock that it takes.
 	//
-	// The token is drawn after the lock is held: CASE evaluates its result only
-	// when its condition, which takes the lock, was found true. The row of the
-	// holder decides: a former one that did not release keeps it until its deadline.
-	// The conflict clause reads the row as it is now, where the statement's snapshot
-	// may be older than the lock.
-	stTake: `with draw as materialized (
-	select *, case when pg_try_advisory_lock(key) then nextval('{ns}_token') end as counter
-	from unnest($1::bigint[], $2::text[], $3::text[]) as a (key, owner, name)
-), held as (` + heldRows("$4::int", "$5::bigint") + `), reserved as (` + reserve + `)
-select pg_backend_pid(), key, counter, ` + clockFloor + `,
-	case when key not in (select key from held) then pg_advisory_unlock(key) else ` + hint("name") + ` end
-from draw where counter is not null and ` + unflushed,
+	// The token is drawn after the lock is held: a row has its columns only after the condition
+	// was found true. The row of the holder decides: a former one that did not release keeps
+	// it until its deadline, and the lock is given back. The conflict clause reads the row as
+	// it is now, where the statement's snapshot may be older than the lock.
+	stTake: `insert into {ns}_holder as c (key, owner, name, session, counter, ttl_ms)
+select key, owner, name, $4::int, nextval('{ns}_token'), $5::bigint
+from unnest($1::bigint[], $2::text[], $3::text[]) as a (key, owner, name) where pg_try_advisory_lock(key)` + overHolder +
+		`case when ` + excludesNobody + ` then true else not pg_advisory_unlock(c.key) end
+returning pg_backend_pid(), key, counter, ` + clockFloor + `, ` + hint("name"),
 	// try: keys, owners, whether to wait, names, session, ttl in ms. As take, with a row for
 	// each, and a place in the line for those that wait.
 	stTry: `with draw as materialized (
 	select *, case when pg_try_advisory_lock(key) then nextval('{ns}_token') end as counter
 	from unnest($1::bigint[], $2::text[], $3::bool[], $4::text[]) as a (key, owner, waits, name)
-), held as (` + heldRows("$5::int", "$6::bigint") + `), reserved as (` + reserve + `), waits as (
+), held as (
+	insert into {ns}_holder as c (key, owner, name, session, counter, ttl_ms)
+	select key, owner, name, $5::int, counter, $6::bigint from draw where counter is not null` + overHolder + excludesNobody + `
+	returning key
+), waits as (
 	insert into {ns}_waiter (key, owner, name, session)
 	select key, owner, name, $5 from draw where waits and key not in (select key from held)
 	on conflict (key, owner) do update set session = excluded.session
@@ -183,7 +171,16 @@ select pg_backend_pid(), d.key, case when got then d.counter end, ` + clockFloor
 	case when d.counter is not null and not got then pg_advisory_unlock(d.key) end,
 	h.owner, floor(extract(epoch from h.since) * 1000000)::bigint, case when got or came then ` + hint("d.name") + ` end
 from (select *, key in (select key from held) as got, key in (select key from waits where changed) as came from draw offset 0) d
-left join {ns}_holder h on h.key = d.key where ` + unflushed,
+left join {ns}_holder h on h.key = d.key`,
+	// reserve: a drawn counter. Raises the reserved counter if less than 500 are left. Another
+	// session sees it raised only when that is durable. A crash may forget what was drawn below
+	// it: the first session after that goes on above it.
+	stReserve: `insert into {ns}_reserved as r (id, counter)
+select 1, $1::bigint + 1000 where $1 + 500 > coalesce((select counter from {ns}_reserved where id = 1), 0)
+on conflict (id) do update set counter = excluded.counter where r.counter < excluded.counter
+returning ` + durably,
+	// reserved, which follows reserve, so that it sees what others have raised meanwhile.
+	stReserved: `select counter from {ns}_reserved where id = 1`,
 	// undo: keys. Gives back what a try that failed may have taken; harmless if it took nothing.
 	stUndo: `select count(pg_advisory_unlock(key)) from unnest($1::bigint[]) as a (key)`,
 	// register: key, owner, name, session. For a name that this session holds for
@@ -252,7 +249,7 @@ from (` + strings.ReplaceAll(contenders, "{which}", "c.key = $1::bigint and c.na
 	insert into {ns}_break (name, owner, reason, who, counter) select name, owner, $4::text, $5::text, counter from held returning at
 )
 select counter, floor(extract(epoch from (select at from noted)) * 1000000)::bigint, session,
-	pg_notify('{ns}_wake_' || session::text, '!' || $1::bigint::text || ' ' || owner) is null from held`,
+	pg_notify('{ns}_wake_' || session::text, '!' || $1::bigint::text || ' ' || owner) is null, ` + durably + ` from held`,
 	// break foreign: key, name, owner, reason, by. Records it if that process holds the
 	// lock now, and ends its session.
 	stForeign: `with held as (
@@ -260,7 +257,7 @@ select counter, floor(extract(epoch from (select at from noted)) * 1000000)::big
 ), noted as (
 	insert into {ns}_break (name, owner, reason, who, counter) select $2::text, $3, $4::text, $5::text, 0 from held limit 1 returning at
 )
-select 0, floor(extract(epoch from (select at from noted)) * 1000000)::bigint, pg_terminate_backend(pid) from held`,
+select 0, floor(extract(epoch from (select at from noted)) * 1000000)::bigint, pg_terminate_backend(pid), ` + durably + ` from held`,
 	// held: key, owner. Whether a session still has the lock for owner.
 	stHeld: `select exists (select from {ns}_holder c where c.key = $1::bigint and c.owner = $2::text
 	and ` + strings.ReplaceAll(live, "{and}", holds) + `)`,

@@ -79,6 +79,8 @@ func TestEndThatOnlyTheServerSees(t *testing.T) {
 	if next.err != nil || next.grant.Token <= x.grant.Token {
 		t.Errorf("token %v after %v (%v)", next.grant.Token, x.grant.Token, next.err)
 	}
+	give(t, other, "x", next.owner)
+	give(t, fresh, "x", take(t, fresh, "x")) // the tries before have left no lock behind
 }
 
 // What a process lost and then releases is free at once.

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -57,11 +58,7 @@ func TestRepairWhileTokensAreDrawn(t *testing.T) {
 	if _, err := o.Exec(t.Context(), `select setval('interlock_token', $1)`, years); err != nil {
 		t.Fatal(err)
 	}
-	tx, err := o.Begin(t.Context())
-	if err == nil {
-		_, err = tx.Exec(t.Context(), `update interlock_reserved set counter = counter`)
-	}
-	if err != nil {
+	if _, err := o.Exec(t.Context(), `update interlock_reserved set counter = $1`, years); err != nil {
 		t.Fatal(err)
 	}
 	blocked := func(n int) {
@@ -72,7 +69,16 @@ func TestRepairWhileTokensAreDrawn(t *testing.T) {
 			return err == nil && waiting == n
 		})
 	}
-	repaired, drawn := make(chan error, 1), make(chan grantOf, 1)
+	// What waits for the lock of the schema keeps the repair, which shares it at its end, from its
+	// commit.
+	between, commit := context.WithCancel(t.Context())
+	defer commit()
+	repaired, drawn, gone := make(chan error, 1), make(chan grantOf, 1), make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = o.Exec(between, `select pg_advisory_lock($1, hashtext('public'))`, schemaClass(DefaultNamespace))
+	}()
+	blocked(1)
 	go func() {
 		other, err := Open(t.Context(), configOf(t, server.URL()), &Options{TTL: time.Minute, Seed: driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "me"}}})
 		if err == nil {
@@ -80,12 +86,11 @@ func TestRepairWhileTokensAreDrawn(t *testing.T) {
 		}
 		repaired <- err
 	}()
-	blocked(1)
-	go func() { drawn <- attempt(t.Context(), d, "y", driver.Request{}) }()
 	blocked(2)
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	go func() { drawn <- attempt(t.Context(), d, "y", driver.Request{}) }()
+	blocked(3)
+	commit()
+	receive(t, gone, "the end of what waited for the schema")
 	if err := receive(t, repaired, "the repair"); err != nil {
 		t.Fatal(err)
 	}
@@ -99,6 +104,28 @@ func TestRepairWhileTokensAreDrawn(t *testing.T) {
 	}
 	if driver.Plausible(reserved, time.Now()) != nil || reserved < g.grant.Token.Counter() {
 		t.Errorf("%d is reserved, %d was granted", reserved, g.grant.Token.Counter())
+	}
+}
+
+// TestCountersBelowAReservation, as after a repair, are not taken for reserved.
+func TestCountersBelowAReservation(t *testing.T) {
+	t.Parallel()
+	server := testbed.Postgres(t)
+	o := operator(t, server.URL())
+	d := openOn(t, server.Addr(), time.Minute)
+	var token, reserved int64
+	for _, ahead := range []time.Duration{time.Hour, time.Minute} {
+		for _, query := range []string{`delete from interlock_reserved where counter <> $1`, `select setval('interlock_token', $1)`} {
+			if _, err := o.Exec(t.Context(), query, interlock.CounterAt(time.Now().Add(ahead))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g := hold(t, d, "x")
+		token = g.grant.Token.Counter()
+		give(t, d, "x", g.owner)
+	}
+	if err := o.QueryRow(t.Context(), `select counter from interlock_reserved`).Scan(&reserved); err != nil || reserved < token {
+		t.Errorf("%d is reserved, %d was granted: %v", reserved, token, err)
 	}
 }
 

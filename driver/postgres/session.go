@@ -25,6 +25,9 @@ type session struct {
 	pipe  *pipe
 	facts facts
 
+	// Of the reader's goroutine: counters above the first, up to the second, are reserved.
+	above, reserved int64
+
 	// Of the tending goroutine, under Driver.mu.
 	pinged  boottime.Instant // when the last ping was queued
 	pending bool             // and it has not been answered
@@ -81,7 +84,8 @@ func (d *dialer) open(ctx context.Context, former []int32) (_ *session, _ *pgx.C
 	if _, err = conn.Exec(ctx, d.sql(statements[stPing]), pgx.QueryExecModeExec, s.id, d.ttl.Milliseconds()); err != nil {
 		return nil, nil, err
 	}
-	if _, err = conn.Exec(ctx, "listen "+pgx.Identifier{d.wakeChannel(s.id)}.Sanitize()); err != nil {
+	// From now on commits do not wait for the disk, but for those that say so: see durably.
+	if _, err = conn.Exec(ctx, "set synchronous_commit = off; listen "+pgx.Identifier{d.wakeChannel(s.id)}.Sanitize()); err != nil {
 		return nil, nil, err
 	}
 	s.lease = boottime.NewLease(sent, d.ttl)
@@ -111,8 +115,8 @@ func (d *dialer) configure(ctx context.Context, conn *pgx.Conn) error {
 		set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
 		set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false),
 		set_config('application_name', coalesce(nullif(current_setting('application_name'), ''), 'interlock'), false),
-		set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'on'
-			when 'local' then 'on' else current_setting('synchronous_commit') end, false)`,
+		set_config('interlock.synchronous_commit', set_config('synchronous_commit', case current_setting('synchronous_commit')
+			when 'off' then 'on' when 'local' then 'on' else current_setting('synchronous_commit') end, false), false)`,
 		pgx.QueryExecModeExec, ttl, milliseconds(statementTimeout))
 	return err
 }
