@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -160,18 +161,8 @@ func (d *Driver) take(ctx context.Context, tries []*task) {
 func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error) {
 	err = d.statement(ctx, func(used *session) error {
 		s = used
-		query := s.statement(d.takeLocks, func(b []byte) []byte {
-			for i, t := range asked {
-				if t.counter, t.holding.lock = 0, s.lockName(d.options, t.name); i > 0 {
-					b = append(b, ", "...)
-				}
-				b = append(appendBytes(append(b, '('), t.name), ", '"...)
-				b = append(appendBytes(append(append(b, t.holding.lock...), "', "...), t.holding.Owner), ')')
-			}
-			return b
-		})
 		next := 0
-		return s.each(ctx, query, func(row []byte) error {
+		read := func(row []byte) error {
 			id, row := number(row)
 			counter, row := number(row)
 			clock, name := number(row)
@@ -183,7 +174,24 @@ func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error
 				}
 			}
 			return s.sameAs(id)
-		})
+		}
+		for _, t := range asked {
+			t.counter, t.holding.lock = 0, s.lockName(d.options, t.name)
+		}
+		if len(asked) == 1 {
+			h := asked[0].holding
+			return s.eachOf(ctx, s.takeOne, read, hex.EncodeToString([]byte(h.Name)), h.lock, hex.EncodeToString([]byte(h.Owner)), h.lock)
+		}
+		return s.each(ctx, s.statement(d.takeLocks, func(b []byte) []byte {
+			for i, t := range asked {
+				if i > 0 {
+					b = append(b, ", "...)
+				}
+				b = append(appendBytes(append(b, '('), t.name), ", '"...)
+				b = append(appendBytes(append(append(b, t.holding.lock...), "', "...), t.holding.Owner), ')')
+			}
+			return b
+		}), read)
 	})
 	return s, err
 }

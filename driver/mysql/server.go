@@ -127,24 +127,40 @@ func each(ctx context.Context, q querier, query string, args []any, row func(*sq
 func (s *session) each(ctx context.Context, query string, row func([]byte) error) error {
 	return s.conn.Raw(func(c any) error {
 		rows, err := c.(sqldriver.QueryerContext).QueryContext(ctx, query, nil)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for {
-			switch err := rows.Next(s.value[:]); err {
-			case nil:
-				text, _ := s.value[0].([]byte)
-				if err := row(text); err != nil {
-					return err
-				}
-			case io.EOF:
-				return nil
-			default:
+		return s.read(rows, err, row)
+	})
+}
+
+// eachOf is each for a prepared statement.
+func (s *session) eachOf(ctx context.Context, prepared sqldriver.Stmt, row func([]byte) error, args ...string) error {
+	s.args = s.args[:0]
+	for i, a := range args {
+		s.args = append(s.args, sqldriver.NamedValue{Ordinal: i + 1, Value: a})
+	}
+	return s.conn.Raw(func(any) error {
+		rows, err := prepared.(sqldriver.StmtQueryContext).QueryContext(ctx, s.args)
+		return s.read(rows, err, row)
+	})
+}
+
+func (s *session) read(rows sqldriver.Rows, err error, row func([]byte) error) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for {
+		switch err := rows.Next(s.value[:]); err {
+		case nil:
+			text, _ := s.value[0].([]byte)
+			if err := row(text); err != nil {
 				return err
 			}
+		case io.EOF:
+			return nil
+		default:
+			return err
 		}
-	})
+	}
 }
 
 // number reads a number, 0 if there is none, and returns what follows the blank after it.

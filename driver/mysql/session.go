@@ -63,8 +63,11 @@ type session struct {
 	lease    *boottime.Lease
 	checked  boottime.Instant // when it was last asked who it is
 
-	text  []byte             // of the last statement about locks
-	value [1]sqldriver.Value // of the last row
+	takeOne sqldriver.Stmt // prepared: the server needs as long to parse it as to execute it
+
+	text  []byte                 // of the last statement about locks
+	args  []sqldriver.NamedValue // of the last prepared one
+	value [1]sqldriver.Value     // of the last row
 }
 
 // dialTimeout bounds the opening of a session or a Table: a dozen statements, and tables may
@@ -152,7 +155,13 @@ func (s *session) prepare(ctx context.Context, o Options) (err error) {
 	if err := create(ctx, s.conn, o, sessionSchema, "{ns}_holder", "{ns}_holder_swept", "{ns}_break"); err != nil {
 		return err
 	}
-	return sessionCounters.seed(ctx, s.conn, o)
+	if err := sessionCounters.seed(ctx, s.conn, o); err != nil {
+		return err
+	}
+	return s.conn.Raw(func(c any) (err error) {
+		s.takeOne, err = c.(sqldriver.ConnPrepareContext).PrepareContext(ctx, o.sql(takeOne))
+		return err
+	})
 }
 
 // check asks which connection of the server answers, and whether that is a
@@ -191,13 +200,23 @@ func (s *session) lockName(o Options, name string) string {
 // they held it. It locks the row of {ns}_holder_swept, so that a sweep comes before it or after
 // it; under READ COMMITTED it would not. The session does not push conditions down, so that each
 // lock is asked for once. {locks} are names, locks and owners.
-const takeLocks = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)
-select w.name, w.lock_name, w.owner, greatest({floor}, 1 + coalesce((select counter from {ns}_holder_swept where id = 1), 0)), {now}, connection_id()
+const takeLocks = insertHolder + `
+select w.name, w.lock_name, w.owner, ` + drawCounter + `
 from (select '' as name, '' as lock_name, '' as owner where false union all values {locks}) w
-where get_lock(w.lock_name, 0) = 1
+where get_lock(w.lock_name, 0) = 1` + drawAgain
+
+// takeOne is takeLocks for one: the name and the owner in hexadecimal digits, and the lock
+// before and after the owner.
+const takeOne = insertHolder + ` select unhex(?), ?, unhex(?), ` + drawCounter + ` from dual where get_lock(?, 0) = 1` + drawAgain
+
+const (
+	insertHolder = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)`
+	drawCounter  = `greatest({floor}, 1 + coalesce((select counter from {ns}_holder_swept where id = 1), 0)), {now}, connection_id()`
+	drawAgain    = `
 on duplicate key update counter = greatest(counter + 1, values(counter)), lock_name = values(lock_name),
 	owner = values(owner), since = values(since), connection = values(connection)
 returning concat_ws(' ', connection, counter, timestampdiff(microsecond, '2020-01-01', since), name) as ''`
+)
 
 const (
 	dropLocks = `select concat_ws(' ', connection_id(){locks}) as ''`
