@@ -45,7 +45,7 @@ type Assignment interface {
 	Revoked() <-chan struct{}
 }
 
-// A Received is one delivery of a message.
+// A Received is one delivery of a message. It does not change after Receive has returned it.
 type Received struct {
 	QueueMessage
 	Queue   string
@@ -73,7 +73,7 @@ const (
 
 // A Settlement is the outcome of one delivery.
 type Settlement struct {
-	Received
+	*Received // as Receive returned it, or an equal one
 	Outcome   Outcome
 	After     time.Duration // the pause of a Retry
 	Uncounted bool          // the Retry does not increase Attempt, because the message did not cause it
@@ -107,11 +107,12 @@ type Queue interface {
 // not Receive is called. To pause consumption, stop calling Receive.
 type QueueConsumer interface {
 	// Receive waits for messages and returns some of them. Messages of one key are in order,
-	// and those of one Assignment are together. A message is not delivered again under the same
+	// and those of one Assignment are together. Those of one key should be together, too: consumers
+	// handle them at less cost then. A message is not delivered again under the same
 	// Assignment until it is settled as Retry or Release. Later messages of its key are not
 	// delivered again before it. If ctx ends, Receive returns; it never retries. After Close
 	// the error is interlock.ErrClosed.
-	Receive(ctx context.Context, limit QueueLimit) ([]Received, error)
+	Receive(ctx context.Context, limit QueueLimit) ([]*Received, error)
 	// Settle records outcomes durably and returns an error for each; nil means recorded. If
 	// another consumer has the assignment now, nothing changes for the message, and the error
 	// is a Definite interlock.ErrLost. After any other error the message is unsettled here and

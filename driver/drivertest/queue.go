@@ -105,7 +105,7 @@ func (s *queueScene) add(ids ...string) {
 
 // receive receives as many messages as there are ids and checks which they are. For one
 // id it receives one message.
-func (s *queueScene) receive(c driver.QueueConsumer, ids ...string) (all []driver.Received) {
+func (s *queueScene) receive(c driver.QueueConsumer, ids ...string) (all []*driver.Received) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
@@ -127,14 +127,14 @@ func (s *queueScene) receive(c driver.QueueConsumer, ids ...string) (all []drive
 	return all
 }
 
-func settlement(m driver.Received, o driver.Outcome) driver.Settlement { return Settlements(o, m)[0] }
+func settlement(m *driver.Received, o driver.Outcome) driver.Settlement { return Settlements(o, m)[0] }
 
 func testQueueOrder(s *queueScene) {
 	s.add("a/1", "b/1", "a/2", "a/3", "b/2")
 	one, two := s.join("one"), s.join("two")
 	first := s.receive(one, "a/1", "a/2", "a/3", "b/1", "b/2")
 	for _, key := range []string{"a", "b"} {
-		var of []driver.Received
+		var of []*driver.Received
 		for _, m := range first {
 			if m.Key == key {
 				of = append(of, m)
@@ -476,7 +476,7 @@ func testQueueBadInput(s *queueScene) {
 		s.Error("added to a queue without a name")
 	}
 	c := s.join("one")
-	for _, err := range c.Settle(s.Context(), []driver.Settlement{{Outcome: driver.Ack}}) {
+	for _, err := range c.Settle(s.Context(), []driver.Settlement{{Received: &driver.Received{}, Outcome: driver.Ack}}) {
 		if interlock.Kind(err) != interlock.Bug {
 			s.Errorf("settle of a message that was not received: %v", err)
 		}
@@ -485,7 +485,7 @@ func testQueueBadInput(s *queueScene) {
 
 func testQueueWaits(s *queueScene) {
 	c := s.join("one")
-	got := make(chan []driver.Received, 1)
+	got := make(chan []*driver.Received, 1)
 	go func() {
 		some, _ := c.Receive(s.Context(), driver.QueueLimit{Messages: 1, Bytes: 1})
 		got <- some
@@ -507,7 +507,7 @@ func testQueueCompetition(s *queueScene) {
 			s.add(fmt.Sprintf("%d/%03d", k, n))
 		}
 	}
-	handled := make(chan driver.Received, keys*each)
+	handled := make(chan *driver.Received, keys*each)
 	ctx, cancel := context.WithCancel(s.Context())
 	var consumers sync.WaitGroup
 	defer consumers.Wait()
@@ -531,7 +531,7 @@ func testQueueCompetition(s *queueScene) {
 			}
 		})
 	}
-	last := map[string]driver.Received{}
+	last := map[string]*driver.Received{}
 	for range keys * each {
 		select {
 		case m := <-handled:

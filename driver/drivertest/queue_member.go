@@ -40,7 +40,7 @@ func (m QueueMember) close(bound time.Duration) {
 }
 
 // Take receives n messages.
-func (m QueueMember) Take(n int) (all []driver.Received) {
+func (m QueueMember) Take(n int) (all []*driver.Received) {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), time.Minute) // an old member of the group may have to expire first
 	defer cancel()
@@ -79,7 +79,7 @@ func (m QueueMember) Fails(wanted func(error) bool) {
 }
 
 // Record settles messages with one outcome.
-func (m QueueMember) Record(o driver.Outcome, all ...driver.Received) {
+func (m QueueMember) Record(o driver.Outcome, all ...*driver.Received) {
 	m.Helper()
 	m.RecordAll(Settlements(o, all...)...)
 }
@@ -95,7 +95,7 @@ func (m QueueMember) RecordAll(all ...driver.Settlement) {
 }
 
 // Settlements returns a settlement for each message, with one outcome and a reason.
-func Settlements(o driver.Outcome, all ...driver.Received) (each []driver.Settlement) {
+func Settlements(o driver.Outcome, all ...*driver.Received) (each []driver.Settlement) {
 	for _, m := range all {
 		each = append(each, driver.Settlement{Received: m, Outcome: o, Reason: "reason of " + m.ID})
 	}
@@ -103,7 +103,7 @@ func Settlements(o driver.Outcome, all ...driver.Received) (each []driver.Settle
 }
 
 // ReceivedIDs returns the ids of messages.
-func ReceivedIDs(all []driver.Received) (ids []string) {
+func ReceivedIDs(all []*driver.Received) (ids []string) {
 	for _, m := range all {
 		ids = append(ids, m.ID)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/interlock-dev/interlock"
@@ -15,10 +14,10 @@ import (
 // because the group would accept them from any member.
 func TestFill(t *testing.T) {
 	s := &session{consumer: &consumer{queue: &Queue{options: QueueOptions{Metadata: DefaultMetadata}},
-		Consumer: lanes.NewConsumer(lanes.Hooks[*kgo.Record, *assignment]{})}}
+		Consumer: lanes.NewConsumer(lanes.Hooks[*assignment]{})}}
 	part := func(p int32, offset, token int64) *assignment {
-		return &assignment{session: s, Assignment: lanes.Assignment[*kgo.Record]{Partition: p, Held: true,
-			Offsets: lanes.Restore[*kgo.Record](offset, lanes.Committed{}, token, 1)}}
+		return &assignment{session: s, Assignment: lanes.Assignment{Partition: p, Held: true,
+			Offsets: lanes.Restore(offset, lanes.Committed{}, token, 1)}}
 	}
 	of := map[int32]*assignment{}
 	request := func() *kmsg.OffsetCommitRequest {

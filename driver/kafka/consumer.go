@@ -19,7 +19,7 @@ import (
 
 // consumer is a member of the group, as a [driver.QueueConsumer]. It has one session at a time.
 type consumer struct {
-	*lanes.Consumer[*kgo.Record, *assignment]
+	*lanes.Consumer[*assignment]
 	queue   *Queue
 	group   string
 	lease   time.Duration
@@ -30,17 +30,18 @@ type consumer struct {
 // assignment is a consumer's claim on a partition. The consumer's mutex guards the fields after
 // session.
 type assignment struct {
-	lanes.Assignment[*kgo.Record]
+	lanes.Assignment
 	session *session
-	full    bool // its fetches are paused
-	cut     bool // the metadata of the last commit had no room for all
+	read    []*kgo.Record // that have not arrived yet
+	full    bool          // its fetches are paused, and nothing arrives
+	cut     bool          // the metadata of the last commit had no room for all
 	texts   strings.Builder
 }
 
 func (q *Queue) start(name string, o driver.QueueOptions) (*consumer, error) {
 	c := &consumer{queue: q, lease: o.Lease, group: cmp.Or(q.options.Group, "interlock."+name), reset: map[int32]bool{}}
-	c.Consumer = lanes.NewConsumer(lanes.Hooks[*kgo.Record, *assignment]{Queue: name, Owner: o.Owner, Problem: problem,
-		Message: received, DeadLetters: c.writeDeadLetters,
+	c.Consumer = lanes.NewConsumer(lanes.Hooks[*assignment]{Queue: name, Owner: o.Owner, Problem: problem,
+		DeadLetters: c.writeDeadLetters,
 		Commit: func(ctx context.Context, parts []*assignment) map[*assignment]error {
 			return parts[0].session.commits.Commit(ctx, parts)
 		}})

@@ -66,7 +66,7 @@ type Queue struct {
 	brokers []string
 	client  *kgo.Client // for everything but the group
 
-	consumers lanes.Consumers[*kgo.Record, *assignment]
+	consumers lanes.Consumers[*assignment]
 }
 
 var _ driver.Queue = (*Queue)(nil)

@@ -18,11 +18,10 @@ const (
 	HeaderFrom     = "interlock-from"     // topic/partition/offset
 )
 
-// received fills in the message of a record. A record without an id gets its place as one, a record
-// with an empty key has none.
-func received(m *driver.Received, a *assignment, r *kgo.Record, key string, attempt int) {
-	m.Queue, m.Added, m.Claim, m.Place, m.Attempt = r.Topic, r.Timestamp, a, r.Offset, attempt
-	m.Key, m.Payload = key, r.Value
+// fill fills in what the message of a record has beside key, payload and place. A record without an
+// id gets its place as one.
+func (a *assignment) fill(m *driver.Received, r *kgo.Record) {
+	m.Added = r.Timestamp
 	for _, h := range r.Headers {
 		if h.Key == HeaderID {
 			m.ID = a.text("", h.Value)

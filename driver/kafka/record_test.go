@@ -18,23 +18,20 @@ func TestOffsetsAllocations(t *testing.T) {
 	for i := range keys {
 		keys[i] = []byte{byte(i)}
 	}
-	a := &assignment{Assignment: lanes.Assignment[*kgo.Record]{Offsets: lanes.Restore[*kgo.Record](0, lanes.Committed{}, 1, 100)}}
+	a := &assignment{Assignment: lanes.Assignment{Offsets: lanes.Restore(0, lanes.Committed{}, 1, 100)}}
 	o, offset := a.Offsets, int64(0)
-	all := make([]driver.Received, 0, n)
+	all := make([]*driver.Received, 0, n)
 	allocations := testing.AllocsPerRun(10, func() {
 		records := make([]kgo.Record, n)
 		for i := range records {
 			records[i] = kgo.Record{Topic: "t", Offset: offset, Key: keys[i%len(keys)]}
 			r := &records[i]
-			o.Arrive(r.Offset, r.Key, len(r.Value), r)
+			a.fill(o.Arrive(r.Offset, r.Key, r.Value), r)
 			offset++
 		}
 		limit := driver.QueueLimit{Messages: n, Bytes: 1}
 		all = all[:0]
-		o.Take(&limit, true, time.Time{}, func(r *kgo.Record, key string, attempt int) {
-			all = append(all, driver.Received{})
-			received(&all[len(all)-1], a, r, key, attempt)
-		})
+		o.Take(&limit, true, time.Time{}, func(m *driver.Received) { all = append(all, m) })
 		for _, m := range all {
 			o.Complete(m.Place)
 		}

@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	perPoll     = 500              // records that one poll returns at most
-	maxReady    = 2 * perPoll      // records that wait for Receive, before nothing more is read
+	maxReady    = 4096             // records that wait for Receive, before nothing more arrives; twice as many may
 	commitLimit = 10 * time.Second // of one commit request
 	leaveLimit  = 2 * time.Second  // of leaving the group after the session has expired
 	retryPause  = 100 * time.Millisecond
@@ -85,7 +84,9 @@ func (c *consumer) open() (*session, error) {
 func (s *session) run() {
 	defer s.sever()
 	for s.room() {
-		s.poll()
+		if !s.arrive() {
+			s.poll()
+		}
 	}
 	s.close()
 }
@@ -108,6 +109,7 @@ func (s *session) room() bool {
 	return false
 }
 
+// poll takes what the client has read, so that the client reads on meanwhile.
 func (s *session) poll() {
 	s.polling.Lock()
 	defer s.polling.Unlock()
@@ -115,10 +117,10 @@ func (s *session) poll() {
 	defer cancel()
 	s.Mu.Lock()
 	s.stopPoll = cancel
-	wanted := s.interrupts > 0
+	wanted := s.interrupts > 0 || s.hasRead()
 	s.Mu.Unlock()
 	if !wanted {
-		s.arrive(s.client.PollRecords(ctx, perPoll))
+		s.keep(s.client.PollFetches(ctx))
 	}
 }
 
@@ -135,8 +137,8 @@ func (s *session) interrupt() {
 	s.Mu.Unlock()
 }
 
-// arrive adds what was read to the partitions.
-func (s *session) arrive(all kgo.Fetches) {
+// keep keeps what was read until it arrives.
+func (s *session) keep(all kgo.Fetches) {
 	all.EachError(func(_ string, partition int32, err error) {
 		switch {
 		case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
@@ -147,23 +149,55 @@ func (s *session) arrive(all kgo.Fetches) {
 			s.OnGroupManageError(err)
 		}
 	})
-	s.Update(func() {
-		all.EachPartition(func(p kgo.FetchTopicPartition) {
-			a := s.Parts[p.Partition]
-			if a == nil || !a.Ready || len(p.Records) == 0 {
-				return
-			}
-			for _, r := range p.Records {
-				if r.Attrs.IsControl() { // the end of a transaction
-					a.Offsets.Begin(r.Offset + 1)
-				} else {
-					a.Offsets.Arrive(r.Offset, r.Key, len(r.Value), r)
-				}
-			}
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	all.EachPartition(func(p kgo.FetchTopicPartition) {
+		if a := s.Parts[p.Partition]; a != nil && a.Ready && len(p.Records) > 0 {
+			a.read = append(a.read, p.Records...)
 			s.Transient = nil
-		})
+		}
 	})
-	s.regulate()
+}
+
+// hasRead reports whether records can arrive. The mutex is held.
+func (s *session) hasRead() bool {
+	for _, a := range s.Parts {
+		if len(a.read) > 0 && !a.full {
+			return true
+		}
+	}
+	return false
+}
+
+// arrive adds some of what was read to the partitions. It reports false if there is nothing.
+func (s *session) arrive() (arrived bool) {
+	s.Update(func() {
+		for _, a := range s.Parts {
+			n := min(len(a.read), max(1, maxReady/len(s.Parts)))
+			if n == 0 || a.full {
+				continue
+			}
+			a.add(a.read[:n])
+			a.read = a.read[n:]
+			arrived = true
+		}
+	})
+	if arrived {
+		s.regulate()
+	}
+	return arrived
+}
+
+// add adds records to the partition. The mutex is held.
+func (a *assignment) add(records []*kgo.Record) {
+	for i, r := range records {
+		if r.Attrs.IsControl() { // the end of a transaction
+			a.Offsets.Begin(r.Offset + 1)
+		} else if m := a.Offsets.Arrive(r.Offset, r.Key, r.Value); m != nil {
+			a.fill(m, r)
+		}
+		records[i] = nil
+	}
 }
 
 // regulate pauses the fetches of partitions that are full, and resumes others.
@@ -184,7 +218,9 @@ func (s *session) regulate() {
 			a.full = true
 		case !full && a.full:
 			resume = append(resume, p)
-			a.full = false
+			if a.full = false; len(a.read) > 0 {
+				s.stopPoll()
+			}
 		}
 	}
 	s.Mu.Unlock()
@@ -360,9 +396,9 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 	if beyond {
 		offset, c = has.first, lanes.Committed{Token: c.Token}
 	}
-	o := lanes.Restore[*kgo.Record](offset, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
+	o := lanes.Restore(offset, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
 	o.Begin(has.first)
-	a := &assignment{session: s, Assignment: lanes.NewAssignment[*kgo.Record](s.Queue, p, s.Owner, s.lease)}
+	a := &assignment{session: s, Assignment: lanes.NewAssignment(s.Queue, p, s.Owner, s.lease)}
 	err := a.Begin(o)
 	if err == nil {
 		s.Parts[p] = a

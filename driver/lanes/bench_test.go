@@ -12,18 +12,15 @@ import (
 )
 
 // bare is a driver that stores nothing.
-type bare struct{ Assignment[*driver.Received] }
+type bare struct{ Assignment }
 
 // newBare is a consumer with one partition.
-func newBare() (*Consumer[*driver.Received, *bare], *bare) {
-	c := NewConsumer(Hooks[*driver.Received, *bare]{Queue: "q", Owner: "o",
+func newBare() (*Consumer[*bare], *bare) {
+	c := NewConsumer(Hooks[*bare]{Queue: "q", Owner: "o",
 		Problem: func(_, _ string, _ interlock.ErrorKind, err error) error { return err },
-		Message: func(m *driver.Received, a *bare, r *driver.Received, key string, attempt int) {
-			m.Key, m.Claim, m.Place, m.Attempt, m.Payload = key, a, r.Place, attempt, r.Payload
-		},
-		Commit: func(context.Context, []*bare) map[*bare]error { return nil }})
-	a := &bare{NewAssignment[*driver.Received]("q", 0, "o", boottime.NewLease(boottime.Sent(), time.Hour))}
-	if err := a.Begin(Restore[*driver.Received](0, Committed{}, 1, 1000)); err != nil {
+		Commit:  func(context.Context, []*bare) map[*bare]error { return nil }})
+	a := &bare{NewAssignment("q", 0, "o", boottime.NewLease(boottime.Sent(), time.Hour))}
+	if err := a.Begin(Restore(0, Committed{}, 1, 1000)); err != nil {
 		panic(err)
 	}
 	a.Ready = true
@@ -32,16 +29,15 @@ func newBare() (*Consumer[*driver.Received, *bare], *bare) {
 }
 
 // pass has n messages pass a consumer: they arrive, are received, and settled.
-func pass(c *Consumer[*driver.Received, *bare], a *bare, records []driver.Received, keys [][]byte) {
+func pass(c *Consumer[*bare], a *bare, n int, keys [][]byte) {
 	c.Update(func() {
-		for i := range records {
-			r := &records[i]
-			r.Place = a.Offsets.next
-			a.Offsets.Arrive(r.Place, keys[int(r.Place)%len(keys)], len(r.Payload), r)
+		for range n {
+			place := a.Offsets.next
+			a.Offsets.Arrive(place, keys[int(place)%len(keys)], nil)
 		}
 	})
-	all, err := c.Receive(context.Background(), driver.QueueLimit{Messages: len(records), Bytes: 1 << 30})
-	if err != nil || len(all) != len(records) {
+	all, err := c.Receive(context.Background(), driver.QueueLimit{Messages: n, Bytes: 1 << 30})
+	if err != nil || len(all) != n {
 		panic(fmt.Sprint(len(all), err))
 	}
 	settlements := make([]driver.Settlement, len(all))
@@ -54,10 +50,11 @@ func pass(c *Consumer[*driver.Received, *bare], a *bare, records []driver.Receiv
 // TestAllocations: a message costs no allocation of its own, also if its key had none for a while.
 func TestAllocations(t *testing.T) {
 	c, a := newBare()
-	records, keys := make([]driver.Received, 500), manyKeys(1000)
+	const records = 500
+	keys := manyKeys(1000)
 	pass(c, a, records, keys) // half of the keys; AllocsPerRun begins with the others
 	if n := testing.AllocsPerRun(20, func() { pass(c, a, records, keys) }); n > 50 {
-		t.Errorf("%d messages took %.0f allocations", len(records), n)
+		t.Errorf("%d messages took %.0f allocations", records, n)
 	}
 }
 
@@ -74,9 +71,9 @@ func BenchmarkConsumer(b *testing.B) {
 		b.Run(fmt.Sprint("keys=", n), func(b *testing.B) {
 			b.ReportAllocs()
 			c, a := newBare()
-			records, keys := make([]driver.Received, 500), manyKeys(n)
-			for i := 0; i < b.N; i += len(records) {
-				pass(c, a, records, keys)
+			keys := manyKeys(n)
+			for i := 0; i < b.N; i += 500 {
+				pass(c, a, 500, keys)
 			}
 		})
 	}

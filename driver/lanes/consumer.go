@@ -12,11 +12,9 @@ import (
 )
 
 // Hooks are the functions of a driver that a Consumer calls.
-type Hooks[R any, A comparable] struct {
+type Hooks[A comparable] struct {
 	Queue, Owner string
 	Problem      func(op, name string, kind interlock.ErrorKind, err error) error
-	// Message fills m, which is zero, with a record as it is delivered. The mutex is held.
-	Message func(m *driver.Received, a A, record R, key string, attempt int)
 	// DeadLetters writes dead letters, those of a key in order. It returns an error for each; nil means
 	// that it is durable.
 	DeadLetters func(ctx context.Context, dead []driver.Settlement) []error
@@ -26,13 +24,13 @@ type Hooks[R any, A comparable] struct {
 }
 
 // A Consumer is the part of a [driver.QueueConsumer] that needs no server. A driver embeds it.
-type Consumer[R any, A part[R]] struct {
-	Hooks[R, A]
+type Consumer[A part] struct {
+	Hooks[A]
 	Life context.Context // ends with Close
 	Loop sync.WaitGroup  // the driver's goroutines
 
 	end     context.CancelCauseFunc
-	members *Consumers[R, A]
+	members *Consumers[A]
 
 	Mu        sync.Mutex
 	Parts     map[int32]A // those that are assigned
@@ -45,55 +43,55 @@ type Consumer[R any, A part[R]] struct {
 }
 
 // NewConsumer has no assignments yet.
-func NewConsumer[R any, A part[R]](h Hooks[R, A]) *Consumer[R, A] {
-	c := &Consumer[R, A]{Hooks: h, Parts: map[int32]A{}, changed: make(chan struct{})}
+func NewConsumer[A part](h Hooks[A]) *Consumer[A] {
+	c := &Consumer[A]{Hooks: h, Parts: map[int32]A{}, changed: make(chan struct{})}
 	c.Life, c.end = context.WithCancelCause(context.Background())
 	return c
 }
 
 // Update changes what the mutex guards, and wakes the goroutines that wait for a change.
-func (c *Consumer[R, A]) Update(change func()) {
+func (c *Consumer[A]) Update(change func()) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	change()
 	c.wake()
 }
 
-func (c *Consumer[R, A]) wake() {
+func (c *Consumer[A]) wake() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
 // Changed is closed at the next change. The mutex is held.
-func (c *Consumer[R, A]) Changed() <-chan struct{} { return c.changed }
+func (c *Consumer[A]) Changed() <-chan struct{} { return c.changed }
 
 // ReportTransient keeps an error that may pass, for Receive.
-func (c *Consumer[R, A]) ReportTransient(err error) {
+func (c *Consumer[A]) ReportTransient(err error) {
 	c.Update(func() { c.Transient = c.Problem("receive", c.Queue, interlock.Retryable, err) })
 }
 
 // ReportOnce keeps an error that Receive returns in any case. The mutex is held.
-func (c *Consumer[R, A]) ReportOnce(err error) {
+func (c *Consumer[A]) ReportOnce(err error) {
 	c.problems = append(c.problems, c.Problem("receive", c.Queue, interlock.Definite, err))
 }
 
 // Fail keeps an error that does not pass. Receive returns it from now on.
-func (c *Consumer[R, A]) Fail(err error) {
+func (c *Consumer[A]) Fail(err error) {
 	c.Update(func() { c.fatal = c.Problem("receive", c.Queue, interlock.Bug, err) })
 }
 
 // Ended reports whether the consumer is closed, or has failed.
-func (c *Consumer[R, A]) Ended() bool {
+func (c *Consumer[A]) Ended() bool {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	return c.fatal != nil || c.Life.Err() != nil
 }
 
 // IsAssigned reports whether the partition is still assigned. The mutex is held.
-func (c *Consumer[R, A]) IsAssigned(a A) bool { return c.Parts[a.base().Partition] == a }
+func (c *Consumer[A]) IsAssigned(a A) bool { return c.Parts[a.base().Partition] == a }
 
 // Assignments are those that have begun, in order. The mutex is held.
-func (c *Consumer[R, A]) Assignments() (all []A) {
+func (c *Consumer[A]) Assignments() (all []A) {
 	for _, p := range slices.Sorted(maps.Keys(c.Parts)) {
 		if a := c.Parts[p]; a.base().Offsets != nil {
 			all = append(all, a)
@@ -104,7 +102,7 @@ func (c *Consumer[R, A]) Assignments() (all []A) {
 
 // Ahead is what was read and can be delivered, in records, and with what is delivered in bytes.
 // The mutex is held.
-func (c *Consumer[R, A]) Ahead() (records, bytes int) {
+func (c *Consumer[A]) Ahead() (records, bytes int) {
 	for _, a := range c.Parts {
 		if o := a.base().Offsets; o != nil {
 			n, size := o.Ahead()
@@ -115,7 +113,7 @@ func (c *Consumer[R, A]) Ahead() (records, bytes int) {
 }
 
 // Receive waits for messages; see [driver.QueueConsumer].
-func (c *Consumer[R, A]) Receive(ctx context.Context, limit driver.QueueLimit) ([]driver.Received, error) {
+func (c *Consumer[A]) Receive(ctx context.Context, limit driver.QueueLimit) ([]*driver.Received, error) {
 	for {
 		for _, over := range []context.Context{c.Life, ctx} {
 			if over.Err() != nil {
@@ -139,7 +137,7 @@ func (c *Consumer[R, A]) Receive(ctx context.Context, limit driver.QueueLimit) (
 
 // take delivers messages that are ready. wait is the time until others may be, and changed is closed
 // when the state changes.
-func (c *Consumer[R, A]) take(limit driver.QueueLimit) (all []driver.Received, wait time.Duration, changed <-chan struct{}, err error) {
+func (c *Consumer[A]) take(limit driver.QueueLimit) (all []*driver.Received, wait time.Duration, changed <-chan struct{}, err error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	if len(c.problems) > 0 {
@@ -153,7 +151,7 @@ func (c *Consumer[R, A]) take(limit driver.QueueLimit) (all []driver.Received, w
 	now := time.Now()
 	parts := c.Assignments()
 	waiting, _ := c.Ahead()
-	all = make([]driver.Received, 0, min(limit.Messages, waiting))
+	all = make([]*driver.Received, 0, min(limit.Messages, waiting))
 	c.turn++
 	for i := range parts {
 		a := parts[(i+c.turn)%len(parts)]
@@ -161,9 +159,9 @@ func (c *Consumer[R, A]) take(limit driver.QueueLimit) (all []driver.Received, w
 		if !b.Ready || !b.Valid() || b.IsRevoked() {
 			continue
 		}
-		left := b.Offsets.Take(&limit, len(all) == 0, now, func(r R, key string, attempt int) {
-			all = slices.Grow(all, 1)[:len(all)+1] // zeroed already
-			c.Message(&all[len(all)-1], a, r, key, attempt)
+		left := b.Offsets.Take(&limit, len(all) == 0, now, func(m *driver.Received) {
+			m.Queue, m.Claim = c.Queue, a
+			all = append(all, m)
 		})
 		if left > 0 {
 			wait = min(wait, left)

@@ -5,33 +5,31 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/interlock-dev/interlock/driver"
 )
 
 // Consumers are those of one queue of a driver in this process; the zero value has none.
-type Consumers[R any, A part[R]] struct {
+type Consumers[A part] struct {
 	mu  sync.Mutex
-	all []*Consumer[R, A]
+	all []*Consumer[A]
 }
 
 // Add adds a consumer until its Close.
-func (s *Consumers[R, A]) Add(c *Consumer[R, A]) {
+func (s *Consumers[A]) Add(c *Consumer[A]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.members = s
 	s.all = append(s.all, c)
 }
 
-func (s *Consumers[R, A]) remove(c *Consumer[R, A]) {
+func (s *Consumers[A]) remove(c *Consumer[A]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = slices.DeleteFunc(s.all, func(other *Consumer[R, A]) bool { return other == c })
+	s.all = slices.DeleteFunc(s.all, func(other *Consumer[A]) bool { return other == c })
 }
 
 // Resume lets a parked key of a queue go on. It reports false if it is not parked here.
-func (s *Consumers[R, A]) Resume(queue, key string) (resumed bool) {
-	s.each(queue, func(c *Consumer[R, A], a A) {
+func (s *Consumers[A]) Resume(queue, key string) (resumed bool) {
+	s.each(queue, func(c *Consumer[A], a A) {
 		if a.base().Offsets.Resume(key) {
 			resumed = true
 			c.wake()
@@ -40,7 +38,7 @@ func (s *Consumers[R, A]) Resume(queue, key string) (resumed bool) {
 	return resumed
 }
 
-func (s *Consumers[R, A]) each(queue string, do func(c *Consumer[R, A], a A)) {
+func (s *Consumers[A]) each(queue string, do func(c *Consumer[A], a A)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.all {
@@ -73,13 +71,11 @@ type Backlog struct {
 }
 
 // Backlogs are those of the partitions of a queue, in order, without Lag.
-func (s *Consumers[R, A]) Backlogs(queue string) (all []Backlog) {
-	s.each(queue, func(c *Consumer[R, A], a A) {
+func (s *Consumers[A]) Backlogs(queue string) (all []Backlog) {
+	s.each(queue, func(c *Consumer[A], a A) {
 		o := a.base().Offsets
 		b := Backlog{Partition: a.base().Partition, Parked: o.Parked(), Prefix: o.Prefix()}
-		if r, ok := o.First(); ok {
-			var m driver.Received
-			c.Message(&m, a, r, "", 1)
+		if m := o.First(); m != nil {
 			b.Age = max(0, time.Since(m.Added))
 		}
 		all = append(all, b)

@@ -6,9 +6,9 @@
 // outcome. A [Consumer] delivers and settles the messages of its partitions, each under an
 // [Assignment]. [Commits] combines requests to store their state.
 //
-//	p := lanes.Restore[*record](offset, lanes.Decode(offset, stored), interlock.CounterAt(time.Now()), 1000)
-//	p.Arrive(r.offset, r.key, len(r.payload), r)
-//	p.Take(&limit, true, time.Now(), func(r *record, key string, attempt int) { … })
+//	p := lanes.Restore(offset, lanes.Decode(offset, stored), interlock.CounterAt(time.Now()), 1000)
+//	m := p.Arrive(r.offset, r.key, r.payload)
+//	p.Take(&limit, true, time.Now(), func(m *driver.Received) { … })
 //	…
 //	p.Complete(r.offset)
 //	p.Sweep()

@@ -10,7 +10,7 @@ import (
 
 // GiveUp gives up partitions. It delivers no more of their messages, waits for handlers until drain
 // has passed or the session ends, and then commits the outcomes within bound.
-func (c *Consumer[R, A]) GiveUp(session context.Context, drain, bound time.Duration, parts ...A) error {
+func (c *Consumer[A]) GiveUp(session context.Context, drain, bound time.Duration, parts ...A) error {
 	c.Update(func() {
 		for _, a := range parts {
 			a.base().Ready = false
@@ -39,7 +39,7 @@ func (c *Consumer[R, A]) GiveUp(session context.Context, drain, bound time.Durat
 }
 
 // drained waits until no message of the partitions is being handled.
-func (c *Consumer[R, A]) drained(session context.Context, limit time.Duration, parts []A) bool {
+func (c *Consumer[A]) drained(session context.Context, limit time.Duration, parts []A) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
@@ -67,7 +67,7 @@ func (c *Consumer[R, A]) drained(session context.Context, limit time.Duration, p
 
 // Lose ends the assignments of a session, and stores nothing. A session may call it after the next
 // one has begun.
-func (c *Consumer[R, A]) Lose(cause error, of func(A) bool) {
+func (c *Consumer[A]) Lose(cause error, of func(A) bool) {
 	c.Update(func() {
 		for p, a := range c.Parts {
 			if of(a) {
@@ -79,7 +79,7 @@ func (c *Consumer[R, A]) Lose(cause error, of func(A) bool) {
 }
 
 // Close leaves the group; see [driver.QueueConsumer].
-func (c *Consumer[R, A]) Close(ctx context.Context) error {
+func (c *Consumer[A]) Close(ctx context.Context) error {
 	c.Mu.Lock()
 	if c.closing == nil {
 		c.closing = ctx
@@ -95,7 +95,7 @@ func (c *Consumer[R, A]) Close(ctx context.Context) error {
 }
 
 // Closing is the context of Close; nil before it.
-func (c *Consumer[R, A]) Closing() context.Context {
+func (c *Consumer[A]) Closing() context.Context {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	return c.closing

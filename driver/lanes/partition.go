@@ -11,7 +11,7 @@ import (
 )
 
 // Partition is the state of one partition under one assignment. It is pure: it does no I/O, starts
-// no goroutine, and receives the time. R is the driver's type of a record.
+// no goroutine, and receives the time.
 //
 // A record is pending from its arrival until it is completed, by an Ack or a Dead. The
 // committed offset is that of the first pending record. Everything from there to next that is
@@ -20,14 +20,14 @@ import (
 // Records of a key form a lane. A record is waiting or delivered. After a Retry, Release or
 // Park nothing of its lane is delivered until all that was delivered is settled; then the lane
 // begins again with its first pending record.
-type Partition[R any] struct {
-	next    int64       // the offset after the last one that was read
-	pending []*entry[R] // by offset; also some that are completed, but not the first
-	done    int         // how many of these are completed
+type Partition struct {
+	next    int64    // the offset after the last one that was read
+	pending []*entry // by offset; also some that are completed, but not the first
+	done    int      // how many of these are completed
 	lanes   map[string]*lane
-	idle    int         // how many of these have no pending record
-	ready   []*entry[R] // waiting, and to be delivered next
-	paused  []*lane     // nothing of them is delivered, and they wait for their time
+	idle    int      // how many of these have no pending record
+	ready   []*entry // waiting, and to be delivered next
+	paused  []*lane  // nothing of them is delivered, and they wait for their time
 
 	delivered int
 	unread    int  // pending, and not read again yet
@@ -40,20 +40,36 @@ type Partition[R any] struct {
 	suspect int64 // below it the first record of each key may have been begun by a consumer that died
 	seen    map[string]bool
 
-	spare []entry[R] // entries are allocated together
+	spare    []*entry          // entries to use again
+	messages []driver.Received // messages to use; allocated together
+	taken    []*lane           // used by Take
 }
 
-// entryChunk is how many entries are allocated together. One that is kept keeps the others.
-const entryChunk = 32
+// chunk is how many entries or messages are allocated together. A message that is kept keeps those
+// of its chunk.
+const chunk = 48
 
-func (o *Partition[R]) newEntry(offset int64) *entry[R] {
+func (o *Partition) newEntry(offset int64) *entry {
 	if len(o.spare) == 0 {
-		o.spare = make([]entry[R], entryChunk)
+		all := make([]entry, chunk)
+		for i := range all {
+			o.spare = append(o.spare, &all[i])
+		}
 	}
-	e := &o.spare[0]
-	o.spare = o.spare[1:]
-	e.offset, e.attempt = offset, 1
+	last := len(o.spare) - 1
+	e := o.spare[last]
+	o.spare = o.spare[:last]
+	*e = entry{offset: offset, attempt: 1}
 	return e
+}
+
+func (o *Partition) newMessage() *driver.Received {
+	if len(o.messages) == 0 {
+		o.messages = make([]driver.Received, chunk)
+	}
+	m := &o.messages[0]
+	o.messages = o.messages[1:]
+	return m
 }
 
 // Idle lanes are kept for their next record: up to keptLanes, or half of all lanes. Those with
@@ -64,7 +80,7 @@ const (
 )
 
 // drop removes the first n entries. It moves at most as many as it removes.
-func drop[R any](all []*entry[R], n int) []*entry[R] {
+func drop(all []*entry, n int) []*entry {
 	if n > len(all)/2 {
 		return slices.Delete(all, 0, n)
 	}
@@ -75,24 +91,25 @@ func drop[R any](all []*entry[R], n int) []*entry[R] {
 // load is a number of records, and the bytes of their payload.
 type load struct{ records, bytes int }
 
-func (l *load) add(bytes int32) { l.records, l.bytes = l.records+1, l.bytes+int(bytes) }
+func (l *load) add(e *entry) { l.records, l.bytes = l.records+1, l.bytes+int(e.bytes) }
 
-func (l *load) remove(bytes int32) { l.records, l.bytes = l.records-1, l.bytes-int(bytes) }
+func (l *load) remove(e *entry) { l.records, l.bytes = l.records-1, l.bytes-int(e.bytes) }
 
 // entry is a pending record. It has no lane if only its offset is known: it was pending under
 // the former assignment, and has not been read again.
-type entry[R any] struct {
+type entry struct {
 	offset    int64
 	attempt   int // of its next delivery, or of the present one, without crashes
 	crashes   int // consumers that may have died of it
 	lane      *lane
-	bytes     int32 // of its payload
+	message   *driver.Received // nil before it was read, and after it was completed
+	next      *entry           // of the lane, while Take runs
+	bytes     int32            // of the payload
 	delivered bool
 	completed bool
-	record    R
 }
 
-func (e *entry[R]) unread() bool { return e.lane == nil && !e.completed }
+func (e *entry) unread() bool { return e.lane == nil && !e.completed }
 
 type lane struct {
 	key       string // empty: the lane of one record
@@ -101,11 +118,13 @@ type lane struct {
 	blocked   bool // nothing is delivered
 	parked    bool // until resume
 	until     time.Time
+
+	first, last *entry // that Take delivers
 }
 
 // Restore begins an assignment at what was committed. Without a commit it begins at offset.
-func Restore[R any](offset int64, c Committed, counter int64, window int) *Partition[R] {
-	o := &Partition[R]{lanes: map[string]*lane{}, from: offset, seen: map[string]bool{}}
+func Restore(offset int64, c Committed, counter int64, window int) *Partition {
+	o := &Partition{lanes: map[string]*lane{}, from: offset, seen: map[string]bool{}}
 	o.next = max(offset, c.Next)
 	o.token = max(c.Token+1, counter)
 	at := c.Prefix
@@ -129,13 +148,13 @@ func Restore[R any](offset int64, c Committed, counter int64, window int) *Parti
 }
 
 // Begin notes the first offset that the log has.
-func (o *Partition[R]) Begin(first int64) {
+func (o *Partition) Begin(first int64) {
 	o.skipUnread(first)
 	o.next = max(o.next, first)
 }
 
 // Prefix is the offset to commit: everything below it is completed.
-func (o *Partition[R]) Prefix() int64 {
+func (o *Partition) Prefix() int64 {
 	if len(o.pending) > 0 {
 		return o.pending[0].offset
 	}
@@ -143,7 +162,7 @@ func (o *Partition[R]) Prefix() int64 {
 }
 
 // find returns the index of the first record that is not below offset.
-func (o *Partition[R]) find(offset int64) (i int, found bool) {
+func (o *Partition) find(offset int64) (i int, found bool) {
 	if len(o.pending) > 0 { // most logs have no gaps
 		if i := offset - o.pending[0].offset; 0 <= i && i < int64(len(o.pending)) && o.pending[i].offset == offset {
 			return int(i), true
@@ -153,14 +172,15 @@ func (o *Partition[R]) find(offset int64) (i int, found bool) {
 	return i, i < len(o.pending) && o.pending[i].offset == offset
 }
 
-// Arrive notes a record that was read. It reports false if the record was completed before.
-// Offsets come in order. What lies between them is not in the log. An empty key is none. bytes
-// is the size of the payload, below 2 GiB.
-func (o *Partition[R]) Arrive(offset int64, key []byte, bytes int, record R) bool {
+// Arrive notes a record that was read, and returns its message with the key, the payload and the
+// place; the caller fills in the rest. It returns nil if the record was completed before. Offsets
+// come in order. What lies between them is not in the log. An empty key is none. A payload is below
+// 2 GiB.
+func (o *Partition) Arrive(offset int64, key, payload []byte) *driver.Received {
 	if o.unread > 0 {
 		o.skipUnread(offset)
 	}
-	var e *entry[R]
+	var e *entry
 	if offset >= o.next {
 		e = o.newEntry(offset)
 		o.pending = append(o.pending, e)
@@ -169,16 +189,19 @@ func (o *Partition[R]) Arrive(offset int64, key []byte, bytes int, record R) boo
 		e = o.pending[i]
 		o.unread--
 	} else {
-		return false
+		return nil
 	}
-	e.bytes, e.record = int32(bytes), record
-	o.held.add(e.bytes)
+	m := o.newMessage()
+	m.Place, m.Payload = offset, payload
+	e.message, e.bytes = m, int32(len(payload))
+	o.held.add(e)
 	o.enqueue(e, key)
-	return true
+	m.Key = e.lane.key
+	return m
 }
 
 // skipUnread completes the records below offset that were not read again: the log has lost them.
-func (o *Partition[R]) skipUnread(offset int64) {
+func (o *Partition) skipUnread(offset int64) {
 	for _, e := range o.pending {
 		if e.unread() && e.offset < offset {
 			o.unread--
@@ -189,27 +212,32 @@ func (o *Partition[R]) skipUnread(offset int64) {
 }
 
 // markCompleted completes a record. Call Sweep afterwards.
-func (o *Partition[R]) markCompleted(e *entry[R]) {
-	var none R
-	e.completed, e.record = true, none
+func (o *Partition) markCompleted(e *entry) {
+	e.completed, e.message = true, nil
 	o.done++
 }
 
 // Sweep removes completed records, if they are the first ones or many.
-func (o *Partition[R]) Sweep() {
+func (o *Partition) Sweep() {
 	first := 0
 	for first < len(o.pending) && o.pending[first].completed {
+		o.spare = append(o.spare, o.pending[first])
 		first++
 	}
 	o.pending = drop(o.pending, first)
 	if o.done -= first; o.done > len(o.pending)/2 {
-		o.pending = slices.DeleteFunc(o.pending, func(e *entry[R]) bool { return e.completed })
+		o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool {
+			if e.completed {
+				o.spare = append(o.spare, e)
+			}
+			return e.completed
+		})
 		o.done = 0
 	}
 }
 
 // enqueue puts a record behind those of its key.
-func (o *Partition[R]) enqueue(e *entry[R], key []byte) {
+func (o *Partition) enqueue(e *entry, key []byte) {
 	l := o.lanes[string(key)]
 	switch {
 	case l == nil:
@@ -229,15 +257,16 @@ func (o *Partition[R]) enqueue(e *entry[R], key []byte) {
 	e.lane = l
 	l.pending++
 	if l.blocked {
-		o.blocked.add(e.bytes)
+		o.blocked.add(e)
 	} else {
 		o.ready = append(o.ready, e)
 	}
 }
 
-// Take delivers records, and reduces the limit by them. first says that nothing else is
-// delivered with them. wait is the time until a paused lane begins again; 0 if there is none.
-func (o *Partition[R]) Take(limit *driver.QueueLimit, first bool, now time.Time, deliver func(record R, key string, attempt int)) (wait time.Duration) {
+// Take delivers the first messages, those of a lane together, and reduces the limit by them. first
+// says that nothing else is delivered with them. wait is the time until a paused lane begins again;
+// 0 if there is none.
+func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, deliver func(*driver.Received)) (wait time.Duration) {
 	for _, l := range o.takeDue(now) {
 		o.unblock(l)
 	}
@@ -250,12 +279,28 @@ func (o *Partition[R]) Take(limit *driver.QueueLimit, first bool, now time.Time,
 		limit.Messages--
 		limit.Bytes -= size
 		e.delivered = true
-		e.lane.delivered++
-		o.delivered++
+		l := e.lane
+		l.delivered++
 		n++
-		deliver(e.record, e.lane.key, e.attempt+e.crashes)
+		if l.first == nil {
+			l.first = e
+			o.taken = append(o.taken, l)
+		} else {
+			l.last.next = e
+		}
+		l.last = e
 	}
+	o.delivered += n
 	o.ready = drop(o.ready, n)
+	for _, l := range o.taken {
+		for e := l.first; e != nil; e, e.next = e.next, nil {
+			e.message.Attempt = e.attempt + e.crashes
+			deliver(e.message)
+		}
+		l.first, l.last = nil, nil
+	}
+	clear(o.taken)
+	o.taken = o.taken[:0]
 	for _, l := range o.paused {
 		if left := l.until.Sub(now); wait == 0 || left < wait {
 			wait = left
@@ -265,7 +310,7 @@ func (o *Partition[R]) Take(limit *driver.QueueLimit, first bool, now time.Time,
 }
 
 // takeDue removes the paused lanes whose pause has ended, and returns them.
-func (o *Partition[R]) takeDue(now time.Time) (due []*lane) {
+func (o *Partition) takeDue(now time.Time) (due []*lane) {
 	o.paused = slices.DeleteFunc(o.paused, func(l *lane) bool {
 		if l.until.After(now) {
 			return false
@@ -276,29 +321,29 @@ func (o *Partition[R]) takeDue(now time.Time) (due []*lane) {
 	return due
 }
 
-func (o *Partition[R]) unblock(l *lane) {
+func (o *Partition) unblock(l *lane) {
 	l.blocked, l.until = false, time.Time{}
 	for e := range o.waiting(l) {
-		o.blocked.remove(e.bytes)
+		o.blocked.remove(e)
 		o.ready = append(o.ready, e)
 	}
 }
 
 // block stops the deliveries of a lane.
-func (o *Partition[R]) block(l *lane) {
+func (o *Partition) block(l *lane) {
 	if l.blocked {
 		return
 	}
 	l.blocked = true
-	o.ready = slices.DeleteFunc(o.ready, func(e *entry[R]) bool { return e.lane == l })
+	o.ready = slices.DeleteFunc(o.ready, func(e *entry) bool { return e.lane == l })
 	for e := range o.waiting(l) {
-		o.blocked.add(e.bytes)
+		o.blocked.add(e)
 	}
 }
 
 // waiting are the records of a lane that are not delivered, in order.
-func (o *Partition[R]) waiting(l *lane) iter.Seq[*entry[R]] {
-	return func(yield func(*entry[R]) bool) {
+func (o *Partition) waiting(l *lane) iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
 		for _, e := range o.pending {
 			if e.lane == l && !e.delivered && !e.completed && !yield(e) {
 				return
@@ -308,18 +353,18 @@ func (o *Partition[R]) waiting(l *lane) iter.Seq[*entry[R]] {
 }
 
 // Complete notes that a record was handled, or is a dead letter. Call Sweep after the last of several.
-func (o *Partition[R]) Complete(offset int64) {
+func (o *Partition) Complete(offset int64) {
 	if i, found := o.find(offset); found && o.pending[i].delivered {
 		e := o.pending[i]
 		e.lane.pending--
-		o.held.remove(e.bytes)
+		o.held.remove(e)
 		o.endDelivery(e)
 		o.markCompleted(e)
 	}
 }
 
 // GiveBack notes a Retry, Release or Park.
-func (o *Partition[R]) GiveBack(s driver.Settlement, now time.Time) {
+func (o *Partition) GiveBack(s driver.Settlement, now time.Time) {
 	i, found := o.find(s.Place)
 	if !found || !o.pending[i].delivered {
 		return
@@ -337,12 +382,15 @@ func (o *Partition[R]) GiveBack(s driver.Settlement, now time.Time) {
 	case driver.Park:
 		e.lane.parked = true
 	}
-	o.blocked.add(e.bytes)
+	o.blocked.add(e)
 	o.endDelivery(e)
+	former := e.message // may still be read
+	e.message = o.newMessage()
+	*e.message = *former
 }
 
 // endDelivery notes that a record is not delivered any more.
-func (o *Partition[R]) endDelivery(e *entry[R]) {
+func (o *Partition) endDelivery(e *entry) {
 	l := e.lane
 	e.delivered = false
 	l.delivered--
@@ -367,7 +415,7 @@ func (o *Partition[R]) endDelivery(e *entry[R]) {
 }
 
 // Resume lets a parked lane go on. It reports false if there is none of the key.
-func (o *Partition[R]) Resume(key string) bool {
+func (o *Partition) Resume(key string) bool {
 	l := o.lanes[key]
 	if l == nil || !l.parked {
 		return false
@@ -379,17 +427,17 @@ func (o *Partition[R]) Resume(key string) bool {
 	return true
 }
 
-// First is the first pending record. It reports false if there is none, or if it was not read
-// under this assignment.
-func (o *Partition[R]) First() (record R, ok bool) {
-	if len(o.pending) > 0 && !o.pending[0].unread() {
-		return o.pending[0].record, true
+// First is the first pending message; nil if there is none, or if it was not read under this
+// assignment.
+func (o *Partition) First() *driver.Received {
+	if len(o.pending) > 0 {
+		return o.pending[0].message
 	}
-	return record, false
+	return nil
 }
 
 // Parked are the keys that are parked, in order.
-func (o *Partition[R]) Parked() (keys []string) {
+func (o *Partition) Parked() (keys []string) {
 	for key, l := range o.lanes {
 		if l.parked {
 			keys = append(keys, key)
@@ -401,24 +449,24 @@ func (o *Partition[R]) Parked() (keys []string) {
 
 // Full reports whether no more should be read: what waits in blocked lanes has reached a limit, or
 // the metadata of the last commit had no room for every completed offset (whole is false).
-func (o *Partition[R]) Full(records, bytes int, whole bool) bool {
+func (o *Partition) Full(records, bytes int, whole bool) bool {
 	return o.blocked.records >= records || o.blocked.bytes >= bytes ||
 		!whole && o.unread == 0 // what is unread has to be read again
 }
 
 // Token is the counter of the assignment's token.
-func (o *Partition[R]) Token() int64 { return o.token }
+func (o *Partition) Token() int64 { return o.token }
 
 // Delivered is how many records are in the hands of the consumer.
-func (o *Partition[R]) Delivered() int { return o.delivered }
+func (o *Partition) Delivered() int { return o.delivered }
 
 // Ahead is what was read and can be delivered, in records, and with what is delivered in bytes.
-func (o *Partition[R]) Ahead() (records, bytes int) {
+func (o *Partition) Ahead() (records, bytes int) {
 	return len(o.ready), o.held.bytes - o.blocked.bytes
 }
 
 // Unread is the first offset that was not read under this assignment.
-func (o *Partition[R]) Unread() int64 {
+func (o *Partition) Unread() int64 {
 	if o.unread > 0 {
 		for _, e := range o.pending {
 			if e.unread() {
@@ -430,7 +478,7 @@ func (o *Partition[R]) Unread() int64 {
 }
 
 // Snapshot is what to commit. held says that the assignment goes on.
-func (o *Partition[R]) Snapshot(held bool) Committed {
+func (o *Partition) Snapshot(held bool) Committed {
 	c := Committed{Prefix: o.Prefix(), Next: o.next, Token: o.token, Held: held}
 	kept := held && c.Prefix == o.from // the crashes count for records that are not read yet, too
 	if kept {

@@ -23,9 +23,9 @@ type world struct {
 	text     string            // its metadata
 	token    int64
 
-	o        *Partition[driver.Received]
+	o        *Partition
 	read     int // index of the log
-	out      []driver.Received
+	out      []*driver.Received
 	now      time.Time
 	commits  int
 	attempts map[int64]int // least attempt of a next delivery
@@ -33,7 +33,7 @@ type world struct {
 
 // restart begins a new assignment at what is committed.
 func (w *world) restart() {
-	w.o = Restore[driver.Received](w.prefix, Decode(w.prefix, w.text), 1, 100)
+	w.o = Restore(w.prefix, Decode(w.prefix, w.text), 1, 100)
 	if w.o.Token() <= w.token {
 		w.Fatalf("token %d after %d", w.o.Token(), w.token)
 	}
@@ -75,26 +75,26 @@ func (w *world) commit(held bool) {
 func (w *world) arrive() {
 	if w.read < len(w.log) {
 		m := w.log[w.read]
-		w.o.Arrive(m.Place, []byte(m.Key), len(m.Payload), m)
+		w.o.Arrive(m.Place, []byte(m.Key), m.Payload)
 		w.read++
 	}
 }
 
 func (w *world) take() {
 	limit := driver.QueueLimit{Messages: 1 + w.random.IntN(6), Bytes: w.random.IntN(300)}
-	w.o.Take(&limit, true, w.now, func(m driver.Received, key string, attempt int) {
-		if m.Attempt = attempt; key != m.Key {
-			w.Fatalf("offset %d of key %q is delivered with key %q", m.Place, m.Key, key)
+	w.o.Take(&limit, true, w.now, func(m *driver.Received) {
+		if i := slices.IndexFunc(w.log, func(x driver.Received) bool { return x.Place == m.Place }); w.log[i].Key != m.Key {
+			w.Fatalf("offset %d of key %q is delivered with key %q", m.Place, w.log[i].Key, m.Key)
 		}
 		if w.done[m.Place] && w.kept[m.Place] {
 			w.Fatalf("offset %d was completed, and is delivered again", m.Place)
 		}
 		for _, before := range w.log {
-			if before.Place < m.Place && before.Key == m.Key && m.Key != "" && !w.done[before.Place] && !slices.ContainsFunc(w.out, func(x driver.Received) bool { return x.Place == before.Place }) {
+			if before.Place < m.Place && before.Key == m.Key && m.Key != "" && !w.done[before.Place] && !slices.ContainsFunc(w.out, func(x *driver.Received) bool { return x.Place == before.Place }) {
 				w.Fatalf("offset %d of key %q is delivered before %d", m.Place, m.Key, before.Place)
 			}
 		}
-		if slices.ContainsFunc(w.out, func(x driver.Received) bool { return x.Place == m.Place }) {
+		if slices.ContainsFunc(w.out, func(x *driver.Received) bool { return x.Place == m.Place }) {
 			w.Fatalf("offset %d is delivered twice", m.Place)
 		}
 		if m.Attempt < w.attempts[m.Place] {
@@ -110,7 +110,7 @@ func (w *world) settle() {
 		return
 	}
 	m := w.out[w.random.IntN(len(w.out))]
-	of := func(x driver.Received) bool { return x.Key == m.Key && (m.Key != "" || x.Place == m.Place) }
+	of := func(x *driver.Received) bool { return x.Key == m.Key && (m.Key != "" || x.Place == m.Place) }
 	m = w.out[slices.IndexFunc(w.out, of)]
 	s := driver.Settlement{Received: m, Outcome: []driver.Outcome{driver.Ack, driver.Ack, driver.Ack, driver.Dead, driver.Retry, driver.Release, driver.Park}[w.random.IntN(7)],
 		After: time.Duration(w.random.IntN(5)) * time.Second}
@@ -118,7 +118,7 @@ func (w *world) settle() {
 		w.o.Complete(m.Place)
 		w.o.Sweep()
 		w.done[m.Place] = true
-		w.out = slices.DeleteFunc(w.out, func(x driver.Received) bool { return x.Place == m.Place })
+		w.out = slices.DeleteFunc(w.out, func(x *driver.Received) bool { return x.Place == m.Place })
 		return
 	}
 	if s.Outcome == driver.Park && m.Key == "" {
@@ -127,7 +127,7 @@ func (w *world) settle() {
 	if s.Outcome == driver.Retry {
 		w.attempts[m.Place] = m.Attempt + 1
 	}
-	for _, x := range slices.DeleteFunc(slices.Clone(w.out), func(x driver.Received) bool { return !of(x) }) { // what is behind it is released
+	for _, x := range slices.DeleteFunc(slices.Clone(w.out), func(x *driver.Received) bool { return !of(x) }) { // what is behind it is released
 		w.o.GiveBack(s, w.now)
 		if s = (driver.Settlement{Received: x, Outcome: driver.Release}); x.Place != m.Place {
 			w.o.GiveBack(s, w.now)
@@ -242,7 +242,7 @@ func FuzzMetadata(f *testing.F) {
 	f.Add(text)
 	f.Fuzz(func(t *testing.T, text string) {
 		c := Decode(3, text)
-		o := Restore[driver.Received](3, c, 1, 10)
+		o := Restore(3, c, 1, 10)
 		if o.Prefix() < 3 || len(o.pending) > maxPending {
 			t.Error(fmt.Sprint(c))
 		}

@@ -12,7 +12,7 @@ import (
 
 // Settle records outcomes; see [driver.QueueConsumer]. An outcome is recorded when a commit of
 // its partition has succeeded.
-func (c *Consumer[R, A]) Settle(ctx context.Context, settlements []driver.Settlement) []error {
+func (c *Consumer[A]) Settle(ctx context.Context, settlements []driver.Settlement) []error {
 	answers := make([]error, len(settlements))
 	c.writeDeadLetters(ctx, settlements, answers)
 	parts, back := c.complete(settlements, answers)
@@ -44,7 +44,7 @@ func (c *Consumer[R, A]) Settle(ctx context.Context, settlements []driver.Settle
 }
 
 // writeDeadLetters writes dead letters. They are durable before their messages count as completed.
-func (c *Consumer[R, A]) writeDeadLetters(ctx context.Context, settlements []driver.Settlement, answers []error) {
+func (c *Consumer[A]) writeDeadLetters(ctx context.Context, settlements []driver.Settlement, answers []error) {
 	var dead []driver.Settlement
 	var of []int
 	for i := range settlements {
@@ -63,7 +63,7 @@ func (c *Consumer[R, A]) writeDeadLetters(ctx context.Context, settlements []dri
 
 // complete notes what was handled, and returns the assignments to commit. back reports whether there
 // is more to note then.
-func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []error) (parts []A, back bool) {
+func (c *Consumer[A]) complete(settlements []driver.Settlement, answers []error) (parts []A, back bool) {
 	c.Update(func() {
 		var last A // settlements of an assignment come together
 		for i := range settlements {

@@ -5,14 +5,13 @@ import (
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // assignment is a consumer's claim on a partition. The consumer's mutex guards the fields after
 // subject.
 type assignment struct {
-	lanes.Assignment[driver.Received]
+	lanes.Assignment
 	session  *session
 	subject  string
 	created  int64  // when the stream was, in ns
@@ -22,7 +21,7 @@ type assignment struct {
 
 func (s *session) newAssignment(p int) *assignment {
 	return &assignment{session: s, subject: subjectOf(s.base, p, s.queue.options.Partitions),
-		Assignment: lanes.NewAssignment[driver.Received](s.Queue, int32(p), s.Owner, s.lease)}
+		Assignment: lanes.NewAssignment(s.Queue, int32(p), s.Owner, s.lease)}
 }
 
 // run owns the partition, from its claim at a revision of the owner's record to its release.

@@ -10,7 +10,7 @@ import (
 
 // consumer is a member of the group, as a [driver.QueueConsumer]. It has one session at a time.
 type consumer struct {
-	*lanes.Consumer[driver.Received, *assignment]
+	*lanes.Consumer[*assignment]
 	queue   *Queue
 	base    string // its subject, without the partition
 	key     string // begins the keys of the bucket
@@ -21,11 +21,7 @@ type consumer struct {
 func newConsumer(q *Queue, name string, o driver.QueueOptions) *consumer {
 	c := &consumer{queue: q, base: q.prefix + name, term: o.Lease}
 	c.key = q.options.Group + "." + c.base
-	c.Consumer = lanes.NewConsumer(lanes.Hooks[driver.Received, *assignment]{Queue: name, Owner: o.Owner, Problem: problem, DeadLetters: c.writeDeadLetters,
-		Message: func(m *driver.Received, _ *assignment, r driver.Received, _ string, attempt int) {
-			*m = r
-			m.Attempt = attempt
-		},
+	c.Consumer = lanes.NewConsumer(lanes.Hooks[*assignment]{Queue: name, Owner: o.Owner, Problem: problem, DeadLetters: c.writeDeadLetters,
 		Commit: func(ctx context.Context, parts []*assignment) map[*assignment]error {
 			return parts[0].session.commits.Commit(ctx, parts)
 		}})

@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
@@ -79,7 +78,7 @@ func (a *assignment) takeOver() error {
 	case stored.Sequence < first:
 		s.problem(fmt.Errorf("partition %d: messages %d to %d were deleted; some may not have been handled", a.Partition, stored.Sequence, first-1))
 	}
-	o := lanes.Restore[driver.Received](c.Prefix, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
+	o := lanes.Restore(c.Prefix, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
 	o.Begin(first)
 	text, _ := o.Snapshot(true).Encode(maxMetadata)
 	value, err := json.Marshal(position{s.id, s.Owner, info.Created.UnixNano(), o.Prefix(), text})

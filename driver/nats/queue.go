@@ -63,7 +63,7 @@ type Queue struct {
 	client  *nats.Conn
 	js      jetstream.JetStream
 
-	consumers lanes.Consumers[driver.Received, *assignment]
+	consumers lanes.Consumers[*assignment]
 }
 
 var _ driver.Queue = (*Queue)(nil)

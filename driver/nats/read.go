@@ -109,7 +109,9 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 		s.Update(func() {
 			if s.IsAssigned(a) {
 				for _, r := range arrived {
-					a.Offsets.Arrive(r.Place, []byte(r.Key), len(r.Payload), r)
+					if m := a.Offsets.Arrive(r.Place, []byte(r.Key), r.Payload); m != nil {
+						*m = r
+					}
 				}
 				s.Transient = nil
 			}

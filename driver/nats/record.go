@@ -27,7 +27,7 @@ const (
 // received is a message of a stream. One without an id gets its place as one; a header that is not
 // percent-encoded is taken as it is.
 func (a *assignment) received(m jetstream.Msg, meta *jetstream.MsgMetadata) driver.Received {
-	r := driver.Received{Queue: a.session.Queue, Added: meta.Timestamp, Claim: a, Place: int64(meta.Sequence.Stream)}
+	r := driver.Received{Added: meta.Timestamp, Place: int64(meta.Sequence.Stream)}
 	r.Payload = m.Data()
 	for name, values := range m.Headers() {
 		switch {

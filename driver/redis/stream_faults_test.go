@@ -74,7 +74,7 @@ func TestQueueCutOff(t *testing.T) {
 	s.add("a/1", "a/2")
 	one := s.join(NewQueue(dial(t, path.Addr()), &s.options), time.Second)
 	was := s.receive(one, 2)
-	if err := write(was[0]); err != nil {
+	if err := write(*was[0]); err != nil {
 		t.Fatal(err)
 	}
 	path.Cut()
@@ -86,7 +86,7 @@ func TestQueueCutOff(t *testing.T) {
 	if was[0].Claim.Valid() {
 		t.Error("the claim of the consumer that was cut off is valid")
 	}
-	if err := write(is[0]); err != nil {
+	if err := write(*is[0]); err != nil {
 		t.Fatal(err)
 	}
 	path.Heal()
@@ -103,7 +103,7 @@ func TestQueueCutOff(t *testing.T) {
 			return true
 		})
 	}
-	if err := write(was[0]); !errors.Is(err, interlock.ErrStaleToken) {
+	if err := write(*was[0]); !errors.Is(err, interlock.ErrStaleToken) {
 		t.Errorf("the zombie wrote: %v", err)
 	}
 	s.settle(two, driver.Ack, is...)
@@ -256,7 +256,7 @@ func TestQueueServerRestarts(t *testing.T) {
 	s := newStreamScene(t, client, QueueOptions{})
 	c := s.join(s.Queue, time.Minute)
 	s.add("a/1", "a/2", "b/1", "c/1", "d/1")
-	all := map[string]driver.Received{}
+	all := map[string]*driver.Received{}
 	for _, m := range s.receive(c, 5) {
 		all[m.ID] = m
 	}
@@ -267,7 +267,7 @@ func TestQueueServerRestarts(t *testing.T) {
 	server.Kill()
 	server.Restart()
 	testbed.Eventually(t, "a settlement after the restart", bound, func() bool {
-		return c.Settle(t.Context(), outcomes(driver.Ack, []driver.Received{all["d/1"]}))[0] == nil
+		return c.Settle(t.Context(), outcomes(driver.Ack, []*driver.Received{all["d/1"]}))[0] == nil
 	})
 	got := s.receive(c, 2)
 	if ids := idsOf(got); !slices.Equal(ids, []string{"a/1", "a/2"}) || got[0].Attempt != 2 || got[1].Attempt != 1 || got[0].Claim.Token() <= all["a/1"].Claim.Token() {

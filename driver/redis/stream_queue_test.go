@@ -58,7 +58,7 @@ func (s *streamScene) add(ids ...string) {
 }
 
 // receive receives n messages: one by one if n is 1.
-func (s *streamScene) receive(c driver.QueueConsumer, n int) (all []driver.Received) {
+func (s *streamScene) receive(c driver.QueueConsumer, n int) (all []*driver.Received) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), bound)
 	defer cancel()
@@ -79,21 +79,21 @@ func (s *streamScene) receive(c driver.QueueConsumer, n int) (all []driver.Recei
 	return all
 }
 
-func idsOf(all []driver.Received) (ids []string) {
+func idsOf(all []*driver.Received) (ids []string) {
 	for _, m := range all {
 		ids = append(ids, m.ID)
 	}
 	return ids
 }
 
-func outcomes(o driver.Outcome, all []driver.Received) (each []driver.Settlement) {
+func outcomes(o driver.Outcome, all []*driver.Received) (each []driver.Settlement) {
 	for _, m := range all {
 		each = append(each, driver.Settlement{Received: m, Outcome: o, Reason: "a reason"})
 	}
 	return each
 }
 
-func (s *streamScene) settle(c driver.QueueConsumer, o driver.Outcome, all ...driver.Received) {
+func (s *streamScene) settle(c driver.QueueConsumer, o driver.Outcome, all ...*driver.Received) {
 	s.Helper()
 	for i, err := range c.Settle(s.Context(), outcomes(o, all)) {
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 // endless is a queue that delivers the same 500 messages again and again, of one assignment that
 // lasts. It is as fast as a queue can be.
 type endless struct {
-	messages []driver.Received
+	messages []*driver.Received
 	answers  []error
 	settled  atomic.Int64
 }
@@ -35,7 +35,7 @@ func newEndless(keys int) *endless {
 	claim := &forever{make(chan struct{})}
 	for i := range max(500, keys) {
 		m := queue.Message{ID: strconv.Itoa(i), Key: "key-" + strconv.Itoa(i%keys), Payload: make([]byte, 100)}
-		e.messages = append(e.messages, driver.Received{QueueMessage: m, Claim: claim, Place: int64(i), Attempt: 1})
+		e.messages = append(e.messages, &driver.Received{QueueMessage: m, Claim: claim, Place: int64(i), Attempt: 1})
 	}
 	return e
 }
@@ -49,7 +49,7 @@ type endlessConsumer struct {
 	next int
 }
 
-func (e *endlessConsumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]driver.Received, error) {
+func (e *endlessConsumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]*driver.Received, error) {
 	if e.next >= len(e.messages) {
 		e.next = 0
 	}

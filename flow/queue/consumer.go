@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -67,11 +68,12 @@ type Consumer struct {
 	roomy chan struct{} // capacity 1: a message was recorded
 	ended chan struct{} // capacity 1: an outcome is to be recorded
 
-	mu        sync.Mutex
-	machine   *machine
-	workers   int  // goroutines that run handlers
-	waking    bool // a goroutine was started and does not run yet
-	abandoned bool // no more messages begin
+	abandoned atomic.Bool // no more messages begin
+
+	mu      sync.Mutex
+	machine *machine
+	workers int  // goroutines that run handlers
+	waking  bool // a goroutine was started and does not run yet
 }
 
 // New starts a consumer of a queue. ctx bounds the call only.
@@ -130,7 +132,7 @@ func (c *Consumer) trouble(op string, err error) {
 
 // accept passes messages to the machine. All count as in flight before the first begins: if that one
 // fails, its key is held until the last of them is settled.
-func (c *Consumer) accept(some []driver.Received) {
+func (c *Consumer) accept(some []*driver.Received) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.machine.receive(some)
@@ -140,7 +142,7 @@ func (c *Consumer) accept(some []driver.Received) {
 // wake starts a worker if a message may begin, and wakes the settler if there are outcomes. The
 // mutex is held.
 func (c *Consumer) wake() {
-	if c.machine.first != nil && !c.waking && !c.abandoned && c.workers < c.options.Concurrency {
+	if c.machine.first != nil && !c.waking && !c.abandoned.Load() && c.workers < c.options.Concurrency {
 		c.workers++
 		c.waking = true
 		c.handlers.Go(c.work)
@@ -154,58 +156,65 @@ func (c *Consumer) wake() {
 func (c *Consumer) work() {
 	c.mu.Lock()
 	c.waking = false
-	var d *delivery
+	var s share
 	defer func() {
-		if d != nil { // a handler has ended this goroutine
+		if s.lane != nil { // a handler has ended this goroutine
 			c.handlers.Go(c.work)
 		} else {
 			c.workers--
 		}
 		c.mu.Unlock()
 	}()
-	for d = c.begin(); d != nil; d = c.begin() {
+	for s = c.begin(); s.lane != nil; s = c.begin() {
 		c.mu.Unlock()
-		c.handle(d)
+		c.handle(s)
 	}
 }
 
-// begin returns the next message to handle; nil if there is none. The mutex is held.
-func (c *Consumer) begin() (d *delivery) {
-	if !c.abandoned {
-		d = c.machine.begin()
+// begin returns the next messages to handle; none if there are none. The mutex is held.
+func (c *Consumer) begin() (s share) {
+	if !c.abandoned.Load() {
+		s = c.machine.begin()
 	}
 	c.wake()
-	return d
+	return s
 }
 
-// handle handles a message and records the verdict, even if the handler panics or ends its
-// goroutine. It returns with the mutex locked.
-func (c *Consumer) handle(d *delivery) {
-	ctx := d.Claim.Context()
-	var v verdict // Release
+// handle handles messages until one fails, or others should have their turn. It records the verdict,
+// even if the handler panics or ends its goroutine. It returns with the mutex locked.
+func (c *Consumer) handle(s share) {
+	claim := s.lane.claim
+	ctx, began := claim.Context(), time.Now()
+	var v verdict // Release, unless a message begins
 	var err error
-	returned := ctx.Err() != nil
+	n, returned := 0, true
 	defer func() {
+		m := s.messages[max(0, n-1)]
 		if !returned {
-			err = &keyed.PanicError{Key: d.Key, Value: recover(), Stack: debug.Stack()}
+			err = &keyed.PanicError{Key: m.Key, Value: recover(), Stack: debug.Stack()}
 		}
 		if err != nil {
-			v = c.failed(ctx, d, err)
+			v = c.failed(ctx, m, err)
 		}
 		c.mu.Lock()
-		c.machine.end(d, v)
+		c.machine.end(s, n, v)
 	}()
-	if !returned {
-		err = c.handler(ctx, *d.Received)
+	for n < len(s.messages) && err == nil {
+		if ctx.Err() != nil || n > 0 && (c.abandoned.Load() || isRevoked(claim) || (n == 1 || n%4 == 0) && time.Since(began) > shareTime) {
+			return
+		}
+		n++
+		returned = false
+		err = c.handler(ctx, *s.messages[n-1])
 		v.Outcome, returned = driver.Ack, true
 	}
 }
 
 // failed returns the verdict on a message whose handler returned an error.
-func (c *Consumer) failed(ctx context.Context, d *delivery, err error) verdict {
-	v := c.judge.judge(d.Attempt, err, ctx.Err() != nil || !d.Claim.Valid())
+func (c *Consumer) failed(ctx context.Context, m *driver.Received, err error) verdict {
+	v := c.judge.judge(m.Attempt, err, ctx.Err() != nil || !m.Claim.Valid())
 	if hook := c.options.Hooks.Failed; hook != nil {
-		hook(observe.QueueFailed{Queue: c.name, ID: d.ID, Key: d.Key, Attempt: d.Attempt, Dead: v.Outcome == driver.Dead,
+		hook(observe.QueueFailed{Queue: c.name, ID: m.ID, Key: m.Key, Attempt: m.Attempt, Dead: v.Outcome == driver.Dead,
 			Parked: v.Outcome == driver.Park, Held: v.Uncounted, Pause: v.After, Err: err})
 	}
 	return v
@@ -213,7 +222,7 @@ func (c *Consumer) failed(ctx context.Context, d *delivery, err error) verdict {
 
 // settle records outcomes, all that are there at a time together, until no more follow.
 func (c *Consumer) settle() {
-	var batch []*delivery
+	var batch []result
 	for over := false; ; {
 		c.mu.Lock()
 		batch = c.machine.take(batch[:0])
@@ -236,41 +245,54 @@ func (c *Consumer) settle() {
 
 // record records outcomes. It repeats those that may not be recorded while their claims last and
 // Close waits.
-func (c *Consumer) record(batch []*delivery) {
+func (c *Consumer) record(batch []result) {
 	for failures := 1; len(batch) > 0; failures++ {
 		all := c.settlements[:0]
-		for _, d := range batch {
-			all = append(all, driver.Settlement{Received: *d.Received, Outcome: d.Outcome, After: d.After, Uncounted: d.Uncounted, Reason: d.Reason})
+		for _, r := range batch {
+			for _, m := range r.messages {
+				all = append(all, driver.Settlement{Received: m, Outcome: r.Outcome, After: r.After, Uncounted: r.Uncounted, Reason: r.Reason})
+			}
 		}
 		ctx, cancel := context.WithTimeout(c.patience, closing)
 		answers := c.source.Settle(ctx, all)
 		cancel()
-		again := batch[:0]
-		c.mu.Lock()
-		for i, err := range answers {
-			if err != nil && !errors.Is(err, interlock.ErrLost) && interlock.Kind(err) != interlock.Bug && all[i].Claim.Valid() && c.patience.Err() == nil {
-				again = append(again, batch[i])
-				continue
-			}
-			c.machine.recorded(batch[i])
-		}
-		c.mu.Unlock()
+		batch = c.recorded(batch, answers)
 		hints.Signal(c.roomy)
 		c.report(all, answers)
 		clear(all)
 		c.settlements = all
-		if batch = again; len(batch) > 0 {
+		if len(batch) > 0 {
 			c.retry.Wait(c.patience, failures)
 		}
 	}
 }
 
+// recorded notes the answers of Settle, and returns what is to be repeated.
+func (c *Consumer) recorded(batch []result, answers []error) (again []result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range batch {
+		for i, m := range r.messages {
+			if err := answers[i]; err != nil && !errors.Is(err, interlock.ErrLost) && interlock.Kind(err) != interlock.Bug && m.Claim.Valid() && c.patience.Err() == nil {
+				again = append(again, result{share{r.lane, r.messages[i : i+1]}, r.verdict})
+				continue
+			}
+			c.machine.recorded(r.lane, m)
+		}
+		answers = answers[len(r.messages):]
+	}
+	return again
+}
+
 // report calls the hooks for outcomes that were not recorded.
 func (c *Consumer) report(all []driver.Settlement, answers []error) {
 	for i, err := range answers {
+		if err == nil {
+			continue
+		}
 		if hook := c.options.Hooks.Lost; hook != nil && errors.Is(err, interlock.ErrLost) {
 			hook(observe.QueueLost{Queue: c.name, ID: all[i].ID, Key: all[i].Key, Token: all[i].Claim.Token()})
-		} else if err != nil {
+		} else {
 			c.trouble("settle", err)
 			return
 		}
@@ -300,7 +322,7 @@ func (c *Consumer) Close(ctx context.Context) error {
 func (c *Consumer) abandon(why error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.abandoned = true
+	c.abandoned.Store(true)
 	return &interlock.Error{Op: "close consumer", Name: c.name, Kind: interlock.Definite,
 		Err: fmt.Errorf("%w: %d handlers still run, %d messages have not begun", why, c.workers, c.machine.waiting)}
 }

@@ -110,7 +110,7 @@ func (w *worker) work(ctx context.Context) error {
 		case m.ID == "c1":
 			s.Outcome = driver.Park
 		default:
-			done = append(done, m)
+			done = append(done, *m)
 		}
 		held[m.Key] = held[m.Key] || s.Outcome == driver.Retry || s.Outcome == driver.Park
 		settlements = append(settlements, s)

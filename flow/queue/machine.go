@@ -1,6 +1,18 @@
 package queue
 
-import "github.com/interlock-dev/interlock/driver"
+import (
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// A worker handles up to maxShare messages of a key before other keys have their turn, unless that
+// takes longer than shareTime.
+const (
+	maxShare  = 64
+	shareTime = 100 * time.Microsecond
+)
 
 // machine is the state of a consumer's messages. It is pure: it starts nothing and reads no clock.
 //
@@ -13,19 +25,20 @@ type machine struct {
 	messages, bytes int // in flight
 	waiting         int // in flight and not begun
 	lanes           map[laneName]*lane
-	first, last     *lane       // lanes that may begin a message, in turn
-	ended           []*delivery // to record, in order
+	first, last     *lane    // lanes that may begin a message, in turn
+	ended           []result // to record, in order
 }
 
 // lane has the messages of a key under one claim, or one message without a key. No two of its
 // messages are handled at the same time.
 type lane struct {
 	laneName
-	first, last *delivery // not begun, in order
-	inFlight    int
-	held        bool // no more messages begin
-	running     bool // a message is handled, or the lane is in the list of those that may begin one
-	next        *lane
+	waiting  []*driver.Received   // not begun, in order
+	later    [][]*driver.Received // after these
+	inFlight int
+	held     bool // no more messages begin
+	running  bool // messages are handled, or the lane is in the list of those that may begin one
+	next     *lane
 }
 
 type laneName struct {
@@ -33,12 +46,16 @@ type laneName struct {
 	key   string
 }
 
-// delivery is one message in a consumer.
-type delivery struct {
-	*driver.Received
+// share is messages of a lane, in order. One worker handles them.
+type share struct {
+	lane     *lane
+	messages []*driver.Received
+}
+
+// result is messages with the same verdict.
+type result struct {
+	share
 	verdict
-	lane *lane
-	next *delivery
 }
 
 func newMachine(o Options) *machine {
@@ -52,30 +69,36 @@ func (x *machine) room() (room driver.QueueLimit, ok bool) {
 }
 
 // receive adds messages, each after those of its key.
-func (x *machine) receive(some []driver.Received) {
-	all := make([]delivery, len(some))
-	for i := range all {
-		d := &all[i]
-		d.Received = &some[i]
-		l := x.lane(laneName{d.Claim, d.Key})
-		d.lane = l
-		l.inFlight++
-		x.messages++
-		x.bytes += len(d.Payload)
-		if l.held {
-			x.ended = append(x.ended, d)
-			continue
+func (x *machine) receive(some []*driver.Received) {
+	for _, m := range some {
+		x.bytes += len(m.Payload)
+	}
+	x.messages += len(some)
+	for len(some) > 0 {
+		name, n := laneName{some[0].Claim, some[0].Key}, 1
+		for n < len(some) && name.key != "" && some[n].Key == name.key && some[n].Claim == name.claim {
+			n++
 		}
-		x.waiting++
-		if l.first == nil {
-			l.first = d
-		} else {
-			l.last.next = d
-		}
-		l.last = d
-		if !l.running {
-			x.ready(l)
-		}
+		x.append(x.lane(name), some[:n])
+		some = some[n:]
+	}
+}
+
+// append adds messages of a lane.
+func (x *machine) append(l *lane, some []*driver.Received) {
+	l.inFlight += len(some)
+	if l.held {
+		x.ended = append(x.ended, result{share{l, some}, verdict{}})
+		return
+	}
+	x.waiting += len(some)
+	if len(l.waiting) == 0 {
+		l.waiting = some
+	} else {
+		l.later = append(l.later, some)
+	}
+	if !l.running {
+		x.ready(l)
 	}
 }
 
@@ -101,66 +124,93 @@ func (x *machine) ready(l *lane) {
 	x.last = l
 }
 
-// begin returns the next message to handle; nil if there is none. No message of a revoked assignment
-// begins.
-func (x *machine) begin() *delivery {
+// begin returns the next messages to handle; none if there are none. No message of a revoked
+// assignment begins.
+func (x *machine) begin() share {
 	for x.first != nil {
 		l := x.first
 		x.first, l.next = l.next, nil
-		select {
-		case <-l.claim.Revoked():
-			l.running = false
-			x.hold(l)
-			continue
-		default:
+		if !isRevoked(l.claim) {
+			return share{l, x.shift(l, maxShare)}
 		}
-		return x.shift(l)
+		l.running = false
+		x.hold(l)
 	}
-	return nil
+	return share{}
 }
 
-// shift removes the first message of a lane.
-func (x *machine) shift(l *lane) *delivery {
-	d := l.first
-	l.first, d.next = d.next, nil
-	x.waiting--
-	return d
+func isRevoked(claim driver.Assignment) bool {
+	select {
+	case <-claim.Revoked():
+		return true
+	default:
+		return false
+	}
+}
+
+// shift removes the first messages of a lane, at most n.
+func (x *machine) shift(l *lane, n int) []*driver.Received {
+	n = min(n, len(l.waiting))
+	some := l.waiting[:n]
+	if l.waiting = l.waiting[n:]; len(l.waiting) == 0 && len(l.later) > 0 {
+		l.waiting, l.later = l.later[0], l.later[1:]
+	}
+	x.waiting -= n
+	return some
 }
 
 // hold releases all messages of a lane that have not begun.
 func (x *machine) hold(l *lane) {
 	l.held = true
-	for l.first != nil {
-		x.ended = append(x.ended, x.shift(l))
+	for len(l.waiting) > 0 {
+		x.ended = append(x.ended, result{share{l, x.shift(l, len(l.waiting))}, verdict{}})
 	}
 }
 
-// end sets the verdict on a message that was begun.
-func (x *machine) end(d *delivery, v verdict) {
-	d.verdict = v
-	x.ended = append(x.ended, d)
-	d.lane.running = false
+// end notes that the first n messages of a share were handled, and the verdict on the last of them.
+// The verdict on those before is Ack. The others have not begun. If n is 0, the verdict is Release:
+// the claim has ended.
+func (x *machine) end(s share, n int, v verdict) {
+	l := s.lane
+	l.running = false
+	acked := n
+	if n > 0 && v.Outcome != driver.Ack {
+		acked--
+	}
+	if acked > 0 {
+		x.ended = append(x.ended, result{share{l, s.messages[:acked]}, verdict{Outcome: driver.Ack}})
+	}
+	if acked < n {
+		x.ended = append(x.ended, result{share{l, s.messages[acked:n]}, v})
+	}
+	if rest := s.messages[n:]; len(rest) > 0 {
+		if len(l.waiting) > 0 {
+			l.later = slices.Insert(l.later, 0, l.waiting)
+		}
+		l.waiting = rest
+		x.waiting += len(rest)
+	}
 	switch v.Outcome {
 	case driver.Retry, driver.Park, driver.Release:
-		x.hold(d.lane)
+		x.hold(l)
 	}
-	if d.lane.first != nil {
-		x.ready(d.lane)
+	if len(l.waiting) > 0 {
+		x.ready(l)
 	}
 }
 
 // take returns the outcomes to record. Later ones are collected in spare.
-func (x *machine) take(spare []*delivery) []*delivery {
+func (x *machine) take(spare []result) []result {
 	all := x.ended
 	x.ended = spare
 	return all
 }
 
 // recorded removes a message whose verdict was recorded or cannot be.
-func (x *machine) recorded(d *delivery) {
+func (x *machine) recorded(l *lane, m *driver.Received) {
 	x.messages--
-	x.bytes -= len(d.Payload)
-	if d.lane.inFlight--; d.lane.inFlight == 0 && d.Key != "" {
-		delete(x.lanes, d.lane.laneName)
+	x.bytes -= len(m.Payload)
+	if l.inFlight--; l.inFlight == 0 && l.key != "" {
+		delete(x.lanes, l.laneName)
 	}
 }

@@ -14,11 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
-// assigned is an assignment that lasts. A message begins by a call of Context.
-type assigned struct {
-	revoked chan struct{}
-	begins  func()
-}
+// assigned is an assignment that lasts.
+type assigned struct{ revoked chan struct{} }
 
 func (assigned) Name() string               { return "q" }
 func (assigned) Owner() string              { return "o" }
@@ -26,19 +23,16 @@ func (assigned) Token() interlock.Token     { return 1 << 12 }
 func (assigned) Remaining() time.Duration   { return time.Hour }
 func (assigned) Valid() bool                { return true }
 func (a assigned) Revoked() <-chan struct{} { return a.revoked }
-func (a assigned) Context() context.Context {
-	a.begins()
-	return context.Background()
-}
+func (assigned) Context() context.Context   { return context.Background() }
 
 // given is a queue that delivers its messages once, together.
-type given struct{ messages []driver.Received }
+type given struct{ messages []*driver.Received }
 
 func (g *given) Join(context.Context, string, driver.QueueOptions) (driver.QueueConsumer, error) {
 	return g, nil
 }
 
-func (g *given) Receive(ctx context.Context, _ driver.QueueLimit) (some []driver.Received, err error) {
+func (g *given) Receive(ctx context.Context, _ driver.QueueLimit) (some []*driver.Received, err error) {
 	if some, g.messages = g.messages, nil; len(some) == 0 {
 		<-ctx.Done()
 	}
@@ -55,18 +49,18 @@ func (g *given) Close(context.Context) error { return nil }
 func TestBatchIsInFlight(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		consumer, counts := make(chan *Consumer, 1), make(chan int, 3)
-		claim := &assigned{begins: func() {
+		claim, q := &assigned{}, &given{}
+		for _, key := range []string{"a", "a", "b"} {
+			q.messages = append(q.messages, &driver.Received{QueueMessage: Message{Key: key}, Claim: claim})
+		}
+		c, err := New(t.Context(), q, "q", func(context.Context, Received) error {
 			c := <-consumer
 			c.mu.Lock()
 			counts <- c.machine.messages
 			c.mu.Unlock()
 			consumer <- c
-		}}
-		q := &given{}
-		for _, key := range []string{"a", "a", "b"} {
-			q.messages = append(q.messages, driver.Received{QueueMessage: Message{Key: key}, Claim: claim})
-		}
-		c, err := New(t.Context(), q, "q", func(context.Context, Received) error { return nil }, nil)
+			return nil
+		}, nil)
 		testbed.OK(t, err)
 		consumer <- c
 		if n := <-counts; n != 3 {
@@ -74,6 +68,37 @@ func TestBatchIsInFlight(t *testing.T) {
 		}
 		testbed.OK(t, c.Close(t.Context()))
 	})
+}
+
+// TestTurns: a worker handles up to maxShare messages of a key in one turn, if they are fast. If one
+// takes longer than shareTime, another key is next.
+func TestTurns(t *testing.T) {
+	for takes, want := range map[time.Duration]int{0: maxShare, shareTime + 1: 1} {
+		virtual.Test(t, func(t *testing.T) {
+			claim, q, keys := &assigned{}, &given{}, make(chan string, maxShare+10)
+			for i := range cap(keys) {
+				key := "a"
+				if i == cap(keys)-1 {
+					key = "b"
+				}
+				q.messages = append(q.messages, &driver.Received{QueueMessage: Message{Key: key}, Claim: claim})
+			}
+			c, err := New(t.Context(), q, "q", func(_ context.Context, m Received) error {
+				time.Sleep(takes)
+				keys <- m.Key
+				return nil
+			}, &Options{Concurrency: 1})
+			testbed.OK(t, err)
+			before := 0
+			for <-keys == "a" {
+				before++
+			}
+			if before != want {
+				t.Errorf("handlers of %v: %d messages of the first key are handled before the second, want %d", takes, before, want)
+			}
+			testbed.OK(t, c.Close(t.Context()))
+		})
+	}
 }
 
 // source is a model of a queue of one key.
@@ -110,7 +135,7 @@ func TestModel(t *testing.T) {
 		for p := range int64(8) {
 			s.waiting = append(s.waiting, p)
 		}
-		var begun []*delivery
+		var begun []share
 		var done []int64
 		for steps := 0; len(s.waiting) > 0; steps++ {
 			if steps > 5000 {
@@ -120,34 +145,43 @@ func TestModel(t *testing.T) {
 			case 0:
 				room, ok := x.room()
 				if ok && !s.blocked {
+					var some []*driver.Received
 					for _, p := range s.give(1 + r.IntN(room.Messages)) {
-						x.receive([]driver.Received{{QueueMessage: Message{ID: fmt.Sprint(p), Key: "k", Payload: make([]byte, 5)}, Claim: claim, Place: p, Attempt: 1}})
+						some = append(some, &driver.Received{QueueMessage: Message{ID: fmt.Sprint(p), Key: "k", Payload: make([]byte, 5)}, Claim: claim, Place: p, Attempt: 1})
 					}
+					x.receive(some)
 				}
 			case 1:
-				if d := x.begin(); d != nil {
+				if d := x.begin(); d.lane != nil {
 					begun = append(begun, d)
 				}
 				if len(begun) > 1 {
-					t.Fatalf("seed %d: two messages of a key are handled", seed)
+					t.Fatalf("seed %d: messages of a key are handled by two workers", seed)
 				}
 			case 2:
 				for _, d := range begun {
-					outcome := []driver.Outcome{driver.Ack, driver.Retry, driver.Release}[r.IntN(3)]
-					if outcome == driver.Ack {
-						done = append(done, d.Place)
+					n, outcome := r.IntN(len(d.messages)+1), driver.Release
+					if n > 0 {
+						outcome = []driver.Outcome{driver.Ack, driver.Retry, driver.Release}[r.IntN(3)]
 					}
-					x.end(d, verdict{Outcome: outcome})
+					for i, m := range d.messages[:n] {
+						if outcome == driver.Ack || i < n-1 {
+							done = append(done, m.Place)
+						}
+					}
+					x.end(d, n, verdict{Outcome: outcome})
 				}
 				begun = nil
 			case 3:
 				for _, d := range x.take(nil) {
-					if d.Outcome == driver.Ack {
-						s.waiting = without(s.waiting, d.Place)
+					for _, m := range d.messages {
+						if d.Outcome == driver.Ack {
+							s.waiting = without(s.waiting, m.Place)
+						}
+						delete(s.out, m.Place)
+						s.blocked = (s.blocked || d.Outcome != driver.Ack) && len(s.out) > 0
+						x.recorded(d.lane, m)
 					}
-					delete(s.out, d.Place)
-					s.blocked = (s.blocked || d.Outcome != driver.Ack) && len(s.out) > 0
-					x.recorded(d)
 				}
 			}
 			if x.messages > x.limit.Messages || x.messages < 0 || x.bytes < 0 {
@@ -178,43 +212,45 @@ func without(all []int64, p int64) (rest []int64) {
 func TestRevoked(t *testing.T) {
 	claim := &assigned{revoked: make(chan struct{})}
 	x := newMachine(Options{InFlight: 2, Bytes: 1})
-	x.receive([]driver.Received{{QueueMessage: Message{ID: "a", Key: "k"}, Claim: claim}, {QueueMessage: Message{ID: "b", Key: "k"}, Claim: claim}})
+	x.receive([]*driver.Received{{QueueMessage: Message{ID: "a", Key: "k"}, Claim: claim}, {QueueMessage: Message{ID: "b", Key: "k"}, Claim: claim}})
 	d := x.begin()
-	if d == nil {
+	if d.lane == nil {
 		t.Fatal("it is not begun before")
 	}
 	close(claim.revoked)
-	x.end(d, verdict{Outcome: driver.Ack})
-	if x.begin() != nil {
+	x.end(d, 1, verdict{Outcome: driver.Ack})
+	if x.begin().lane != nil {
 		t.Error("it is begun afterwards")
 	}
-	if all := x.take(nil); len(all) != 2 || all[1].ID != "b" || all[1].Outcome != driver.Release {
+	if all := x.take(nil); len(all) != 2 || all[1].messages[0].ID != "b" || all[1].Outcome != driver.Release {
 		t.Errorf("to be recorded: %+v", all)
 	}
 }
 
-// TestAllocations: a message costs at most two allocations, whether keys repeat or not.
+// TestAllocations: messages of a key cost at most two allocations together.
 func TestAllocations(t *testing.T) {
 	claim := &assigned{revoked: make(chan struct{})}
 	for _, keys := range []int{1, 500} {
-		some := make([]driver.Received, 500)
+		some := make([]*driver.Received, 500)
 		for i := range some {
-			some[i] = driver.Received{QueueMessage: Message{Key: fmt.Sprint(i % keys)}, Claim: claim}
+			some[i] = &driver.Received{QueueMessage: Message{Key: fmt.Sprint(i % keys)}, Claim: claim}
 		}
 		x := newMachine(Options{InFlight: len(some), Bytes: 1})
-		var batch []*delivery
+		var batch []result
 		n := testing.AllocsPerRun(10, func() {
 			x.receive(some)
-			for d := x.begin(); d != nil; d = x.begin() {
-				x.end(d, verdict{Outcome: driver.Ack})
+			for s := x.begin(); s.lane != nil; s = x.begin() {
+				x.end(s, len(s.messages), verdict{Outcome: driver.Ack})
 			}
 			batch = x.take(batch[:0])
-			for _, d := range batch {
-				x.recorded(d)
+			for _, r := range batch {
+				for _, m := range r.messages {
+					x.recorded(r.lane, m)
+				}
 			}
 		})
-		if len(batch) != len(some) || x.messages != 0 || n > 2*float64(len(some)) {
-			t.Errorf("%d keys: %d of %d messages ended, with %.0f allocations", keys, len(batch), len(some), n)
+		if x.messages != 0 || n > 2*float64(keys) {
+			t.Errorf("%d keys: %d messages are left, and took %.0f allocations", keys, x.messages, n)
 		}
 	}
 }

@@ -194,8 +194,7 @@ func TestFinishMany(t *testing.T) {
 		addIn(t, db, queue.Message{ID: "1", Key: "a"}, queue.Message{ID: "2", Key: "b"}, queue.Message{ID: "3"})
 		c, err := queue.FromTable(db, table, nil).Join(t.Context(), "q", driver.QueueOptions{})
 		ok(t, err)
-		some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 3, Bytes: 100})
-		ok(t, err)
+		some := receive(t, c, 3)
 		finish := func(all ...queue.Received) error {
 			tx := db.Begun(t, driver.SessionIsolation)
 			defer func() { ok(t, tx.Commit(t.Context())) }()
@@ -223,12 +222,20 @@ func TestFinishMany(t *testing.T) {
 	ok(t, q.Add("q", queue.Message{ID: "1"}))
 	c, err := q.Join(t.Context(), "q", driver.QueueOptions{})
 	ok(t, err)
-	some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 1, Bytes: 1})
-	ok(t, err)
-	if err := queue.Finish(t.Context(), nil, some...); interlock.Kind(err) != interlock.Bug {
+	if err := queue.Finish(t.Context(), nil, receive(t, c, 1)...); interlock.Kind(err) != interlock.Bug {
 		t.Errorf("in memory: %v", err)
 	}
 	ok(t, c.Close(t.Context()))
+}
+
+// receive receives messages, n at most.
+func receive(t *testing.T, c driver.QueueConsumer, n int) (all []queue.Received) {
+	some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: n, Bytes: 100})
+	ok(t, err)
+	for _, m := range some {
+		all = append(all, *m)
+	}
+	return all
 }
 
 // TestFailingInTx: the policy for failures applies to handlers in transactions.

@@ -118,11 +118,11 @@ func testZombie(t *testing.T, db *databases.DB) {
 	is, err := two.Receive(t.Context(), limit)
 	ok(t, err)
 	finish := queue.InTx(db, effect)
-	if err := finish(t.Context(), was[0]); !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Definite {
+	if err := finish(t.Context(), *was[0]); !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Definite {
 		t.Errorf("the zombie finished: %v", err)
 	}
-	ok(t, finish(t.Context(), is[0]))
-	if err := finish(t.Context(), is[0]); !errors.Is(err, interlock.ErrLost) {
+	ok(t, finish(t.Context(), *is[0]))
+	if err := finish(t.Context(), *is[0]); !errors.Is(err, interlock.ErrLost) {
 		t.Errorf("finished twice: %v", err)
 	}
 	wantEffects(t, db, 1)

@@ -47,7 +47,7 @@ func worker(ctx context.Context, at *crash.Points, args []string) error {
 		if err != nil {
 			return err
 		}
-		if err := handle(some[0].Claim.Context(), some[0]); err != nil {
+		if err := handle(some[0].Claim.Context(), *some[0]); err != nil {
 			return err
 		}
 		pass()

@@ -77,7 +77,7 @@ type Source struct {
 // flight is a message that is not settled.
 type flight struct {
 	source   *Source
-	message  driver.Received
+	message  *driver.Received
 	event    Event
 	offering bool
 	ended    bool
@@ -170,9 +170,9 @@ func (f *Source) fetch() {
 }
 
 // accept queues a message after those of its key.
-func (f *Source) accept(m driver.Received) {
+func (f *Source) accept(m *driver.Received) {
 	x := &flight{source: f, message: m}
-	event, err := f.event(m)
+	event, err := f.event(*m)
 	event.Handle = x
 	x.event = event
 	f.note(func() {

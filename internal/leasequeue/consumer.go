@@ -84,7 +84,7 @@ func Join(store Store, name string, o driver.QueueOptions, notifier driver.Notif
 }
 
 // Receive waits for messages; see [driver.QueueConsumer].
-func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]driver.Received, error) {
+func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]*driver.Received, error) {
 	ctx, stop := join.Context(ctx, c.life)
 	defer stop()
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
@@ -109,11 +109,12 @@ func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]driv
 }
 
 // take makes deliveries of what was leased.
-func (c *Consumer) take(groups []Group, sent boottime.Instant) (all []driver.Received) {
+func (c *Consumer) take(groups []Group, sent boottime.Instant) (all []*driver.Received) {
 	grants := make([]*Grant, len(groups))
 	for i, g := range groups {
 		grants[i] = c.grant(g, sent)
-		for _, m := range g.Messages {
+		for j := range g.Messages {
+			m := &g.Messages[j]
 			m.Queue, m.Claim = c.name, grants[i]
 			all = append(all, m)
 		}
