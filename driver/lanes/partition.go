@@ -227,10 +227,11 @@ func (o *Partition) Sweep() {
 	o.pending = drop(o.pending, first)
 	if o.done -= first; o.done > len(o.pending)/2 {
 		o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool {
-			if e.completed {
-				o.spare = append(o.spare, e)
+			if !e.completed {
+				return false
 			}
-			return e.completed
+			o.spare = append(o.spare, e)
+			return true
 		})
 		o.done = 0
 	}
