@@ -184,7 +184,11 @@ func (c *Consumer) begin() (s share) {
 // even if the handler panics or ends its goroutine. It returns with the mutex locked.
 func (c *Consumer) handle(s share) {
 	claim := s.lane.claim
-	ctx, began := claim.Context(), time.Now()
+	ctx := claim.Context()
+	var began time.Time
+	if len(s.messages) > 1 {
+		began = time.Now()
+	}
 	var v verdict // Release, unless a message begins
 	var err error
 	n, returned := 0, true

@@ -33,8 +33,7 @@ type machine struct {
 // messages are handled at the same time.
 type lane struct {
 	laneName
-	waiting  []*driver.Received   // not begun, in order
-	later    [][]*driver.Received // after these
+	waiting  []*driver.Received // in order; a worker may handle the first ones
 	inFlight int
 	held     bool // no more messages begin
 	running  bool // messages are handled, or the lane is in the list of those that may begin one
@@ -93,9 +92,9 @@ func (x *machine) append(l *lane, some []*driver.Received) {
 	}
 	x.waiting += len(some)
 	if len(l.waiting) == 0 {
-		l.waiting = some
+		l.waiting = slices.Clip(some)
 	} else {
-		l.later = append(l.later, some)
+		l.waiting = append(l.waiting, some...)
 	}
 	if !l.running {
 		x.ready(l)
@@ -131,7 +130,9 @@ func (x *machine) begin() share {
 		l := x.first
 		x.first, l.next = l.next, nil
 		if !isRevoked(l.claim) {
-			return share{l, x.shift(l, maxShare)}
+			s := share{l, l.waiting[:min(maxShare, len(l.waiting))]}
+			x.waiting -= len(s.messages)
+			return s
 		}
 		l.running = false
 		x.hold(l)
@@ -148,22 +149,13 @@ func isRevoked(claim driver.Assignment) bool {
 	}
 }
 
-// shift removes the first messages of a lane, at most n.
-func (x *machine) shift(l *lane, n int) []*driver.Received {
-	n = min(n, len(l.waiting))
-	some := l.waiting[:n]
-	if l.waiting = l.waiting[n:]; len(l.waiting) == 0 && len(l.later) > 0 {
-		l.waiting, l.later = l.later[0], l.later[1:]
-	}
-	x.waiting -= n
-	return some
-}
-
 // hold releases all messages of a lane that have not begun.
 func (x *machine) hold(l *lane) {
 	l.held = true
-	for len(l.waiting) > 0 {
-		x.ended = append(x.ended, result{share{l, x.shift(l, len(l.waiting))}, verdict{}})
+	if len(l.waiting) > 0 {
+		x.ended = append(x.ended, result{share{l, l.waiting}, verdict{}})
+		x.waiting -= len(l.waiting)
+		l.waiting = nil
 	}
 }
 
@@ -183,13 +175,8 @@ func (x *machine) end(s share, n int, v verdict) {
 	if acked < n {
 		x.ended = append(x.ended, result{share{l, s.messages[acked:n]}, v})
 	}
-	if rest := s.messages[n:]; len(rest) > 0 {
-		if len(l.waiting) > 0 {
-			l.later = slices.Insert(l.later, 0, l.waiting)
-		}
-		l.waiting = rest
-		x.waiting += len(rest)
-	}
+	x.waiting += len(s.messages) - n
+	l.waiting = l.waiting[n:]
 	switch v.Outcome {
 	case driver.Retry, driver.Park, driver.Release:
 		x.hold(l)
