@@ -17,16 +17,10 @@ import (
 
 // branches is one store of them, with counters beside it.
 type branches struct {
-	barrier *memory.Barrier
-	mu      sync.Mutex
-	counts  map[string]int64
+	single[driver.Barrier[memory.Business]]
+	mu     sync.Mutex
+	counts map[string]int64
 }
-
-func (b *branches) Open(*testing.T) (driver.Barrier[memory.Business], error) { return b.barrier, nil }
-
-func (b *branches) Beside(*testing.T) (driver.Barrier[memory.Business], error) { return b.barrier, nil }
-
-func (b *branches) Faults() drivertest.Faults { return nil }
 
 func (b *branches) business(w drivertest.BarrierWork) memory.Business {
 	return func(result []byte, known bool) ([]byte, error) {
@@ -54,7 +48,7 @@ func TestBarrier(t *testing.T) {
 		StoreHarness: drivertest.StoreHarness[driver.Barrier[memory.Business]]{
 			Bubble: inBubble,
 			Start: func(*testing.T, bool) drivertest.BarrierBackend[memory.Business] {
-				return &branches{barrier: memory.NewBarrier(), counts: map[string]int64{}}
+				return &branches{single: single[driver.Barrier[memory.Business]]{memory.NewBarrier()}, counts: map[string]int64{}}
 			},
 			Without: drivertest.Servers | drivertest.LostReplies,
 		},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
@@ -152,4 +153,47 @@ func ExamplePlain() {
 	// Output:
 	// somebody is at it: true
 	// <nil>
+}
+
+// After a failure, later messages of its topic and key are not accepted.
+func ExampleSink() {
+	var sink memory.Sink
+	sink.Refuse(func(m driver.Message) error {
+		if m.ID == "2" {
+			return errors.New("not now")
+		}
+		return nil
+	})
+	answers := sink.Publish(context.Background(), []driver.Message{
+		{ID: "1", Topic: "t", Key: "a"}, {ID: "2", Topic: "t", Key: "a"}, {ID: "3", Topic: "t", Key: "a"}, {ID: "4", Topic: "t", Key: "b"}})
+	fmt.Println(answers[1], "and", errors.Is(answers[2], driver.ErrNotSent))
+	for _, m := range sink.Messages() {
+		fmt.Println(m.ID)
+	}
+	// Output:
+	// not now and true
+	// 1
+	// 4
+}
+
+func ExampleNotifier() {
+	var notifier memory.Notifier
+	stop := notifier.Listen(func(string) { fmt.Println("something was committed") })
+	notifier.Notify()
+	stop()
+	notifier.Notify()
+	// Output: something was committed
+}
+
+// The answers of a driver. Users write against guard/stock.
+func ExampleStock() {
+	ctx, stock := context.Background(), memory.NewStock()
+	_, _ = stock.Supply(ctx, "seat/12A", 1)
+	for _, buyer := range []string{"alice", "bob"} {
+		a, err := stock.Hold(ctx, driver.StockHold{Item: "seat/12A", Reservation: buyer, N: 1, TTL: time.Minute})
+		fmt.Println(buyer, a.Outcome == driver.StockDone, err)
+	}
+	// Output:
+	// alice true <nil>
+	// bob false <nil>
 }

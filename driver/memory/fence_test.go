@@ -13,20 +13,20 @@ import (
 
 func TestFence(t *testing.T) {
 	drivertest.RunFence(t, drivertest.FenceHarness{
-		Bubble:  inBubble,
-		Start:   func(*testing.T, bool) drivertest.FenceBackend { return store{memory.NewSpace()} },
+		Bubble: inBubble,
+		Start: func(*testing.T, bool) drivertest.FenceBackend {
+			space := memory.NewSpace()
+			return store{single[driver.Fence]{space.Fence()}, space}
+		},
 		Without: drivertest.Servers | drivertest.LostReplies,
 	})
 }
 
 // store is the fence of a space.
-type store struct{ space *memory.Space }
-
-func (s store) Open(*testing.T) (driver.Fence, error) { return s.space.Fence(), nil }
-
-func (s store) Beside(t *testing.T) (driver.Fence, error) { return s.Open(t) }
-
-func (s store) Faults() drivertest.Faults { return nil }
+type store struct {
+	single[driver.Fence]
+	space *memory.Space
+}
 
 func (s store) Get(_ *testing.T, key string) ([]byte, bool) { return s.space.Fence().Get(key) }
 
@@ -55,9 +55,8 @@ func TestFenceKeepsTime(t *testing.T) {
 			t.Fatalf("%+v, %v", m, err)
 		}
 		time.Sleep(time.Hour)
-		if _, err := f.Rebase(t.Context(), "r", 0, "why", "me"); err != nil {
-			t.Fatal(err)
-		}
+		_, err = f.Rebase(t.Context(), "r", 0, "why", "me")
+		testbed.OK(t, err)
 		if all := f.Rebases("r"); len(all) != 1 || !all[0].At.Equal(time.Now()) {
 			t.Fatalf("%+v", all)
 		}

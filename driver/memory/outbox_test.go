@@ -41,15 +41,3 @@ func TestSinkHoldsBackWhatFollowsAFailure(t *testing.T) {
 		t.Errorf("after the end: %v", err)
 	}
 }
-
-func TestNotifier(t *testing.T) {
-	var b memory.Notifier
-	notified := 0
-	stop := b.Listen(func(string) { notified++ })
-	b.Notify()
-	stop()
-	b.Notify()
-	if notified != 1 {
-		t.Errorf("received %d notifications", notified)
-	}
-}
