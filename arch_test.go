@@ -83,7 +83,7 @@ driver/kafka            -> . driver driver/boottime driver/lanes | github.com/tw
 driver/nats             -> . driver driver/boottime driver/lanes | github.com/nats-io/nats.go
 driver/sqs              -> . driver | github.com/aws/aws-sdk-go-v2 github.com/aws/smithy-go
 # The suite also tries drivers under the lock that users put on top of them.
-driver/drivertest       -> . driver driver/memory claim/lock claim/semaphore | go.uber.org/goleak
+driver/drivertest       -> . driver driver/memory internal/testbed claim/lock claim/semaphore | go.uber.org/goleak
 
 # The rooms take drivers as parameters. Inside a room, only what stands below.
 claim/lock              -> . driver driver/backend driver/boottime observe internal/...

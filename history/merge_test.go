@@ -91,9 +91,7 @@ func TestCheckFiles(t *testing.T) {
 	wa.Invoke(Event{Lane: "A", Op: OpWrite, Key: "r", Token: 9}).OK("")
 	wb.Invoke(Event{Lane: "B", Op: OpWrite, Key: "r", Token: 8}).OK("")
 	testbed.OK(t, wa.Close())
-	if err := wb.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, wb.Close())
 	report, err := CheckFiles(a, b)
 	if err != nil || report.Total != 1 || report.Violations[0].Second != (Ref{Writer: 1, Seq: 2, Lane: "B"}) {
 		t.Errorf("%v, %v", report, err)

@@ -233,9 +233,8 @@ func TestADeadWaiterDoesNotKeepEveryGrant(t *testing.T) {
 		s.grant(s.invoke(OpAcquire, "n", 0), interlock.Token(i+1), "a")
 	}
 	c := &checker{names: map[string]*name{}, resources: map[string]*resource{}}
-	if _, err := walk(s.source(), &Verdict{}, c, OpAcquire); err != nil {
-		t.Fatal(err)
-	}
+	_, err := walk(s.source(), &Verdict{}, c, OpAcquire)
+	testbed.OK(t, err)
 	n := c.names["n"]
 	if len(n.recent) > maxRecent || len(n.order) > maxRecent || c.report.Unknown != 1 {
 		t.Errorf("kept %d grants in %d places, %d calls without an end", len(n.recent), len(n.order), c.report.Unknown)

@@ -35,9 +35,7 @@ func TestConsul(t *testing.T) {
 			t.Parallel()
 			b := &consulBed{T: t, server: server, lock: strings.ToLower(name)}
 			client, err := api.NewClient(&api.Config{Address: server.Addr()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			b.client = client
 			if b.ours, err = consul.Open(t.Context(), &consul.Options{Address: server.Addr(), TTL: foreignSession}); err != nil {
 				t.Fatal(err)
@@ -65,9 +63,7 @@ func (b *consulBed) theirs(try bool) *api.Lock {
 	b.Helper()
 	l, err := b.client.LockOpts(&api.LockOptions{Key: b.key, SessionOpts: &api.SessionEntry{TTL: foreignSession.String(), LockDelay: time.Millisecond},
 		LockTryOnce: try, LockWaitTime: 100 * time.Millisecond})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	return l
 }
 
@@ -85,9 +81,7 @@ func (b *consulBed) acquire(owner string) driver.Grant {
 
 func (b *consulBed) release(owner string) {
 	b.Helper()
-	if err := b.ours.Release(b.Context(), b.lock, owner); err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, b.ours.Release(b.Context(), b.lock, owner))
 }
 
 func (b *consulBed) try(owner string) error {
@@ -106,9 +100,7 @@ func (b *consulBed) mustWait(owner string, granted <-chan error) {
 	b.release(owner)
 	select {
 	case err := <-granted:
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 	case <-time.After(patience):
 		b.Fatal("their client does not get the released lock")
 	}
@@ -131,9 +123,7 @@ func testConsulGoLock(b *consulBed) {
 	if err := b.try("b"); !errors.As(err, &held) || !strings.HasPrefix(held.Owner, "session ") {
 		b.Fatalf("beside the Go client: %v", err)
 	}
-	if err := errors.Join(theirs.Unlock(), theirs.Destroy()); err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, errors.Join(theirs.Unlock(), theirs.Destroy()))
 	if next := b.acquire("b"); next.Token <= first.Token {
 		b.Fatalf("token %d after %d", next.Token, first.Token)
 	}
@@ -178,25 +168,18 @@ func testConsulCommand(b *consulBed) {
 // its slots is held.
 func testConsulGoSemaphore(b *consulBed) {
 	s, err := b.client.SemaphoreOpts(&api.SemaphoreOptions{Prefix: strings.TrimSuffix(b.key, ".lock"), Limit: 2, SessionTTL: foreignSession.String()})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if _, err := s.Acquire(nil); err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
+	_, err = s.Acquire(nil)
+	testbed.OK(b, err)
 	var conflict *consul.ConflictError
 	if err := b.try("a"); !errors.As(err, &conflict) {
 		b.Fatalf("beside a semaphore: %v", err)
 	}
-	if err := s.Release(); err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, s.Release())
 	if err := b.try("a"); !errors.As(err, &conflict) {
 		b.Fatalf("over a free semaphore: %v", err)
 	}
-	if err := s.Destroy(); err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, s.Destroy())
 	b.acquire("a")
 	b.release("a")
 }
@@ -205,9 +188,7 @@ func testConsulGoSemaphore(b *consulBed) {
 func testConsulSemaphoreComesLate(b *consulBed) {
 	b.acquire("a")
 	s, err := b.client.SemaphorePrefix(strings.TrimSuffix(b.key, ".lock"), 2)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	if _, err := s.Acquire(nil); !errors.Is(err, api.ErrSemaphoreConflict) {
 		b.Fatalf("their semaphore beside our lock: %v", err)
 	}
@@ -267,9 +248,7 @@ func testConsulNeverTwoAtOnce(b *consulBed) {
 	for range 2 {
 		select {
 		case err := <-failed:
-			if err != nil {
-				b.Fatal(err)
-			}
+			testbed.OK(b, err)
 		case <-time.After(3 * patience):
 			b.Fatal("their client does not end")
 		}
@@ -286,18 +265,15 @@ func testConsulTheyCrash(b *consulBed) {
 		b.Fatalf("right after the crash: %v", err)
 	}
 	sessions, _, err := b.client.Session().List(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	pair, _, err := b.client.KV().Get(b.key, nil)
 	if err != nil || pair == nil {
 		b.Fatalf("the key: %v, %v", pair, err)
 	}
 	for _, s := range sessions { // its TTL is 15 s, which ends it within 30 s
 		if s.ID == pair.Session {
-			if _, err := b.client.Session().Destroy(s.ID, nil); err != nil {
-				b.Fatal(err)
-			}
+			_, err := b.client.Session().Destroy(s.ID, nil)
+			testbed.OK(b, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(b.Context(), 2*patience) // the lock-delay is 15 s
@@ -313,9 +289,7 @@ func testConsulTheyCrash(b *consulBed) {
 func testConsulShownAndBroken(b *consulBed) {
 	theirs := b.theirs(false)
 	lost, err := theirs.Lock(nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	state, err := b.ours.Lock(b.Context(), b.lock)
 	if err != nil || state.Holder == nil || !state.Holder.Foreign {
 		b.Fatalf("shown: %+v, %v", state, err)

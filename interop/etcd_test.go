@@ -48,9 +48,7 @@ func onEtcd(t *testing.T, o *etcd.Options) *etcdBed {
 func (b *etcdBed) dial() *clientv3.Client {
 	b.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{b.server.Addr()}, Logger: zap.NewNop()})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		if err := client.Close(); err != nil {
 			b.Error(err)
@@ -62,9 +60,7 @@ func (b *etcdBed) dial() *clientv3.Client {
 func (b *etcdBed) open(o *etcd.Options) *etcd.Driver {
 	b.Helper()
 	d, err := etcd.Open(b.Context(), b.dial(), o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		if err := d.Close(context.Background()); err != nil {
 			b.Error(err)
@@ -141,9 +137,7 @@ func (b *etcdBed) mutex(lock string) (*contender, *concurrency.Mutex) {
 func (b *etcdBed) session() *concurrency.Session {
 	b.Helper()
 	s, err := concurrency.NewSession(b.dial(), concurrency.WithTTL(10))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			b.Error(err)
@@ -155,9 +149,7 @@ func (b *etcdBed) session() *concurrency.Session {
 func (b *etcdBed) inLine(lock string) int {
 	b.Helper()
 	reply, err := b.client.Get(b.Context(), lock+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	return int(reply.Count)
 }
 
@@ -327,14 +319,10 @@ func TestOurCrashFreesOthers(t *testing.T) {
 	b := onEtcd(t, nil)
 	proxy := testbed.NewProxy(t, b.server.Addr())
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer client.Close()
 	dying, err := etcd.Open(t.Context(), client, &etcd.Options{TTL: 2 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer dying.Close(context.Background())
 	b.mustBeGranted(b.acquire(dying, "n", "dying"))
 	m, _ := b.mutex("n")
@@ -399,12 +387,8 @@ func TestForeignWriterPassesTheSameGuard(t *testing.T) {
 	}
 	grant := func(d *etcd.Driver, owner string) interlock.Token {
 		g, err := d.Acquire(t.Context(), driver.Request{Name: "n", Owner: owner})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Release(t.Context(), "n", owner); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
+		testbed.OK(t, d.Release(t.Context(), "n", owner))
 		return g.Token
 	}
 	before := grant(b.ours, "before")
@@ -412,19 +396,13 @@ func TestForeignWriterPassesTheSameGuard(t *testing.T) {
 	b.mustBeGranted(c)
 	later := b.open(nil) // raises the base while the foreign client holds
 	reply, err := b.client.Get(t.Context(), m.Key())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	foreign, err := b.ours.Token(t.Context(), reply.Kvs[0].CreateRevision)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	c.release()
 	after := grant(later, "after")
 	for _, token := range []interlock.Token{before, foreign, after} {
-		if err := enter(token); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, enter(token))
 	}
 	if err := enter(foreign); !errors.Is(err, interlock.ErrStaleToken) {
 		t.Fatalf("a foreign writer that is late: %v", err)

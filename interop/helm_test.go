@@ -36,13 +36,9 @@ func chartValues() map[string]any {
 func render(t *testing.T, values map[string]any) (map[string]string, error) {
 	t.Helper()
 	loaded, err := loader.Load(chart)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	all, err := chartutil.ToRenderValues(loaded, values, common.ReleaseOptions{Name: "shop", Namespace: "default", IsInstall: true}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return engine.Render(loaded, all)
 }
 
@@ -56,9 +52,7 @@ func TestChart(t *testing.T) {
 		}
 	}
 	files, err := render(t, chartValues())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	b := &kubeBed{T: t, kube: testbed.KubeAPIServer(t)}
 	client := b.dial(b.kube.Addr())

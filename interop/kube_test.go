@@ -69,28 +69,20 @@ func (b *kubeBed) dial(addr string) kubernetes.Interface {
 	b.Helper()
 	config := b.config(addr)
 	security, err := rest.TLSConfigFor(config)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	transport := &http.Transport{TLSClientConfig: security}
 	b.Cleanup(transport.CloseIdleConnections)
 	wrapped, err := rest.HTTPWrappersForConfig(config, transport)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	client, err := kubernetes.NewForConfigAndClient(config, &http.Client{Transport: wrapped})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	return client
 }
 
 func (b *kubeBed) open(addr string) *kube.Driver {
 	b.Helper()
 	d, err := kube.Open(b.Context(), b.config(addr), &kube.Options{TTL: kubeTTL})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		if err := d.Close(context.Background()); err != nil {
 			b.Error(err)
@@ -133,9 +125,7 @@ func (b *kubeBed) candidate(client kubernetes.Interface, id string, givesUp bool
 			OnStoppedLeading: func() { e.now.Store(false) },
 		},
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { le.Run(ctx) })
@@ -323,9 +313,7 @@ func testTokensOverAForeignRecreation(b *kubeBed) {
 		owner := fmt.Sprint("ours ", i)
 		tokens = append(tokens, b.acquire(b.ours, owner).Token)
 		b.release(b.ours, owner)
-		if err := b.client.CoordinationV1().Leases("default").Delete(b.Context(), b.lease, metav1.DeleteOptions{}); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, b.client.CoordinationV1().Leases("default").Delete(b.Context(), b.lease, metav1.DeleteOptions{}))
 		e := b.elect(b.client, "theirs", nil)
 		b.mustLead(e)
 		e.stop()

@@ -65,9 +65,7 @@ func startKeyValues(t *testing.T, prefix string) *keyValueServer {
 func etcdKeyValues(t *testing.T, addr string) driver.KeyValues {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return etcd.NewKeyValues(client, "percolator/")
 }
@@ -80,9 +78,7 @@ func redisKeyValues(t *testing.T, addr string) driver.KeyValues {
 func postgresKeyValues(t *testing.T, addr string) driver.KeyValues {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", addr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(pool.Close)
 	return postgres.NewKeyValues(pool, "public.percolator")
 }
@@ -90,9 +86,7 @@ func postgresKeyValues(t *testing.T, addr string) driver.KeyValues {
 func mariaKeyValues(t *testing.T, addr string) driver.KeyValues {
 	t.Helper()
 	db, err := sql.Open("mysql", "root@tcp("+addr+")/test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { _ = db.Close() })
 	return mysql.NewKeyValues(db, "test.percolator")
 }
@@ -293,9 +287,7 @@ func (b *percolatorBed) writeSkew(t *testing.T) {
 	t.Helper()
 	for serializable, want := range map[bool]int{false: 0, true: 1} {
 		db, err := b.open(t.Context(), 0, false, &percolator.Options{Serializable: serializable})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		doctors := [2]string{b.servers[0].prefix + "alice", b.servers[len(b.servers)-1].prefix + "bob"}
 		left, err := percolatortest.WriteSkew(t.Context(), db, doctors, percolatortest.Number)
 		if err != nil || left != want {

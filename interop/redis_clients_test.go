@@ -110,18 +110,12 @@ func newRedisPy(t *testing.T, addr string) foreignRedis {
 		"import runpy, sys; sys.path.insert(0, sys.argv[1]); del sys.argv[1]; runpy.run_path(sys.argv.pop(1), run_name='__main__')",
 		library, "testdata/redis/redis-py/lock_client.py", port)
 	in, err := python.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	out, err := python.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var complaints strings.Builder
 	python.Stderr = &complaints
-	if err := python.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, python.Start())
 	t.Cleanup(func() {
 		in.Close()
 		if err := python.Wait(); err != nil {
@@ -135,9 +129,7 @@ func newRedisPy(t *testing.T, addr string) foreignRedis {
 func redisPyLibrary(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/redis/redis-py/requirements.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	_, version, _ := strings.Cut(strings.TrimSpace(string(text)), "==")
 	cache, err := os.UserCacheDir()
 	dir := filepath.Join(cache, "interlock", "redis-py-"+version)

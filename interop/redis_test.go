@@ -56,9 +56,7 @@ type redisBed struct {
 func dialRedis(t *testing.T, addr string) rueidis.Client {
 	t.Helper()
 	client, err := redis.Dial("redis://" + addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -106,9 +104,7 @@ func TestRedisClients(t *testing.T) {
 				testTogether(t, redisBed{
 					open: func(t *testing.T, ttl time.Duration) ourRedis {
 						d, err := open(t.Context(), dialRedis(t, server.Addr()), &redis.Options{TTL: ttl})
-						if err != nil {
-							t.Fatal(err)
-						}
+						testbed.OK(t, err)
 						t.Cleanup(func() { closeRedis(t, d) })
 						return d
 					},
@@ -135,9 +131,7 @@ func TestRedisQuorumAndRedsync(t *testing.T) {
 			}
 			// The servers are new and have lost no data.
 			q, err := redis.OpenQuorum(t.Context(), clients, &redis.QuorumOptions{TTL: ttl, NodeTimeout: ttl / 3, RestartDelay: -1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			t.Cleanup(func() { closeRedis(t, advisoryRedis{q}) })
 			return advisoryRedis{q}
 		},
@@ -162,18 +156,14 @@ func mustAcquire(t *testing.T, d ourRedis, name, owner string) driver.Lease {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	lease, err := d.acquire(ctx, driver.Request{Name: name, Owner: owner})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return lease
 }
 
 func testTheyHold(t *testing.T, b redisBed) {
 	d, them := b.open(t, longRedis), b.foreign(t)
 	release, err := them.try("theirs", longRedis)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	held := b.holder(t, "theirs")
 	if b.shown != "" {
 		state, err := d.(driver.Inspector).Lock(t.Context(), "theirs")
@@ -185,9 +175,7 @@ func testTheyHold(t *testing.T, b redisBed) {
 	if _, err := d.acquire(t.Context(), driver.Request{Name: "theirs", Owner: "us/1", NoWait: true}); !errors.Is(err, interlock.ErrHeld) {
 		t.Fatalf("while they hold it our acquire returned %v", err)
 	}
-	if err := d.Release(t.Context(), "theirs", "us/1"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, d.Release(t.Context(), "theirs", "us/1"))
 	if now := b.holder(t, "theirs"); now != held || held == "" {
 		t.Fatalf("our release of nothing made %q of %q", now, held)
 	}
@@ -195,9 +183,7 @@ func testTheyHold(t *testing.T, b redisBed) {
 		t.Fatalf("their release: %v, %v", ours, err)
 	}
 	mustAcquire(t, d, "theirs", "us/2")
-	if err := d.Release(t.Context(), "theirs", "us/2"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, d.Release(t.Context(), "theirs", "us/2"))
 }
 
 func testWeHold(t *testing.T, b redisBed) {
@@ -209,9 +195,7 @@ func testWeHold(t *testing.T, b redisBed) {
 	if holder := b.holder(t, "ours"); holder != "us/3" {
 		t.Fatalf("their attempt left %q", holder)
 	}
-	if err := d.Release(t.Context(), "ours", "us/3"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, d.Release(t.Context(), "ours", "us/3"))
 	release := awaitForeign(t, them, "ours", longRedis)
 	if ours, err := release(); !ours || err != nil {
 		t.Fatalf("their release: %v, %v", ours, err)
@@ -224,9 +208,7 @@ func testTheyCrash(t *testing.T, b redisBed) {
 	const ttl = time.Second
 	began := time.Now()
 	release, err := them.try("left", ttl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	lease := mustAcquire(t, d, "left", "us/4")
 	if took := time.Since(began); took < ttl*8/10 {
 		t.Errorf("granted after %v, they have it for %v", took, ttl)
@@ -237,9 +219,7 @@ func testTheyCrash(t *testing.T, b redisBed) {
 	if holder := b.holder(t, "left"); holder != "us/4" || lease.Remaining() <= 0 {
 		t.Errorf("their late release left %q", holder)
 	}
-	if err := d.Release(t.Context(), "left", "us/4"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, d.Release(t.Context(), "left", "us/4"))
 }
 
 // testWeCrash is the reverse of testTheyCrash. A driver that is closed leaves its locks to expire.
@@ -254,9 +234,7 @@ func testWeCrash(t *testing.T, b redisBed) {
 		t.Errorf("they got it after %v, it is ours for up to %v", took, ttl)
 	}
 	held := b.holder(t, "left")
-	if err := b.open(t, ttl).Release(t.Context(), "left", "us/5"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, b.open(t, ttl).Release(t.Context(), "left", "us/5"))
 	if now := b.holder(t, "left"); now != held {
 		t.Errorf("our late release made %q of %q", now, held)
 	}

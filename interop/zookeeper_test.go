@@ -46,9 +46,7 @@ func (b *zkBed) open(o zookeeper.Options) *zookeeper.Driver {
 	b.Helper()
 	o.Servers, o.TTL = []string{b.server.Addr()}, foreignSession
 	d, err := zookeeper.Open(b.Context(), &o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		if err := d.Close(context.Background()); err != nil {
 			b.Error(err)
@@ -64,9 +62,7 @@ func (silent) Printf(string, ...any) {}
 func (b *zkBed) dial() *zk.Conn {
 	b.Helper()
 	conn, events, err := zk.Connect([]string{b.server.Addr()}, foreignSession, zk.WithLogger(silent{}), zk.WithLogInfo(false))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		conn.Close()
 		for range events {
@@ -123,9 +119,7 @@ func (b *zkBed) goClient() zkClient {
 	b.Helper()
 	path := testbed.NewProxy(b, b.server.Addr())
 	conn, events, err := zk.Connect([]string{path.Addr()}, foreignSession, zk.WithLogger(silent{}), zk.WithLogInfo(false))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		path.Heal()
 		conn.Close()
@@ -250,9 +244,7 @@ func (b *zkBed) takeTurns(path string, them zkClient) {
 func (b *zkBed) mustShow(path, holder, waiter string) {
 	b.Helper()
 	state, err := b.ours.Lock(b.Context(), strings.TrimPrefix(path, "/interlock/"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	if state.Holder == nil || !state.Holder.Foreign || !strings.HasPrefix(state.Holder.Owner, holder+" ") ||
 		len(state.Waiters) != 1 || state.Waiters[0].Owner != waiter || state.Waiters[0].Foreign {
 		b.Fatalf("the inspector shows %+v and %+v", state.Holder, state.Waiters)
@@ -275,15 +267,11 @@ func (b *zkBed) survivesOurCrash(path string, o zookeeper.Options, them zkClient
 	proxy := testbed.NewProxy(b, b.server.Addr())
 	o.Servers, o.TTL = []string{proxy.Addr()}, foreignSession
 	dying, err := zookeeper.Open(b.Context(), &o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	defer dying.Close(context.Background())
 	name := strings.TrimPrefix(path, "/interlock/")
 	grant, err := dying.Acquire(b.Context(), driver.Request{Name: name, Owner: "dying"})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	foreign := them.lock(path)
 	b.mustWait(foreign)
 	proxy.Cut()
@@ -325,12 +313,8 @@ func TestForeignHolderHasAToken(t *testing.T) {
 	const path = "/interlock/data"
 	acquire := func(d *zookeeper.Driver, owner string) interlock.Token {
 		g, err := d.Acquire(b.Context(), driver.Request{Name: "data", Owner: owner})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Release(b.Context(), "data", owner); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
+		testbed.OK(t, d.Release(b.Context(), "data", owner))
 		return g.Token
 	}
 	before := acquire(b.ours, "before")
@@ -341,14 +325,10 @@ func TestForeignHolderHasAToken(t *testing.T) {
 		t.Fatalf("%q, %v", list, err)
 	}
 	_, stat, err := b.conn.Exists(path + "/" + list[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	later := b.open(zookeeper.Options{Now: func() time.Time { return time.Now().Add(time.Hour) }})
 	theirs, err := later.Token(b.Context(), stat.Czxid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if czxid, err := b.ours.Zxid(b.Context(), theirs); err != nil || czxid != stat.Czxid {
 		t.Fatalf("%#x came back as %#x, %v", stat.Czxid, czxid, err)
 	}

@@ -158,9 +158,8 @@ func TestCosts(t *testing.T) {
 		}
 		wait(d.Task(t.Context(), "holds nothing", 0), time.Minute)
 		ctx := d.Task(t.Context(), "waiter", 0)
-		if _, err := s.acquire(ctx, "b"); err != nil {
-			t.Fatal(err)
-		}
+		_, err = s.acquire(ctx, "b")
+		testbed.OK(t, err)
 		wait(ctx, DefaultDelay/2)
 		if board.requests.Load() != 0 {
 			t.Errorf("%d requests were sent", board.requests.Load())
@@ -256,9 +255,8 @@ func TestBoardIsLost(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		ctx := newDetector(t, nil).Task(t.Context(), "t", 0)
-		if _, err := s.acquire(ctx, "a"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.acquire(ctx, "a")
+		testbed.OK(t, err)
 		var lost atomic.Int32
 		time.AfterFunc(DefaultDelay+DefaultInterval/2, func() {
 			all, err := s.board.Scan(context.Background(), "", "", 100)
@@ -283,14 +281,12 @@ func TestWaitEndsDuringTheReading(t *testing.T) {
 		s := newSystem(t)
 		ctx := newDetector(t, nil).Task(t.Context(), "t", 0)
 		waiting, cancel := context.WithCancel(ctx)
-		if _, err := s.board.Swap(t.Context(), driver.Swap{Key: boardID, Value: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.board.Swap(t.Context(), driver.Swap{Key: boardID, Value: []byte("x")})
+		testbed.OK(t, err)
 		board := &counted{Board: s.board, scanned: func() { cancel(); synctest.Wait() }}
 		s.board = board
-		if _, err := s.acquire(ctx, "a"); err != nil {
-			t.Fatal(err)
-		}
+		_, err = s.acquire(ctx, "a")
+		testbed.OK(t, err)
 		if _, err := s.acquire(waiting, "a"); err == nil || errors.As(err, new(*Error)) {
 			t.Errorf("it ended with %v", err)
 		}
@@ -307,18 +303,16 @@ func TestWaitEndsDuringTheReading(t *testing.T) {
 func TestNotesOfCrashedProcesses(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
-		if _, err := s.board.Swap(t.Context(), driver.Swap{Key: prefix + "crashed/1.2", Value: []byte(`{"version":2,"task":"crashed","awaits":"b","links":[{"task":"crashed/1"}]}`)}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.board.Swap(t.Context(), driver.Swap{Key: prefix + "crashed/1.2", Value: []byte(`{"version":2,"task":"crashed","awaits":"b","links":[{"task":"crashed/1"}]}`)})
+		testbed.OK(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		holder, err := s.locks.Acquire(t.Context(), "a")
 		testbed.OK(t, err)
 		for _, name := range []string{"b", "c"} {
 			ctx := newDetector(t, nil).Task(ctx, name, 0)
-			if _, err := s.acquire(ctx, name); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.acquire(ctx, name)
+			testbed.OK(t, err)
 			all.Go(func() { s.acquire(ctx, "a") })
 		}
 		time.Sleep(departed / 2)
@@ -385,9 +379,8 @@ func TestBrokenBoard(t *testing.T) {
 		drop, err := Wait(ctx, Resource{Board: broken, Name: "far"}, func(context.Context) error { return nil })
 		testbed.OK(t, err)
 		defer drop()
-		if _, err := s.acquire(ctx, "a"); err != nil {
-			t.Fatal(err)
-		}
+		_, err = s.acquire(ctx, "a")
+		testbed.OK(t, err)
 		began := time.Now()
 		if _, err = s.acquire(ctx, "a"); !errors.As(err, new(*Error)) { // awaits itself
 			t.Errorf("it ended with %v", err)
@@ -411,15 +404,13 @@ func TestUnknownVersion(t *testing.T) {
 		s := newSystem(t)
 		for key, value := range map[string]string{"1": `{"version":3}`, "2": `?`, "3": `{"version":2,"awaits":"a"}`, "4": `{"version":2,"awaits":"a","links":[{"task":"x"},{"task":"y"}]}`,
 			"5": `{"version":2,"awaits":"a","held":"a","links":[{"task":"x"}]}`, "6": `{"version":2,"awaits":"a","links":[{"task":"x"},{"task":"y","hops":99}]}`} {
-			if _, err := s.board.Swap(t.Context(), driver.Swap{Key: prefix + key, Value: []byte(value)}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.board.Swap(t.Context(), driver.Swap{Key: prefix + key, Value: []byte(value)})
+			testbed.OK(t, err)
 		}
 		d := newDetector(t, &Options{Hooks: &observe.Deadlock{Failed: func(e observe.DeadlockFailed) { failed[e.Err.Error()] = true }}})
 		ctx := d.Task(t.Context(), "t", 0)
-		if _, err := s.acquire(ctx, "a"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.acquire(ctx, "a")
+		testbed.OK(t, err)
 		if _, err := s.acquire(ctx, "a"); !errors.As(err, new(*Error)) {
 			t.Errorf("it ended with %v", err)
 		}
@@ -437,9 +428,8 @@ func TestVerdictAsItIsAcquired(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		ctx := newDetector(t, nil).Task(t.Context(), "t", 0)
-		if _, err := s.acquire(ctx, "a"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.acquire(ctx, "a")
+		testbed.OK(t, err)
 		claim, err := Wrap(Resource{Board: s.board}, func(ctx context.Context, _ string) (*lock.Claim, error) {
 			<-ctx.Done()
 			return s.locks.Acquire(t.Context(), "b")

@@ -73,9 +73,8 @@ func TestAWatchThatFailsTakesNoHints(t *testing.T) {
 		d := t.driver()
 		for i := range 20 { // one change at a time
 			name, owner := "{g}/member/b/", fmt.Sprint("b/", i)
-			if _, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: owner}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: owner})
+			testbed.OK(t, err)
 			time.Sleep(50 * time.Millisecond)
 			if n := len(a.Map().Members()); n != 2 {
 				t.Fatalf("%d members are seen after one joined for the %dth time", n, i)
@@ -162,9 +161,8 @@ func (c *counted) Locks(ctx context.Context, prefix string, limit int) ([]driver
 func TestAJoinThatFailedLeavesNothing(t *testing.T) {
 	inTown(t, func(t *town) {
 		d, first := &counted{Driver: t.driver()}, t.driver()
-		if _, err := first.Acquire(t.Context(), driver.Request{Name: "{g}/layout", Owner: "somebody/1"}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := first.Acquire(t.Context(), driver.Request{Name: "{g}/layout", Owner: "somebody/1"})
+		testbed.OK(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := partition.Join(ctx, d, t.space.Values(), "g", partition.Layout{Partitions: 4}, nil); !errors.Is(err, context.DeadlineExceeded) {
@@ -529,9 +527,8 @@ func TestAnOwnerIsKnownWithItsAddress(t *testing.T) {
 		defer m.Close()
 		time.Sleep(100 * time.Millisecond) // it has read the group, and has no hints
 		for _, name := range []string{"{g}/member/b/b%3A80", fmt.Sprint("{g}/partition/1/", m.Layout().Of("key"))} {
-			if _, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: "b/1"}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: "b/1"})
+			testbed.OK(t, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the next read of the whole group is later
 		defer cancel()

@@ -39,9 +39,8 @@ func testOrder(t *testing.T, w world) {
 
 func testModes(t *testing.T, w world) {
 	w.in(t, func(ctx context.Context, tx driver.SQL) {
-		if _, err := rowlock.Lock(ctx, tx, accounts, "b"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := rowlock.Lock(ctx, tx, accounts, "b")
+		testbed.OK(t, err)
 		for _, c := range []struct {
 			rows rowlock.Rows
 			want []string
@@ -67,9 +66,8 @@ func testWaitIsForTheStatementOnly(t *testing.T, w world) {
 		before := w.lockTimeout(t, tx)
 		r := accounts
 		r.Wait = 3 * time.Second
-		if _, err := rowlock.Lock(ctx, tx, r, "a"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := rowlock.Lock(ctx, tx, r, "a")
+		testbed.OK(t, err)
 		if after := w.lockTimeout(t, tx); after != before {
 			t.Errorf("the session's own bound was %s and is %s", before, after)
 		}
@@ -149,16 +147,15 @@ func testMaxHold(t *testing.T, w world) {
 // is waited for.
 func testMaxHoldBoundsWaits(t *testing.T, w world) {
 	w.in(t, func(ctx context.Context, tx driver.SQL) {
-		if _, err := rowlock.Lock(ctx, tx, accounts, "b"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := rowlock.Lock(ctx, tx, accounts, "b")
+		testbed.OK(t, err)
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
 		released := make(chan observe.RowsReleased, 1)
 		o := &rowlock.Options{MaxHold: 500 * time.Millisecond, Hooks: &observe.RowLock{
 			Released: func(e observe.RowsReleased) { released <- e },
 		}}
-		err := w.scope(ctx, accounts, []string{"b", "a"}, o, func(context.Context, driver.SQL, []string) error {
+		err = w.scope(ctx, accounts, []string{"b", "a"}, o, func(context.Context, driver.SQL, []string) error {
 			t.Error("it ran without b")
 			return nil
 		})
@@ -180,9 +177,8 @@ func testCutOffWhileWaiting(t *testing.T, w world) {
 	proxy := testbed.NewProxy(t, w.Server.Addr())
 	far := w.through(t, proxy)
 	w.in(t, func(ctx context.Context, tx driver.SQL) {
-		if _, err := rowlock.Lock(ctx, tx, accounts, "b"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := rowlock.Lock(ctx, tx, accounts, "b")
+		testbed.OK(t, err)
 		ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
 		defer cancel()
 		done := make(chan error, 1)

@@ -59,9 +59,7 @@ func (w world) scope(ctx context.Context, r rowlock.Rows, keys []string, o *rowl
 func (w world) through(t *testing.T, proxy *testbed.Proxy) world {
 	t.Helper()
 	db, closed, err := databases.Connect(t.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(closed)
 	far := *w.DB
 	far.BeginnerAt = db
@@ -84,9 +82,7 @@ func (w world) lockTimeout(t *testing.T, tx driver.SQL) (value string) {
 	if tx.Dialect() == driver.MariaDB {
 		query = "select cast(@@innodb_lock_wait_timeout as char)"
 	}
-	if err := tx.Query(t.Context(), query, nil, func(scan func(...any) error) error { return scan(&value) }); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, tx.Query(t.Context(), query, nil, func(scan func(...any) error) error { return scan(&value) }))
 	return value
 }
 

@@ -150,9 +150,7 @@ func (s *scene) lossOf(d *Driver, name, owner string) <-chan error {
 func testSessionDestroyed(s *scene) {
 	d, _ := s.open(Options{TTL: suiteTTL})
 	a, b := s.lossOf(d, "a", "o"), s.lossOf(d, "b", "o")
-	if err := s.operator.destroySession(s.Context(), d.session.id); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.operator.destroySession(s.Context(), d.session.id))
 	for _, lost := range []<-chan error{a, b} {
 		if err := testbed.Receive(s, lost, "the loss"); !errors.Is(err, interlock.ErrSessionEnded) {
 			s.Fatalf("cause %v", err)
@@ -196,9 +194,7 @@ func testLockDelay(s *scene) {
 	other, _ := s.open(Options{TTL: suiteTTL})
 	first := s.acquire(d, "n", "o")
 	began := time.Now()
-	if err := s.operator.destroySession(s.Context(), d.session.id); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.operator.destroySession(s.Context(), d.session.id))
 	if err := s.try(other, "n", "impatient"); !errors.Is(err, interlock.ErrHeld) && time.Since(began) < delay {
 		s.Fatalf("during the lock-delay: %v", err)
 	}

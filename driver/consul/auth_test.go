@@ -77,9 +77,7 @@ func tokenFor(t *testing.T, admin *client, rules string) string {
 	t.Helper()
 	put := func(path string, body map[string]any) (answer struct{ ID, SecretID string }) {
 		text, err := json.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if text, _, err = admin.do(t.Context(), admin.short, http.MethodPut, path, text); err == nil {
 			err = json.Unmarshal(text, &answer)
 		}
@@ -95,12 +93,8 @@ func tokenFor(t *testing.T, admin *client, rules string) string {
 func tlsOf(t *testing.T, url string) *tls.Config {
 	t.Helper()
 	u, err := backend.Parse(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	c, err := u.TLS()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return c
 }

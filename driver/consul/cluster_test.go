@@ -18,9 +18,7 @@ import (
 func open(t *testing.T, o Options) *Driver {
 	t.Helper()
 	d, err := Open(t.Context(), &o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		if err := d.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -55,15 +53,11 @@ func TestClaimsSurviveTheLeader(t *testing.T) {
 func snapshot(t *testing.T, server *testbed.Server, method string, body []byte) []byte {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, server.URL()+"/v1/snapshot", bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	answer, err := transport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil || answer.StatusCode != http.StatusOK {

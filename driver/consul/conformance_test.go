@@ -92,9 +92,7 @@ func (b *system) DropPushes(_ *testing.T, d driver.Fenced) { b.ears[d].deaf.Stor
 func (b *system) Residue(t *testing.T, name string) []string {
 	t.Helper()
 	e, _, err := b.operator.get(context.Background(), layout{b.prefix}.lock(name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if e.Session == "" {
 		return nil
 	}
@@ -103,9 +101,8 @@ func (b *system) Residue(t *testing.T, name string) []string {
 
 func (b *system) Delete(t *testing.T, name string) {
 	t.Helper()
-	if _, err := b.operator.txn(context.Background(), op{Verb: "delete", Key: layout{b.prefix}.lock(name)}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.operator.txn(context.Background(), op{Verb: "delete", Key: layout{b.prefix}.lock(name)})
+	testbed.OK(t, err)
 }
 
 // ear drops every answer to a blocking query while it is deaf; other requests are answered.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // setBase writes the base like an operator.
@@ -18,13 +19,9 @@ func (s *scene) setBase(counter int64) {
 func (s *scene) base() base {
 	s.Helper()
 	e, _, err := s.operator.get(s.Context(), layout{s.prefix}.base())
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	b, err := readBase(e)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	return b
 }
 
@@ -124,9 +121,7 @@ func testClockAhead(s *scene) {
 // testTokensAfterAMove from another system start above its tokens.
 func testTokensAfterAMove(s *scene) {
 	after, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	d, _ := s.open(Options{Seed: driver.Seed{After: after}})
 	if token := s.turn(d); token <= after {
 		s.Fatalf("token %d after %d", token, after)

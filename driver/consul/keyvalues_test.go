@@ -54,9 +54,7 @@ func (c cabinet) Faults() drivertest.Faults { return c.Server }
 // TestKeyValuesThatAreTooLarge are refused, Definite, by agents with default limits.
 func TestKeyValuesThatAreTooLarge(t *testing.T) {
 	k, err := NewKeyValues(&Options{Address: testbed.Shared(t, testbed.Consul).Addr(), Prefix: "large/"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer k.Close(t.Context())
 	if _, err := k.Swap(t.Context(), driver.Swap{Key: "a", Value: []byte(strings.Repeat("x", 380<<10))}); err != nil {
 		t.Error(err)

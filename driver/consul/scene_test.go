@@ -64,9 +64,7 @@ type scene struct {
 func (s *scene) open(o Options) (*Driver, *wire) {
 	s.Helper()
 	d, w, err := s.tryOpen(o)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	return d, w
 }
 
@@ -143,13 +141,9 @@ func (w *wire) loseNext(text string) <-chan struct{} {
 func (w *wire) deliver(t testing.TB) int {
 	t.Helper()
 	r, err := http.NewRequest(w.lost.Method, w.lost.URL.String(), bytes.NewReader([]byte(bodyOf(w.lost))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	answer, err := w.transport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	answer.Body.Close()
 	return answer.StatusCode
 }
@@ -180,18 +174,14 @@ func (s *scene) queue(d *Driver, name, owner string) <-chan drivertest.Outcome {
 func (s *scene) operate(ops ...op) []entry {
 	s.Helper()
 	entries, err := s.operator.txn(s.Context(), ops...)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	return entries
 }
 
 func (s *scene) key(name string) entry {
 	s.Helper()
 	e, _, err := s.operator.get(s.Context(), layout{s.prefix}.lock(name))
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	return e
 }
 

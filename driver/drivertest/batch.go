@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // RunBatch runs the suite of a driver that also implements driver.Batch.
@@ -171,9 +172,7 @@ func testBatchWaiterGoesFirst(s *scene) {
 		holder.release()
 		s.party(d, "a", "b").mustBeRefused("b", waiter.req.Owner)
 		s.mustBeEmpty("a")
-		if err := s.wait(done, patience, "the waiter"); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, s.wait(done, patience, "the waiter"))
 		waiter.release()
 	}
 	s.mustAllBeEmpty("a", "b")
@@ -373,9 +372,7 @@ func testBatchContract(s *scene) {
 		}
 	}
 	s.mustAllBeEmpty("a", "b")
-	if err := d.Close(s.Context()); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, d.Close(s.Context()))
 	if err := s.party(d, "a", "b").try(s.Context()); !errors.Is(err, interlock.ErrClosed) {
 		s.Fatalf("after Close: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // RunBreaker runs the suite of driver.Breaker with the harness of the driver's locks.
@@ -141,9 +142,7 @@ func testBreakGrantsTheNextWaiter(s *scene) {
 	waiter := s.contender(d, lockName)
 	done := waiter.start(s.Context())
 	s.mustBreak(d, holder, holder.order())
-	if err := s.wait(done, patience, "the waiter behind a broken holder"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(done, patience, "the waiter behind a broken holder"))
 	s.mustIncrease([]interlock.Token{holder.grant.Token, waiter.grant.Token})
 	s.mustLose(holder)
 	if other != nil {
@@ -198,9 +197,7 @@ func testBreakOnlyTheHolder(s *scene) {
 	s.mustHearNothing(holder, "the holder received a loss")
 	s.mustHaveBroken(d, "", 10)
 	holder.release()
-	if err := s.wait(done, patience, "the waiter"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(done, patience, "the waiter"))
 	waiter.release()
 }
 
@@ -244,9 +241,7 @@ func testBreakCompetition(s *scene) {
 	if len(errs) > 0 {
 		s.Fatal(errors.Join(errs...))
 	}
-	if err := s.wait(done, patience, "the waiter"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(done, patience, "the waiter"))
 	s.mustHold(waiter)
 	s.mustHearNothing(waiter, "the next holder received a loss")
 	records := s.breaks(processes[0], lockName, 100)
@@ -297,9 +292,7 @@ func testBreakContextAlreadyEnded(s *scene) {
 func testBreakAfterClose(s *scene) {
 	d := s.open()
 	holder := s.contender(s.open(), lockName).acquire()
-	if err := d.Close(s.Context()); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, d.Close(s.Context()))
 	if _, ok, err := s.breaker(d).Break(s.Context(), holder.order()); ok || !errors.Is(err, interlock.ErrClosed) {
 		s.Fatalf("a break after Close: %v, %v, want ErrClosed", ok, err)
 	}

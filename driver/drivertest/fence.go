@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // FenceHarness gives [RunFence] access to one driver.Fence and its store. Each backend
@@ -75,9 +76,7 @@ type fenceScene struct {
 func newToken(t *testing.T, counter int64, sub int) interlock.Token {
 	t.Helper()
 	token, err := interlock.NewToken(counter, sub)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return token
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testRebaseDown checks that tokens down to the new mark are admitted again, and that
@@ -18,9 +19,7 @@ func testRebaseDown(s *fenceScene) {
 	const reason, by = "restored \"yesterday\",\nключ \\ {}", "op's"
 	high, low := s.token(9, 3), s.token(-9, 1)
 	err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: high, Source: "a mistake"}, put("data", "x"))
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	was, err := s.fence.Rebase(s.Context(), resource, low, reason, by)
 	if err != nil || was.Token != high || was.Source != "a mistake" || was.Raised.IsZero() {
 		s.Fatalf("it replaced %+v, %v", was, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testWritesAreAppliedWithTheMark checks that all writes are applied, for any values.
@@ -144,9 +145,7 @@ func testMarkHasSourceAndTime(s *fenceScene) {
 	}
 	const source = "worker \"7\"\n на mail"
 	raise := driver.Raise{Resource: resource, Token: s.token(1, 3), Source: source}
-	if err := s.fence.Enter(s.Context(), raise); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.fence.Enter(s.Context(), raise))
 	was := s.mark(resource)
 	if was.Token != raise.Token || was.Source != source || time.Since(was.Raised).Abs() > 5*time.Minute {
 		s.Fatalf("the mark is %+v", was)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testExclusion checks that several processes with several contenders each never hold
@@ -176,9 +177,7 @@ func testInspect(s *scene) {
 	done := []chan error{first.start(ctx), second.start(ctx)}
 
 	state, err := inspector.Lock(s.Context(), lockName)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	switch {
 	case state.Holder == nil || state.Holder.Owner != holder.req.Owner:
 		s.Fatalf("holder %+v, want %s", state.Holder, holder.req.Owner)
@@ -274,9 +273,7 @@ func testReleaseByNonHolder(s *scene) {
 	_ = thief.tryRelease(patience)
 	s.mustHold(holder)
 	holder.release()
-	if err := s.wait(done, patience, "the waiter"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(done, patience, "the waiter"))
 	waiter.release()
 }
 
@@ -341,9 +338,7 @@ func testClose(s *scene) {
 	done := waiter.start(s.Context())
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
-	if err := d.Close(ctx); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, d.Close(ctx))
 	if err := s.wait(done, patience, "a waiter of a closed driver"); err == nil {
 		s.Fatal("a waiter of a closed driver was granted")
 	}
@@ -371,9 +366,7 @@ func testCloseLeavesWhatIsHeldToExpire(s *scene) {
 	held := s.contender(closing, lockName).acquire()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
-	if err := closing.Close(ctx); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, closing.Close(ctx))
 	next := s.contender(other, lockName)
 	next.req.NoWait = true
 	if err := next.try(s.Context()); !errors.Is(err, interlock.ErrHeld) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func testClaimMakes(s *requestScene) {
@@ -258,9 +259,7 @@ func testUnfinished(s *requestScene) {
 	query := func(q driver.IdempotencyQuery) (keys string) {
 		s.Helper()
 		found, err := s.records.Unfinished(s.Context(), q)
-		if err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, err)
 		for _, r := range found {
 			if keys += r.ID.Operation + r.ID.Key + " "; r.Remaining > 0 || r.Fingerprint != "f" || r.Age < 0 || r.Attempt < 1 {
 				s.Fatalf("%+v", r)

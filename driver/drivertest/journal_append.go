@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testMissingTransaction checks that a missing transaction is empty and not an error.
@@ -76,9 +77,7 @@ func testHeadHasBeginTime(s *journalScene) {
 		{Transaction: "t", Epoch: epoch, After: 2, Records: records("more"), Due: s.at(0)},
 		s.begin("v", s.at(time.Minute)),
 	})
-	if err := errors.Join(errs...); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, errors.Join(errs...))
 	first("u")
 	first("v")
 	due, err := s.journal.Due(s.Context(), 0, driver.Head{}, 1)
@@ -212,9 +211,7 @@ func testHeadsInPages(s *journalScene) {
 	var got []string
 	for behind := ""; ; {
 		heads, err := s.journal.Heads(s.Context(), behind, 10)
-		if err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, err)
 		if len(heads) == 0 {
 			break
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testDueInOrder checks that each shard lists its unfinished transactions by due time,
@@ -45,9 +46,7 @@ func testClaimMovesDue(s *journalScene) {
 	claim := func(by, until time.Duration, limit int) []driver.Head {
 		s.Helper()
 		heads, err := s.journal.Claim(s.Context(), 0, epoch, s.at(by), s.at(until), limit)
-		if err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, err)
 		return heads
 	}
 	first := claim(2*time.Second, time.Minute, 2)
@@ -109,16 +108,12 @@ func testClaimsCompete(s *journalScene) {
 func testForgetDeletesEnded(s *journalScene) {
 	for _, name := range []string{"open", "ended 1", "ended 2", "ended 3"} {
 		s.mustAppend(s.begin(name, s.at(-time.Hour)))
-		if err := s.journal.PutPayload(s.Context(), name, []byte("sum"), []byte("payload")); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, s.journal.PutPayload(s.Context(), name, []byte("sum"), []byte("payload")))
 		if name != "open" {
 			s.mustAppend(driver.Append{Transaction: name, After: 1, Records: records("end")})
 		}
 	}
-	if err := s.journal.PutPayload(s.Context(), "never begun", []byte("sum"), []byte("payload")); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.journal.PutPayload(s.Context(), "never begun", []byte("sum"), []byte("payload")))
 	forget := func(before time.Time, limit, want int) {
 		s.Helper()
 		if n, err := s.journal.Forget(s.Context(), before, limit); n != want || err != nil {
@@ -147,9 +142,7 @@ func testForgetDeletesEnded(s *journalScene) {
 func testPutPayloadRefreshes(s *journalScene) {
 	keep := func() {
 		s.Helper()
-		if err := s.journal.PutPayload(s.Context(), "t", []byte("sum"), []byte("payload")); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, s.journal.PutPayload(s.Context(), "t", []byte("sum"), []byte("payload")))
 	}
 	storeClock := func(name string) time.Time { // by the store's clock
 		s.Helper()
@@ -163,15 +156,13 @@ func testPutPayloadRefreshes(s *journalScene) {
 		time.Sleep(time.Millisecond)
 	}
 	keep()
-	if _, err := s.journal.Forget(s.Context(), between.Add(time.Microsecond), 10); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.journal.Forget(s.Context(), between.Add(time.Microsecond), 10)
+	testbed.OK(s, err)
 	if p, err := s.journal.Payload(s.Context(), "t", []byte("sum")); err != nil || string(p) != "payload" {
 		s.Fatalf("the payload that was kept again is %q, %v", p, err)
 	}
-	if _, err := s.journal.Forget(s.Context(), s.at(24*time.Hour), 10); err != nil {
-		s.Fatal(err)
-	}
+	_, err = s.journal.Forget(s.Context(), s.at(24*time.Hour), 10)
+	testbed.OK(s, err)
 	if p, err := s.journal.Payload(s.Context(), "t", []byte("sum")); err != nil || p != nil {
 		s.Fatalf("the payload of nothing is still %q, %v", p, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testPositionsGuard checks that an append is done only at the position that it expects.
@@ -38,9 +39,7 @@ func testPositionsGuard(s *journalScene) {
 func testEndedIsClosed(s *journalScene) {
 	s.mustAppend(s.begin("t", s.at(0)))
 	ends := []driver.Append{{Transaction: "t", After: 1, Records: records("end")}}
-	if err := s.journal.Append(s.Context(), ends)[0]; err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.journal.Append(s.Context(), ends)[0])
 	end, head := ends[0], s.mustStand("t", time.Time{}, "begin", "end")
 	if time.Since(head.Ended).Abs() > time.Hour || !end.Ended.Equal(head.Ended) {
 		s.Errorf("it ended at %v; the append had %v", head.Ended, end.Ended)
@@ -58,9 +57,7 @@ func testEpochsGuard(s *journalScene) {
 	s.mustFail(s.append(s.journal, a), interlock.Bug, nil) // the shard has no epoch yet
 	ctx := s.Context()
 	for _, epoch := range []interlock.Token{s.token(5, 0), s.token(5, 1), s.token(5, 1)} {
-		if err := s.open().Enter(ctx, 0, epoch); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, s.open().Enter(ctx, 0, epoch))
 	}
 	for _, stale := range []interlock.Token{s.token(5, 0), s.token(4, interlock.MaxSub)} {
 		s.mustBeStale(s.journal.Enter(ctx, 0, stale), 0, s.token(5, 1), stale)
@@ -230,9 +227,7 @@ func testManyAppendsAtOnce(s *journalScene) {
 		ends = append(ends, driver.Append{Transaction: name, Epoch: epoch, After: 2, Records: records("done", "end")})
 	}
 	for _, group := range [][]driver.Append{begins, ends} {
-		if err := errors.Join(s.journal.Append(s.Context(), group)...); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, errors.Join(s.journal.Append(s.Context(), group)...))
 		if group[0].After == 0 && len(s.due(0)) != many {
 			s.Errorf("%d are due, want %d", len(s.due(0)), many)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testShardCount checks that the first count stays until a caller that knows it changes it.
@@ -59,9 +60,7 @@ func testBeginUnderAnotherShardCount(s *journalScene) {
 		}
 		if number == 8 {
 			s.mustAppend(s.begin("unsaid", s.at(time.Second)))
-			if err := begin("there", 8); err != nil {
-				s.Fatal(err)
-			}
+			testbed.OK(s, begin("there", 8))
 			continue
 		}
 		refused(begin("late", 8), number, 8)
@@ -89,9 +88,7 @@ func testReassign(s *journalScene) {
 		if position > 0 {
 			head = old
 		}
-		if err := s.journal.Reassign(s.Context(), head, shard); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, s.journal.Reassign(s.Context(), head, shard))
 	}
 	reassign("t", old.Position, 5)
 	if head, _ := s.read("t"); head.Shard != 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // KeyValuesHarness gives [RunKeyValues] access to one driver.KeyValues and its store.
@@ -181,9 +182,7 @@ func testScanIsInOrder(s *keyValuesScene) {
 	scan := func(from, to string, limit int) (got []string) {
 		s.Helper()
 		kvs, err := s.store.Scan(s.Context(), from, to, limit)
-		if err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, err)
 		for _, kv := range kvs {
 			if string(kv.Value) != "value of "+kv.Key || kv.Revision <= 0 {
 				s.Fatalf("%q is %q at %d", kv.Key, kv.Value, kv.Revision)

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // LeaderLoss has drivers compete for a lock while kill kills the leader of their servers and waits
@@ -24,9 +25,7 @@ func LeaderLoss(t *testing.T, competing []driver.Fenced, holder driver.Fenced, k
 	var all sync.WaitGroup
 	for _, d := range competing {
 		locks, err := lock.NewFenced(d, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer locks.Close(context.WithoutCancel(ctx))
 		for range 2 {
 			all.Go(func() { c.run(ctx, t, locks) })

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testRenewalKeepsIt has a holder do nothing for longer than the TTL.
@@ -65,9 +66,7 @@ func testCrashedHolder(s *scene) {
 	next := s.contender(s.open(), lockName)
 	done := next.start(s.Context())
 	s.backend.Crash(s.T, dying)
-	if err := s.wait(done, 2*s.TTL+s.DeadWaiter+patience, "the waiter behind a crashed holder"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(done, 2*s.TTL+s.DeadWaiter+patience, "the waiter behind a crashed holder"))
 	if left := holder.grant.Lease.Remaining(); left > 0 {
 		s.Fatalf("the next one was granted while the crashed holder's lease had %v left", left)
 	}
@@ -189,9 +188,7 @@ func testRepeatedAcquireConverges(s *scene) {
 		s.Fatalf("a repeated request took a second place: %q", again)
 	}
 	holder.release()
-	if err := s.wait(done, patience, "the repeated request"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(done, patience, "the repeated request"))
 	waiter.release()
 	s.mustBeEmpty(lockName)
 }
@@ -286,7 +283,5 @@ func testNoGoroutineIsLeft(t *testing.T, h Harness) {
 	for end := time.Now().Add(patience); err != nil && time.Now().Before(end); {
 		err = goleak.Find(before) // some clients end theirs about a second after Close
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 }

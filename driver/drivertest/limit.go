@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // LimiterHarness gives [RunLimiter] access to one driver.Limiter and its store.
@@ -203,9 +204,7 @@ func testLimiterInspected(s *limiterScene) {
 	list := func(prefix string, limit int) (keys []string, more bool) {
 		s.Helper()
 		all, more, err := operator.Limits(s.Context(), prefix, limit)
-		if err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, err)
 		for _, l := range all {
 			keys = append(keys, l.Key)
 			if strings.HasPrefix(l.Key, "a/") && (l.State.Used() != 3 || time.Since(l.State.Time()).Abs() > 10*time.Minute || l.ResetAfter < time.Hour || l.Damaged != "") {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // Branches is a participant and the suite's access to its branches. See [PreparerOf].
@@ -210,18 +211,14 @@ func testBranchMisuse(s *branchScene) {
 		func(b driver.Preparing) error { return b.Abandon(s.Context()) },
 	} {
 		b := s.work(s.store, branchOf(i), fmt.Sprint("k", i), 1)
-		if err := end(b); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, end(b))
 		_, err := b.Prepare(s.Context())
 		for _, err := range []error{err, b.CommitOne(s.Context())} {
 			if kind := interlock.Kind(err); err == nil || kind != interlock.Bug && kind != interlock.Definite {
 				s.Fatalf("a branch that has ended: %v (%v)", err, kind)
 			}
 		}
-		if err := b.Abandon(s.Context()); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, b.Abandon(s.Context()))
 	}
 	s.mustBeInDoubt(s.store, branchOf(0))
 	s.rollback(s.store, branchOf(0))
@@ -246,9 +243,7 @@ func testBranchContextAlreadyEnded(s *branchScene) {
 	}
 	left := s.work(s.store, branchOf(5), "d", 1)
 	for _, b := range []driver.Preparing{b, one, left} {
-		if err := b.Abandon(ended); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, b.Abandon(ended))
 	}
 	s.mustBeInDoubt(s.store, branchOf(1))
 	s.rollback(s.store, branchOf(1))

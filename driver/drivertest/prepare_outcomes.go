@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func testPreparedIsCommitted(s *branchScene) {
@@ -44,9 +45,7 @@ func testPreparedIsRolledBack(s *branchScene) {
 func testAbandonedIsGone(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 7)
 	for range 2 {
-		if err := b.Abandon(s.Context()); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, b.Abandon(s.Context()))
 	}
 	s.mustBeFree(s.store, "a")
 	s.mustRead(s.store, "a", 0)
@@ -57,24 +56,18 @@ func testAbandonedIsGone(s *branchScene) {
 func testNothingChanged(s *branchScene) {
 	for n := range 3 { // includes a session that has written before
 		_, b, err := s.store.Begin(s.Context(), branchOf(n))
-		if err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, err)
 		s.vote(b, driver.VoteReadOnly)
 		s.mustBeInDoubt(s.store)
 		one := s.work(s.store, branchOf(10+n), "a", n)
-		if err := one.CommitOne(s.Context()); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, one.CommitOne(s.Context()))
 	}
 	s.mustRead(s.store, "a", 2)
 }
 
 func testOnePhase(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 7)
-	if err := b.CommitOne(s.Context()); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, b.CommitOne(s.Context()))
 	s.mustRead(s.store, "a", 7)
 	s.mustBeInDoubt(s.store)
 	s.mustBeFree(s.store, "a")

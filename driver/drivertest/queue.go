@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // QueueHarness gives [RunQueue] access to queues.
@@ -87,9 +88,7 @@ func (s *queueScene) joinFor(owner string, lease time.Duration) QueueMember {
 
 func (s *queueScene) ok(err error) {
 	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 }
 
 // add adds messages with ids KEY/N. The key "-" means no key.

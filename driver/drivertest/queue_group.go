@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // QueueGroup is a queue of several partitions and its consumers. Its methods are tests; each
@@ -118,9 +119,7 @@ func (g QueueGroup) spawn(t *testing.T, guard string) *os.Process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env, cmd.Stderr = append(os.Environ(), g.Process(guard)...), os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -130,9 +129,7 @@ func (g QueueGroup) spawn(t *testing.T, guard string) *os.Process {
 
 func signal(t *testing.T, p *os.Process, s syscall.Signal) {
 	t.Helper()
-	if err := p.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, p.Signal(s))
 }
 
 // Survives kills a consumer's process in a handler, and then injects faults into the queue's servers,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // QueueMember is a consumer that a test calls directly. If a call fails, the test fails.
@@ -19,9 +20,7 @@ type QueueMember struct {
 func JoinQueue(t *testing.T, q driver.Queue, name string, o driver.QueueOptions) QueueMember {
 	t.Helper()
 	c, err := q.Join(t.Context(), name, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	m := QueueMember{t, c}
 	t.Cleanup(m.Leave)
 	return m

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // Seeded is a driver that opens with a driver.Seed.
@@ -34,9 +35,7 @@ func RunSeed(t *testing.T, h SeedHarness) {
 func (h SeedHarness) mustOpen(t *testing.T, seed driver.Seed) Seeded {
 	t.Helper()
 	d, err := h.Open(t, seed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return d
 }
 
@@ -49,9 +48,7 @@ func tokenOf(t *testing.T, d driver.Fenced, name string) interlock.Token {
 	if err == nil {
 		err = d.Release(ctx, name, t.Name())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return g.Token
 }
 
@@ -60,9 +57,7 @@ func tokenOf(t *testing.T, d driver.Fenced, name string) interlock.Token {
 func (h SeedHarness) testMove(t *testing.T) {
 	tokenOf(t, h.mustOpen(t, driver.Seed{}), "old")
 	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	d := h.mustOpen(t, driver.Seed{After: last})
 	for _, name := range []string{"old", "new"} {
 		before := last

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testTokensOverHandOvers has two processes compete continuously.
@@ -19,9 +20,7 @@ func testTokensOverHandOvers(s *scene) {
 		next := s.contender(a, lockName)
 		done := next.start(s.Context())
 		holder.release()
-		if err := s.wait(done, patience, "the next holder"); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, s.wait(done, patience, "the next holder"))
 		if holder = next; !holder.valid() {
 			s.Fatal("a grant that has ended already")
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/semaphore"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // The claims of these tests are those of a lock in memory. The tests cover the store
@@ -75,9 +76,7 @@ func testSemaphoreSize(s *valuesScene) {
 
 func (s *valuesScene) must(err error) {
 	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 }
 
 func (s *valuesScene) locks(space *memory.Space, v driver.Values) *lock.Fenced {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testMissingValue checks that a missing value is the zero Value.
@@ -51,9 +52,7 @@ func testValuesAreOrderedByToken(s *valuesScene) {
 func testValueHasSourceAndTime(s *valuesScene) {
 	const source = "worker \"7\"\n на mail \\ {}"
 	value := driver.Value{Data: []byte("x"), Token: s.token(1, 3), Source: source}
-	if err := s.values.Put(s.Context(), valueName, value); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.values.Put(s.Context(), valueName, value))
 	was := s.get(s.values, valueName)
 	if was.Source != source || !was.Written.IsZero() && time.Since(was.Written).Abs() > 5*time.Minute {
 		s.Fatalf("the value is %+v", was)
@@ -74,9 +73,7 @@ func testValueDataIsData(s *valuesScene) {
 		s.mustHave(s.values, valueName, s.token(int64(i), 0), data)
 	}
 	mine := []byte("mine")
-	if err := s.values.Put(s.Context(), valueName, driver.Value{Data: mine, Token: s.token(20, 0)}); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.values.Put(s.Context(), valueName, driver.Value{Data: mine, Token: s.token(20, 0)}))
 	copy(mine, "used")
 	value := s.get(s.values, valueName)
 	copy(value.Data, "read")

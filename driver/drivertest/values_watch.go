@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // valueWatch is one watch under test. Its reports must not go back: they are ordered by token, and
@@ -102,9 +103,7 @@ func testWatchValueKeepsToItsName(s *valuesScene) {
 	s.mustPut(s.token(1, 0), "first")
 	w.await(s.token(1, 0), "first")
 	for _, name := range []string{valueName + "x", valueName + "/", valueName[:len(valueName)-1], "Config/limits", "config"} {
-		if err := s.values.Put(s.Context(), name, driver.Value{Data: []byte("of " + name), Token: s.token(5, 0)}); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, s.values.Put(s.Context(), name, driver.Value{Data: []byte("of " + name), Token: s.token(5, 0)}))
 	}
 	s.mustBeStale(s.put(s.token(0, 0), "late"), s.token(1, 0), s.token(0, 0))
 	s.mustPut(s.token(2, 0), "second")
@@ -188,9 +187,7 @@ func testWatchValueOverACut(s *valuesScene) {
 	w := s.watchValueOver(s.faults.Cut, func() {
 		for i := range 3 {
 			value := driver.Value{Data: fmt.Appendf(nil, "meanwhile.%d", i), Token: s.token(0, 1)}
-			if err := beside.Put(s.Context(), valueName, value); err != nil {
-				s.Fatal(err)
-			}
+			testbed.OK(s, beside.Put(s.Context(), valueName, value))
 		}
 		s.faults.Heal()
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testReplaceComparesAndSets checks that a state is replaced only under its own stamp,
@@ -78,9 +79,7 @@ func testStateDataIsData(s *versionsScene) {
 	s.mustApply(mine, driver.VersionApplied, mine)
 	copy(mine.Data, "used")
 	read, err := s.store.Get(s.Context(), entity)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	copy(read.Data, "read")
 	s.mustHave(entity, state(20, ""))
 }

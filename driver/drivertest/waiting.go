@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testFIFO checks that waiters are granted in the order in which they queued.
@@ -72,9 +73,7 @@ func testCancelledWaiterLeavesNothing(s *scene) {
 	s.mustBeKind(err, interlock.Uncertain) // it has sent its request
 	waiter.release()
 	holder.release()
-	if err := s.wait(behindDone, patience, "the waiter behind a cancelled one"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(behindDone, patience, "the waiter behind a cancelled one"))
 	if left := s.backend.Residue(s.T, lockName); len(left) > alone {
 		s.Fatalf("a cancelled waiter left something: %q", left)
 	}
@@ -97,9 +96,7 @@ func testDeadWaiter(s *scene) {
 	s.backend.Crash(s.T, dying)
 	holder.release()
 	began := time.Now()
-	if err := s.wait(done, s.DeadWaiter+patience, "the waiter behind a dead one"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(done, s.DeadWaiter+patience, "the waiter behind a dead one"))
 	if took := time.Since(began); took > s.DeadWaiter {
 		s.Fatalf("a dead waiter cost %v, the bound is %v", took, s.DeadWaiter)
 	}
@@ -120,9 +117,7 @@ func testLostPush(s *scene) {
 	s.backend.(PushDropper).DropPushes(s.T, d)
 	holder.release()
 	began := time.Now()
-	if err := s.wait(done, patience, "a waiter that missed the push"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(done, patience, "a waiter that missed the push"))
 	if took, bound := time.Since(began), 2*s.Heartbeat+500*time.Millisecond; took > bound {
 		s.Fatalf("a lost push cost %v, a heartbeat is %v", took, s.Heartbeat)
 	}

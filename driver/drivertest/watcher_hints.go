@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testWatchBeginsWithAHint checks that every change after the first hint is reported.
@@ -62,9 +63,7 @@ func testWatchReportsWaiters(s *scene) {
 	w.awaitState(d, lockName, "one waits", waiting(1))
 	w.next()
 	holder.release()
-	if err := s.wait(done, patience, "the waiter"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.wait(done, patience, "the waiter"))
 	w.await("a hand-over", exactly(lockName))
 	w.awaitState(d, lockName, "the waiter holds", heldBy(staying))
 	staying.release()

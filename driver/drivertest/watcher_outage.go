@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testWatchOverACut checks that a deletion during the cut is seen after it.
@@ -71,9 +72,7 @@ func testWatchEndsWithClose(s *scene) {
 	w := s.watchNames(d, "")
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
-	if err := d.Close(ctx); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, d.Close(ctx))
 	select {
 	case <-w.done:
 	case <-time.After(patience):
@@ -91,9 +90,7 @@ func testWatchAfterClose(s *scene) {
 	if err := d.(driver.Watcher).Watch(ctx, "", func(string) {}); !errors.Is(err, cause) {
 		s.Fatalf("a watch under an ended context returned %v, want the cause", err)
 	}
-	if err := d.Close(s.Context()); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, d.Close(s.Context()))
 	done := make(chan error, 1)
 	go func() { done <- d.(driver.Watcher).Watch(s.Context(), "", func(string) {}) }()
 	if err := s.wait(done, patience, "a watch of a closed driver"); !errors.Is(err, interlock.ErrClosed) {

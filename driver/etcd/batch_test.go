@@ -37,9 +37,8 @@ func TestSeveralNamesCostOneRequest(t *testing.T) {
 	before := count.n.Load()
 	for i := range rounds {
 		all := askFor(fmt.Sprint(i), "a", "b", "c")
-		if _, err := d.AcquireAll(bounded(t), all); err != nil {
-			t.Fatal(err)
-		}
+		_, err := d.AcquireAll(bounded(t), all)
+		testbed.OK(t, err)
 		releaseAll(t, d, all)
 	}
 	if got := count.n.Load() - before; got != 4*rounds {
@@ -72,9 +71,8 @@ func TestNamesThatLieInsideEachOther(t *testing.T) {
 		t.Errorf("%d requests for what is refused here", got)
 	}
 	all := askFor("o", "a/b", "a/bc", "a/c")
-	if _, err := d.AcquireAll(bounded(t), all); err != nil {
-		t.Fatal(err)
-	}
+	_, err := d.AcquireAll(bounded(t), all)
+	testbed.OK(t, err)
 	releaseAll(t, d, all)
 }
 
@@ -92,9 +90,8 @@ func TestServerThatAllowsFewerOperations(t *testing.T) {
 		t.Errorf("%d contenders are remembered", n)
 	}
 	two := askFor("o", "a", "b")
-	if _, err := d.AcquireAll(bounded(t), two); err != nil {
-		t.Fatal(err)
-	}
+	_, err := d.AcquireAll(bounded(t), two)
+	testbed.OK(t, err)
 	releaseAll(t, d, two)
 	if left := keys(t, client, "locks/a"); len(left) != 0 {
 		t.Errorf("left %q", left)
@@ -110,9 +107,7 @@ func TestSeveralNamesStoreTheBaseOfTheirTime(t *testing.T) {
 		raised := mustBase(t, client, time.Duration(i)*time.Second)
 		all := askFor(fmt.Sprint(i), "a", "b")
 		grants, err := d.AcquireAll(bounded(t), all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		for _, g := range grants {
 			if g.Token.Counter() <= raised {
 				t.Fatalf("counter %d under a base of %d", g.Token.Counter(), raised)
@@ -138,16 +133,12 @@ func TestSeveralNamesAfterTheSessionEnded(t *testing.T) {
 	d := open(t, client, nil)
 	all := askFor("o", "a", "b")
 	first, err := d.AcquireAll(bounded(t), all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	d.mu.Lock()
 	d.session.endLocked(errTimeRanOut) // etcd still keeps the lease and its keys
 	d.mu.Unlock()
 	again, err := d.AcquireAll(bounded(t), all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for i, g := range again {
 		if g.Token <= first[i].Token || first[i].Lease.Remaining() > 0 || g.Lease.Remaining() <= 0 {
 			t.Errorf("%q: token %d after %d", all[i].Name, g.Token, first[i].Token)

@@ -38,15 +38,11 @@ func TestBreakOfAForeignHolder(t *testing.T) {
 	var foreign [2]*concurrency.Mutex
 	for i := range foreign {
 		session, err := concurrency.NewSession(client, concurrency.WithTTL(60))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer session.Close()
 		foreign[i] = concurrency.NewMutex(session, "locks/a%2Fb")
 	}
-	if err := foreign[0].Lock(bounded(t)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, foreign[0].Lock(bounded(t)))
 	second := make(chan error, 1)
 	go func() { second <- foreign[1].Lock(bounded(t)) }()
 	testbed.Eventually(t, "the other waits", patience, func() bool {
@@ -65,9 +61,7 @@ func TestBreakOfAForeignHolder(t *testing.T) {
 	if record.Token != 0 {
 		t.Fatalf("a foreign holder had the token %d", record.Token)
 	}
-	if err := testbed.Receive(t, second, "the next foreign one"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, testbed.Receive(t, second, "the next foreign one"))
 	if _, ok, err := d.Break(bounded(t), order("a/b", state.Holder.Owner)); ok || err != nil {
 		t.Fatalf("a second break of the same: %v, %v", ok, err)
 	}
@@ -75,9 +69,7 @@ func TestBreakOfAForeignHolder(t *testing.T) {
 	if o := testbed.Receive(t, done, "ours"); o.Err != nil {
 		t.Fatal(o.Err)
 	}
-	if err := foreign[0].Unlock(bounded(t)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, foreign[0].Unlock(bounded(t)))
 	if all, err := d.Breaks(bounded(t), "a/b", 10); err != nil || len(all) != 2 || all[1] != record {
 		t.Fatalf("%+v, %v", all, err)
 	}
@@ -191,7 +183,6 @@ func TestBreakOfAnUnreadableRecord(t *testing.T) {
 	if _, err := d.Breaks(bounded(t), "n", 1); !errors.Is(err, errNoRecord) || interlock.Kind(err) != interlock.Definite {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := d.client.Delete(bounded(t), "interlock.break:", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := d.client.Delete(bounded(t), "interlock.break:", clientv3.WithPrefix())
+	testbed.OK(t, err)
 }

@@ -61,9 +61,7 @@ func dial(t testing.TB, addr string, options ...func(*clientv3.Config)) *clientv
 		o(&config)
 	}
 	client, err := clientv3.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		if err := client.Close(); err != nil {
 			t.Errorf("close client: %v", err)
@@ -75,9 +73,7 @@ func dial(t testing.TB, addr string, options ...func(*clientv3.Config)) *clientv
 func open(t testing.TB, client *clientv3.Client, o *Options) *Driver {
 	t.Helper()
 	d, err := Open(context.Background(), client, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -109,9 +105,7 @@ func (b *system) Residue(t *testing.T, name string) []string {
 	t.Helper()
 	line := layout{prefix: "suite/"}.line(name)
 	reply, err := b.operator.Get(context.Background(), line, clientv3.WithPrefix())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var left []string
 	for _, kv := range reply.Kvs {
 		left = append(left, fmt.Sprintf("%s = %s", kv.Key, kv.Value))
@@ -122,9 +116,8 @@ func (b *system) Residue(t *testing.T, name string) []string {
 func (b *system) Delete(t *testing.T, name string) {
 	t.Helper()
 	line := layout{prefix: "suite/"}.line(name)
-	if _, err := b.operator.Delete(t.Context(), line, clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.operator.Delete(t.Context(), line, clientv3.WithPrefix())
+	testbed.OK(t, err)
 }
 
 // deafWatcher drops all messages of watches while it is deaf; requests are

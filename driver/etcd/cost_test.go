@@ -43,21 +43,16 @@ func TestUncontendedAllocations(t *testing.T) {
 	d := open(t, client, &Options{Prefix: "locks/"})
 	ctx := bounded(t)
 	pair := testing.AllocsPerRun(200, func() {
-		if _, err := d.Acquire(ctx, driver.Request{Name: "n", Owner: "me"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Release(ctx, "n", "me"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := d.Acquire(ctx, driver.Request{Name: "n", Owner: "me"})
+		testbed.OK(t, err)
+		testbed.OK(t, d.Release(ctx, "n", "me"))
 	})
 	absent, read := clientv3.Compare(clientv3.CreateRevision("bare"), "=", 0), clientv3.OpGet("bare")
 	bare := testing.AllocsPerRun(200, func() {
-		if _, err := client.Txn(ctx).If(absent).Then(clientv3.OpPut("bare", ""), read).Else(read).Commit(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := client.Delete(ctx, "bare"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Txn(ctx).If(absent).Then(clientv3.OpPut("bare", ""), read).Else(read).Commit()
+		testbed.OK(t, err)
+		_, err = client.Delete(ctx, "bare")
+		testbed.OK(t, err)
 	})
 	t.Logf("%v allocations a pair, %v of the bare client", pair, bare)
 	if pair-bare > most {

@@ -138,9 +138,8 @@ func TestTokensAndRevisionsAreConverted(t *testing.T) {
 		t.Fatalf("a token that was never issued: %v", err)
 	}
 	now := mustPut(t, client, "x", "y")
-	if _, err := client.Compact(t.Context(), now); err != nil {
-		t.Fatal(err)
-	}
+	_, err = client.Compact(t.Context(), now)
+	testbed.OK(t, err)
 	if _, err := d.Token(t.Context(), at.CreateRevision); interlock.Kind(err) != interlock.Definite {
 		t.Fatalf("a compacted revision: %v", err)
 	}
@@ -250,17 +249,13 @@ func TestTokensAfterAMove(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	d := open(t, dial(t, server.Addr()), &Options{Seed: driver.Seed{After: last}})
 	if got := token(t, d, "n", "a"); got <= last {
 		t.Errorf("token %d after %d", got, last)
 	}
 	beyond, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(100*time.Hour)), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var implausible *driver.ImplausibleError
 	if _, err := Open(t.Context(), dial(t, server.Addr()), &Options{Seed: driver.Seed{After: beyond}}); !errors.As(err, &implausible) {
 		t.Errorf("after a token that no guard accepts: %v", err)

@@ -45,9 +45,8 @@ func TestFailedReleaseIsForgotten(t *testing.T) {
 			deletes.left.Store(0)
 		},
 		"its lease is revoked": func(t *testing.T, d *Driver, _ *failingDeletes, operator *clientv3.Client) {
-			if _, err := operator.Revoke(bounded(t), d.session.id); err != nil {
-				t.Fatal(err)
-			}
+			_, err := operator.Revoke(bounded(t), d.session.id)
+			testbed.OK(t, err)
 		},
 		"the next session deletes its key": func(t *testing.T, d *Driver, deletes *failingDeletes, _ *clientv3.Client) {
 			d.session.end(errTimeRanOut)

@@ -63,9 +63,7 @@ func (s *store) Faults() drivertest.Faults { return s }
 func (s *store) Get(t *testing.T, key string) ([]byte, bool) {
 	t.Helper()
 	reply, err := s.operator.Get(bounded(t), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if len(reply.Kvs) == 0 {
 		return nil, false
 	}
@@ -78,9 +76,7 @@ func (s *store) Rebases(t *testing.T, resource string) (all []drivertest.Rebased
 	t.Helper()
 	prefix := fencePrefix + "interlock.rebase:" + escaper.Replace(resource) + ":"
 	reply, err := s.operator.Get(bounded(t), prefix, clientv3.WithPrefix())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, kv := range reply.Kvs {
 		if len(kv.Key) != len(prefix)+driver.PaddedLength {
 			continue
@@ -104,9 +100,7 @@ func (s *store) Heal() {
 func tok(t *testing.T, counter int64, sub int) interlock.Token {
 	t.Helper()
 	token, err := interlock.NewToken(counter, sub)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return token
 }
 
@@ -128,9 +122,7 @@ func TestFenceLimits(t *testing.T) {
 		many = append(many, write(fmt.Sprint("many/", i), "x"))
 	}
 	for range 2 { // the first mark was raised by another branch
-		if err := f.Enter(t.Context(), raise, many...); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, f.Enter(t.Context(), raise, many...))
 	}
 	raise.Token = tok(t, 11, 0)
 	if err := f.Enter(t.Context(), raise, append(many, write("more", "x"))...); err == nil || interlock.Kind(err) != interlock.Definite {
@@ -155,9 +147,7 @@ func TestFenceGoesByItsClock(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	f.now = func() time.Time { return now }
 	limit := interlock.CounterAt(now.Add(interlock.MaxAhead))
-	if err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: tok(t, limit, 7)}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, f.Enter(t.Context(), driver.Raise{Resource: "r", Token: tok(t, limit, 7)}))
 	if m, err := f.Mark(t.Context(), "r"); err != nil || !m.Raised.Equal(now) {
 		t.Fatalf("%+v, %v", m, err)
 	}
@@ -202,12 +192,9 @@ func TestFenceKeepsOutOfLocks(t *testing.T) {
 	f := NewFence(client, "")
 	d := open(t, client, &Options{RawNames: true})
 	for _, resource := range []string{"a", "a/b", "interlock.base", ":"} {
-		if err := f.Enter(t.Context(), driver.Raise{Resource: resource, Token: tok(t, 5, 0)}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.Rebase(t.Context(), resource, 0, "why", "me"); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, f.Enter(t.Context(), driver.Raise{Resource: resource, Token: tok(t, 5, 0)}))
+		_, err := f.Rebase(t.Context(), resource, 0, "why", "me")
+		testbed.OK(t, err)
 	}
 	for _, lock := range []string{"interlock.fence:a", "interlock.fence:", "interlock.rebase:a", "a", "interlock.base", "interlock.fence"} {
 		r := ask(lock, "me")
@@ -242,17 +229,14 @@ func TestBypassingWritesAreReported(t *testing.T) {
 		t.Helper()
 		token += 1 << 20
 		err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: token, Bypassed: func(key string) { bypassed = append(bypassed, key) }}, writes...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return bypassed
 	}
 	past := func(keys ...string) {
 		t.Helper()
 		for _, key := range keys {
-			if _, err := client.Put(t.Context(), key, "past the guard"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := client.Put(t.Context(), key, "past the guard")
+			testbed.OK(t, err)
 		}
 	}
 	a, b, gone := driver.Write{Key: "a", Value: []byte("1")}, driver.Write{Key: "b", Value: []byte("1")}, driver.Write{Key: "a", Delete: true}

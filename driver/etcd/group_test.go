@@ -39,9 +39,7 @@ func together(t *testing.T, d *Driver, n int, do func(i int) error) {
 	testbed.Eventually(t, "the calls wait", patience, func() bool { return d.requests.Waiting() == n })
 	close(free)
 	for range n + 1 {
-		if err := testbed.Receive(t, errs, "an answer"); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, testbed.Receive(t, errs, "an answer"))
 	}
 }
 

@@ -127,9 +127,8 @@ func TestHintsOverALostSession(t *testing.T) {
 	d.mu.Lock()
 	lease := d.session.id
 	d.mu.Unlock()
-	if _, err := operator.Revoke(bounded(t), lease); err != nil {
-		t.Fatal(err)
-	}
+	_, err := operator.Revoke(bounded(t), lease)
+	testbed.OK(t, err)
 	testbed.Eventually(t, "listeners read again", patience, func() bool { return h.count("") > 1 })
 	mustPut(t, operator, "n/foreign", "")
 	testbed.Eventually(t, "changes are reported again", patience, func() bool { return h.count("n") > 0 })

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestLocksPages: more keys than one request reads, in the byte order of names
@@ -16,17 +18,14 @@ func TestLocksPages(t *testing.T) {
 	client := dial(t, server.Addr())
 	d := open(t, dial(t, server.Addr()), nil)
 	lease, err := client.Grant(t.Context(), 60)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for i := range 12 {
 		var ops []clientv3.Op
 		for j := range 100 {
 			ops = append(ops, clientv3.OpPut(fmt.Sprintf("many%04d/%x", i*100+j, lease.ID), "", clientv3.WithLease(lease.ID)))
 		}
-		if _, err := client.Txn(t.Context()).Then(ops...).Commit(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Txn(t.Context()).Then(ops...).Commit()
+		testbed.OK(t, err)
 	}
 	mustPut(t, client, "data/without-a-lease", "x")
 	mustPut(t, client, "nested/too/1f", "", clientv3.WithLease(lease.ID)) // not a name that we could write

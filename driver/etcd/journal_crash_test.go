@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -83,9 +84,7 @@ func TestJournalCrashes(t *testing.T) {
 		return crash.Scene{Args: []string{addr, prefix}, Want: func(tb testing.TB) {
 			tb.Helper()
 			j, err := journal.New(NewJournal(client, prefix), nil)
-			if err != nil {
-				tb.Fatal(err)
-			}
+			testbed.OK(tb, err)
 			defer j.Close()
 			log, entries, err := j.Open(tb.Context(), "t")
 			var kinds []string

@@ -47,22 +47,16 @@ func TestCoordinatorStartsOnWhatIsLeft(t *testing.T) {
 		epoch++
 		var count counter
 		j, err := journal.New(NewJournal(dial(t, server.Addr(), count.on), "s/"), &journal.Options{Shards: shards})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer j.Close()
 		c, err := coordinator.New(j, &coordinator.Options{
 			Poll: poll, Retention: coordinator.Retention{Every: 1000 * time.Hour},
 			Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { t.Errorf("failed: %+v", e) }},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		d := saga.Define("short", saga.Step("step", func(context.Context, string) (string, error) { return "", nil }).Uncompensable())
 		e, err := saga.New(c, nil, d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		served := make(chan error, 1)
 		claim := lasting{token: tok(t, interlock.CounterAt(time.Now())+epoch, 0), ctx: ctx}
@@ -73,9 +67,7 @@ func TestCoordinatorStartsOnWhatIsLeft(t *testing.T) {
 		client := dial(t, server.Addr())
 		testbed.Eventually(t, "no due time is left", time.Minute, func() bool {
 			n, err := client.Get(bounded(t), "s/interlock.journal:due/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			return poll >= seldom || n.Count == 0
 		})
 		stop()
@@ -103,9 +95,7 @@ func TestCoordinatorStartsOnWhatIsLeft(t *testing.T) {
 				group = append(group, a)
 			}
 			for _, err := range j.Append(bounded(t), group) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 			}
 		}
 	}
@@ -121,9 +111,8 @@ func TestCoordinatorStartsOnWhatIsLeft(t *testing.T) {
 			h := driver.Head{Transaction: fmt.Sprint("gone", i), Shard: i % shards, Due: time.Now().Add(-time.Duration(i) * time.Second).Truncate(time.Millisecond)}
 			ops = append(ops, clientv3.OpPut(j.dueKey(h), ""))
 		}
-		if _, err := client.Txn(bounded(t)).Then(ops...).Commit(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Txn(bounded(t)).Then(ops...).Commit()
+		testbed.OK(t, err)
 	}
 	if n := start(seldom); n > alone+5*left/duePage+most/10 {
 		t.Errorf("%d requests on %d left due times, %d without", n, left, alone)

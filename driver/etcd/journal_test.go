@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestJournal(t *testing.T) {
@@ -33,9 +34,7 @@ func TestAppendCostsOneRequest(t *testing.T) {
 			group = append(group, driver.Append{Transaction: fmt.Sprint("t", i), After: 2 * after, Records: []driver.Record{{Kind: "x"}, {Kind: "y"}}, Due: due})
 		}
 		before := count.n.Load()
-		if err := errors.Join(j.Append(bounded(t), group)...); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, errors.Join(j.Append(bounded(t), group)...))
 		if got := count.n.Load() - before; got != 1 {
 			t.Fatalf("%d requests for %d appends", got, len(group))
 		}
@@ -68,23 +67,17 @@ func TestEntriesThatWereLeft(t *testing.T) {
 	client := dial(t, serverFor(t).Addr())
 	j := NewJournal(client, "p/")
 	now := time.Now().Truncate(time.Second)
-	if err := j.Enter(bounded(t), 0, tok(t, 5, 0)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, j.Enter(bounded(t), 0, tok(t, 5, 0)))
 	var after int64
 	add := func(due time.Time) {
 		t.Helper()
-		if err := j.Append(bounded(t), []driver.Append{{Transaction: "t", After: after, Records: []driver.Record{{Kind: "x"}}, Due: due}})[0]; err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, j.Append(bounded(t), []driver.Append{{Transaction: "t", After: after, Records: []driver.Record{{Kind: "x"}}, Due: due}})[0])
 		after++
 	}
 	entries := func() int64 {
 		t.Helper()
 		reply, err := client.Get(bounded(t), "p/interlock.journal:due/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return reply.Count
 	}
 	for i := range 3 * duePage {
@@ -112,9 +105,7 @@ func TestLeftEntriesCostAPageEach(t *testing.T) {
 	server := serverFor(t)
 	var count counter
 	j := NewJournal(dial(t, server.Addr(), count.on), "left/")
-	if err := j.Enter(bounded(t), 0, tok(t, 5, 0)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, j.Enter(bounded(t), 0, tok(t, 5, 0)))
 	now := time.Now().Truncate(time.Second)
 	const many = 1000
 	client := dial(t, server.Addr())
@@ -124,9 +115,8 @@ func TestLeftEntriesCostAPageEach(t *testing.T) {
 			h := driver.Head{Transaction: fmt.Sprint("gone", i), Due: now.Add(-time.Duration(i) * time.Second)}
 			ops = append(ops, clientv3.OpPut(j.dueKey(h), ""))
 		}
-		if _, err := client.Txn(bounded(t)).Then(ops...).Commit(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Txn(bounded(t)).Then(ops...).Commit()
+		testbed.OK(t, err)
 	}
 	costs := func(what string, most int64, do func() ([]driver.Head, error)) {
 		t.Helper()
@@ -165,17 +155,13 @@ func TestForgetLeavesNothing(t *testing.T) {
 				}
 				group = append(group, a)
 			}
-			if err := errors.Join(j.Append(bounded(t), group)...); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, errors.Join(j.Append(bounded(t), group)...))
 		}
 	}
 	keys := func(prefix string) int64 {
 		t.Helper()
 		reply, err := client.Get(bounded(t), "p/interlock.journal:"+prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return reply.Count
 	}
 	if n := keys("due/"); n != 0 {
@@ -186,9 +172,8 @@ func TestForgetLeavesNothing(t *testing.T) {
 		h := driver.Head{Transaction: fmt.Sprint("gone", n), Shard: n % 3, Due: now.Add(time.Duration(n) * time.Hour)}
 		left = append(left, clientv3.OpPut(j.dueKey(h), ""))
 	}
-	if _, err := client.Txn(bounded(t)).Then(left...).Commit(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := client.Txn(bounded(t)).Then(left...).Commit()
+	testbed.OK(t, err)
 	before := count.n.Load()
 	if n, err := j.Forget(bounded(t), now.Add(-time.Hour), 10); n != 0 || err != nil {
 		t.Fatalf("%d forgotten, %v", n, err)
@@ -197,9 +182,8 @@ func TestForgetLeavesNothing(t *testing.T) {
 		t.Errorf("%d requests to forget nothing", got)
 	}
 	for range 4 {
-		if _, err := j.Forget(bounded(t), now.Add(time.Hour), all); err != nil {
-			t.Fatal(err)
-		}
+		_, err := j.Forget(bounded(t), now.Add(time.Hour), all)
+		testbed.OK(t, err)
 	}
 	if n := keys(""); n != 0 {
 		t.Errorf("%d keys are left", n)
@@ -215,27 +199,21 @@ func TestForgetLooksAtAPageOfPayloads(t *testing.T) {
 	var count counter
 	j := NewJournal(dial(t, server.Addr(), count.on), "payloads/")
 	due := time.Now().Truncate(time.Second)
-	if err := j.Append(bounded(t), []driver.Append{{Transaction: "t", Records: []driver.Record{{Kind: "x"}}, Due: due}})[0]; err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, j.Append(bounded(t), []driver.Append{{Transaction: "t", Records: []driver.Record{{Kind: "x"}}, Due: due}})[0])
 	for i := 0; i <= payloadPages*payloadPage; {
 		var ops []clientv3.Op
 		for range 100 {
 			ops = append(ops, clientv3.OpPut(j.payloadKey("t", fmt.Append(nil, i)), "1\npayload"))
 			i++
 		}
-		if _, err := client.Txn(bounded(t)).Then(ops...).Commit(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Txn(bounded(t)).Then(ops...).Commit()
+		testbed.OK(t, err)
 	}
-	if err := j.PutPayload(bounded(t), "z", []byte("sum"), []byte("payload")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, j.PutPayload(bounded(t), "z", []byte("sum"), []byte("payload")))
 	for _, kept := range []bool{true, false} {
 		before := count.n.Load()
-		if _, err := j.Forget(bounded(t), time.Now().Add(time.Hour), 10); err != nil {
-			t.Fatal(err)
-		}
+		_, err := j.Forget(bounded(t), time.Now().Add(time.Hour), 10)
+		testbed.OK(t, err)
 		if n := count.n.Load() - before; n > 2*payloadPages+10 {
 			t.Errorf("%d requests", n)
 		}

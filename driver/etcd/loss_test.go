@@ -84,9 +84,8 @@ func TestCompactionDuringAnOutage(t *testing.T) {
 	mustDelete(t, operator, "held/", clientv3.WithPrefix())
 	mustDelete(t, operator, "awaited/foreign")
 	rev := mustPut(t, operator, "x", "y")
-	if _, err := operator.Compact(bounded(t), rev); err != nil {
-		t.Fatal(err)
-	}
+	_, err := operator.Compact(bounded(t), rev)
+	testbed.OK(t, err)
 	proxy.Heal()
 	if cause := testbed.Receive(t, held.Lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
 		t.Fatalf("cause %v", cause)
@@ -108,9 +107,8 @@ func TestRevokedLeaseEndsTheSession(t *testing.T) {
 	mustPut(t, operator, "awaited/foreign", "")
 	done := queue(t, d, awaited)
 	lease := d.session.id
-	if _, err := operator.Revoke(bounded(t), lease); err != nil {
-		t.Fatal(err)
-	}
+	_, err := operator.Revoke(bounded(t), lease)
+	testbed.OK(t, err)
 	if cause := testbed.Receive(t, held.Lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) && !errors.Is(cause, interlock.ErrSessionEnded) {
 		t.Fatalf("cause %v", cause)
 	}
@@ -265,9 +263,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	operator := dial(t, server.Addr())
 	idle := open(t, dial(t, server.Addr()), nil)
 	id := idle.session.id
-	if err := idle.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, idle.Close(t.Context()))
 	if reply, err := operator.TimeToLive(t.Context(), id); err != nil || reply.TTL > 0 {
 		t.Fatalf("the lease lives: %v, %v", reply, err)
 	}
@@ -275,9 +271,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	mustAcquire(t, busy, ask("held", "me"))
 	mustPut(t, operator, "awaited/foreign", "")
 	done := queue(t, busy, ask("awaited", "me"))
-	if err := busy.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, busy.Close(t.Context()))
 	if o := testbed.Receive(t, done, "the waiter"); !errors.Is(o.Err, interlock.ErrClosed) {
 		t.Fatal(o.Err)
 	}

@@ -24,9 +24,7 @@ func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
 				client = dial(t, path.Addr())
 				return Open(t.Context(), client, &Options{TTL: suiteTTL})
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			return d, NewValues(client, "values/")
 		},
 		Faults: map[string]func(){

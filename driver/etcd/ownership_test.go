@@ -29,9 +29,7 @@ func TestOwnership(t *testing.T) {
 					client = dial(t, path.Addr())
 					return Open(t.Context(), client, &Options{TTL: suiteTTL})
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				return d, NewValues(client, "values/")
 			},
 			Crash: p.Crash,
@@ -55,9 +53,7 @@ func TestMoveTimes(t *testing.T) {
 			partitiontest.MoveTimes(t, func(t *testing.T) (driver.Fenced, driver.Values, func()) {
 				client := dial(t, server.Addr())
 				d, err := Open(t.Context(), client, &Options{TTL: suiteTTL})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				return d, NewValues(client, "values/"), func() {}
 			}, partitions, rounds)
 		})

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // reasons returns the reasons of r's rebases, from the records of the fence in
@@ -19,14 +20,10 @@ import (
 func reasons(t *testing.T, client *clientv3.Client, prefix string) (all []string) {
 	t.Helper()
 	reply, err := client.Get(bounded(t), prefix+"interlock.rebase:r:", clientv3.WithPrefix())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, kv := range reply.Kvs {
 		var r rebasing
-		if err := json.Unmarshal(kv.Value, &r); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, json.Unmarshal(kv.Value, &r))
 		all = append(all, r.Reason)
 	}
 	return all
@@ -42,9 +39,8 @@ func TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords(t *testing.T) {
 	for i := range 3 {
 		mustDelete(t, client, f.key("r"))
 		want = append(want, fmt.Sprint("reason ", i))
-		if _, err := f.Rebase(t.Context(), "r", tok(t, 10, 0), want[i], "me"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := f.Rebase(t.Context(), "r", tok(t, 10, 0), want[i], "me")
+		testbed.OK(t, err)
 	}
 	if got := reasons(t, client, "p/"); !slices.Equal(got, want) {
 		t.Fatalf("recorded are %q, want %q", got, want)
@@ -77,9 +73,8 @@ func TestRebasesThatSawTheSameStoreKeepBothRecords(t *testing.T) {
 		}
 		mustDelete(t, operator, fast.key("r"))
 	})), "p/")
-	if _, err := slow.Rebase(t.Context(), "r", tok(t, 11, 0), "slow", "me"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := slow.Rebase(t.Context(), "r", tok(t, 11, 0), "slow", "me")
+	testbed.OK(t, err)
 	if got, want := reasons(t, operator, "p/"), []string{"fast", "slow"}; !slices.Equal(got, want) {
 		t.Fatalf("recorded are %q, want %q", got, want)
 	}

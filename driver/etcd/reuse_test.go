@@ -8,6 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // machine returns a driver with a session, and without a server.
@@ -34,9 +35,7 @@ func TestAnswerAfterALaterDeletion(t *testing.T) {
 	holder := &mvccpb.KeyValue{Key: []byte("n/holder"), CreateRevision: 5}
 	s.queues.list("n/", 5, s.queues.placesOf([]*mvccpb.KeyValue{holder}))
 	c, err := d.register(s, driver.Request{Name: "n", Owner: "me"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	me := &mvccpb.KeyValue{Key: []byte(c.key), Value: record{Owner: "me", Base: 1}.encode(), CreateRevision: 10}
 	s.queues.perform(s.queues.lines["n/"].apply(del("n/holder", 11)))
 	if d.answered(c, entered(10, holder, me), 1, false, false) {
@@ -87,14 +86,10 @@ func TestKeyOfAPendingRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, s := machine(t)
 			c, err := d.register(s, driver.Request{Name: "n", Owner: "me"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			test.do(t, d, c)
 			next, err := d.register(s, driver.Request{Name: "n", Owner: "other"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			if reused := next.key == c.key; reused != test.reused {
 				t.Errorf("used again: %v", reused)
 			}

@@ -62,9 +62,7 @@ func passed(t testing.TB, d *Driver, operator *clientv3.Client) {
 	t.Helper()
 	mustPut(t, operator, d.options.Prefix+"elsewhere", "")
 	reply, err := operator.Delete(bounded(t), d.options.Prefix+"elsewhere")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	testbed.Eventually(t, "the watch reports it", patience, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -134,9 +132,7 @@ func serverOr(t testing.TB, exclusive bool) *testbed.Server {
 func keys(t testing.TB, client *clientv3.Client, prefix string) []string {
 	t.Helper()
 	reply, err := client.Get(bounded(t), prefix, clientv3.WithPrefix())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var all []string
 	for _, kv := range reply.Kvs {
 		all = append(all, string(kv.Key))
@@ -147,15 +143,12 @@ func keys(t testing.TB, client *clientv3.Client, prefix string) []string {
 func mustPut(t testing.TB, client *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
 	t.Helper()
 	reply, err := client.Put(bounded(t), key, value, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return reply.Header.Revision
 }
 
 func mustDelete(t testing.TB, client *clientv3.Client, key string, opts ...clientv3.OpOption) {
 	t.Helper()
-	if _, err := client.Delete(bounded(t), key, opts...); err != nil {
-		t.Fatal(err)
-	}
+	_, err := client.Delete(bounded(t), key, opts...)
+	testbed.OK(t, err)
 }

@@ -19,9 +19,7 @@ func TestShapes(t *testing.T) {
 		d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
 			return Open(t.Context(), dial(t, path.Addr()), &Options{TTL: suiteTTL, Prefix: "shapes/"})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return d
 	}})
 }

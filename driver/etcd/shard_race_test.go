@@ -150,9 +150,7 @@ func TestShardRace(t *testing.T) {
 	workers.Wait()
 	close(done)
 	watchers.Wait()
-	if err := b.recover(bounded(t)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, b.recover(bounded(t)))
 	end := readBooks(t, client, "bank/")
 	if err := end.sound(money); err != nil || len(end.doubts) > 0 {
 		t.Fatal(err, end.doubts)
@@ -243,9 +241,7 @@ func TestShardLostReplies(t *testing.T) {
 	// Commit reads before it writes, so a lost answer leaves it unchanged or committed.
 	commit := func(ctx context.Context) error { return s.Commit(ctx, xid("on", "shard")) }
 	lose(commit)
-	if err := repeat(commit); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, repeat(commit))
 	mustEnd(t, beside.Commit, "on")
 	wantBalance(t, beside, "x", 1, 0, 0)
 
@@ -254,9 +250,7 @@ func TestShardLostReplies(t *testing.T) {
 	reached("back")
 	rollback := func(ctx context.Context) error { return s.Rollback(ctx, xid("back", "shard")) }
 	lose(rollback)
-	if err := repeat(rollback); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, repeat(rollback))
 	wantBalance(t, beside, "x", 1, 0, 0)
 
 	p = begun(t, s, "one", add(t, 1, "x"))

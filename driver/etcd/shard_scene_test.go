@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func xid(transaction, branch string) driver.XID {
@@ -23,9 +24,7 @@ func xid(transaction, branch string) driver.XID {
 func begun(t testing.TB, s *Shard, transaction string, do func(b *ShardBranch)) driver.Preparing {
 	t.Helper()
 	b, p, err := s.Begin(bounded(t), xid(transaction, "shard"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	do(b)
 	return p
 }
@@ -35,9 +34,7 @@ func add(t testing.TB, amount int64, accounts ...string) func(*ShardBranch) {
 	return func(b *ShardBranch) {
 		t.Helper()
 		for _, account := range accounts {
-			if err := b.Add(bounded(t), account, amount); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, b.Add(bounded(t), account, amount))
 		}
 	}
 }
@@ -47,18 +44,15 @@ func look(t testing.TB, accounts ...string) func(*ShardBranch) {
 	return func(b *ShardBranch) {
 		t.Helper()
 		for _, account := range accounts {
-			if _, err := b.Balance(bounded(t), account); err != nil {
-				t.Fatal(err)
-			}
+			_, err := b.Balance(bounded(t), account)
+			testbed.OK(t, err)
 		}
 	}
 }
 
 func mustDo(t testing.TB, s *Shard, transaction string, do func(*ShardBranch)) {
 	t.Helper()
-	if err := begun(t, s, transaction, do).CommitOne(bounded(t)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, begun(t, s, transaction, do).CommitOne(bounded(t)))
 }
 
 func mustPrepare(t testing.TB, p driver.Preparing) {
@@ -85,9 +79,7 @@ func mustRefuse(t testing.TB, p driver.Preparing) error {
 
 func mustEnd(t testing.TB, end func(context.Context, driver.XID) error, transaction string) {
 	t.Helper()
-	if err := end(bounded(t), xid(transaction, "shard")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, end(bounded(t), xid(transaction, "shard")))
 }
 
 func wantBalance(t testing.TB, s *Shard, account string, posted, held, pending int64) {
@@ -111,9 +103,7 @@ type books struct {
 func readBooks(t testing.TB, client *clientv3.Client, prefix string) books {
 	t.Helper()
 	b, err := openBooks(bounded(t), client, prefix)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return b
 }
 

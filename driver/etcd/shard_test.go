@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestShardReservesAndPosts: before its commit only the reservations of a branch
@@ -28,9 +29,7 @@ func TestShardReservesAndPosts(t *testing.T) {
 			add(t, -50, "alice")(b)
 			add(t, 30, "bob")(b)
 			add(t, 20, "bob")(b)
-			if err := b.Put(bounded(t), "note", []byte(transaction)); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, b.Put(bounded(t), "note", []byte(transaction)))
 			if n, err := b.Balance(bounded(t), "bob"); n != 150 || err != nil {
 				t.Fatalf("the branch sees %d, %v", n, err)
 			}
@@ -69,9 +68,7 @@ func TestShardReservesAndPosts(t *testing.T) {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	mustDo(t, s, "gone", func(b *ShardBranch) {
-		if err := errors.Join(b.Delete(bounded(t), "note"), b.Delete(bounded(t), "never"), b.Put(bounded(t), "empty", nil)); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, errors.Join(b.Delete(bounded(t), "note"), b.Delete(bounded(t), "never"), b.Put(bounded(t), "empty", nil)))
 	})
 	note, err := s.Value(bounded(t), "note")
 	empty, err2 := s.Value(bounded(t), "empty")
@@ -287,9 +284,7 @@ func TestShardLimits(t *testing.T) {
 			s := NewShard(client, name+"/")
 			p := begun(t, s, "t", func(b *ShardBranch) {
 				for i := range c.most {
-					if err := c.do(b, i); err != nil {
-						t.Fatal(err)
-					}
+					testbed.OK(t, c.do(b, i))
 				}
 				if err := c.do(b, c.most); interlock.Kind(err) != interlock.Bug {
 					t.Fatalf("one more: %v", err)
@@ -418,9 +413,7 @@ func TestShardCosts(t *testing.T) {
 		{"abandon", 0, func() error { return begun(t, s, "a", func(*ShardBranch) {}).Abandon(bounded(t)) }},
 	} {
 		before := count.n.Load()
-		if err := c.do(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, c.do())
 		if got := count.n.Load() - before; got != c.cost {
 			t.Errorf("%s: %d requests, want %d", c.what, got, c.cost)
 		}
@@ -436,9 +429,8 @@ func TestShardCompaction(t *testing.T) {
 	mustDo(t, s, "seed", add(t, 10, "x", "y"))
 	p := begun(t, s, "t", func(b *ShardBranch) {
 		look(t, "x")(b)
-		if _, err := client.Compact(bounded(t), mustPut(t, client, "other", "")); err != nil {
-			t.Fatal(err)
-		}
+		_, err := client.Compact(bounded(t), mustPut(t, client, "other", ""))
+		testbed.OK(t, err)
 		if _, err := b.Balance(bounded(t), "y"); interlock.Kind(err) != interlock.Retryable {
 			t.Fatal(err)
 		}
@@ -455,14 +447,10 @@ func TestShardBadInput(t *testing.T) {
 	ended, stop := context.WithCancel(t.Context())
 	stop()
 	b, p, err := s.Begin(bounded(t), xid("t", "shard"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	long := strings.Repeat("x", driver.MaxName+1)
 	gone, gp, _ := s.Begin(bounded(t), xid("gone", "shard"))
-	if err := errors.Join(gone.Add(bounded(t), "x", 1), gp.Abandon(ended), gp.Abandon(ended)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, errors.Join(gone.Add(bounded(t), "x", 1), gp.Abandon(ended), gp.Abandon(ended)))
 	for key, value := range map[string]string{"posted/balance/odd": "ten", "posted/balance/low": "-3", "held/balance/mad": "{}", "doubt/shard/torn": "{", "ended/shard/worn": "{}"} {
 		mustPut(t, client, "interlock.shard:"+key, value)
 	}
@@ -494,9 +482,7 @@ func TestShardBadInput(t *testing.T) {
 			t.Errorf("%s: %v", what, c.err)
 		}
 	}
-	if err := b.Add(bounded(t), "x", 1); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, b.Add(bounded(t), "x", 1))
 	mustPrepare(t, p)
 	if err := b.Add(bounded(t), "x", 1); interlock.Kind(err) != interlock.Bug {
 		t.Fatalf("work in a branch that is prepared: %v", err)
@@ -513,9 +499,7 @@ func TestShardNames(t *testing.T) {
 	names := []string{"a", "a/", "a/b", "a%2Fb", "%", "\x00", "a\x00", "\xff\xfe", "é", "shard/t", " "}
 	p := begun(t, s, "t", func(b *ShardBranch) {
 		for i, name := range names {
-			if err := b.Add(bounded(t), name, int64(i+1)); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, b.Add(bounded(t), name, int64(i+1)))
 		}
 	})
 	mustPrepare(t, p)

@@ -30,26 +30,18 @@ func newStation(t *testing.T, server *testbed.Server) *station {
 	path := testbed.NewProxy(t, server.Addr())
 	client := dial(t, path.Addr())
 	j, err := journal.New(NewJournal(client, "station/"), &journal.Options{Shards: 4, Patience: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { j.Close() })
 	c, err := coordinator.New(j, &coordinator.Options{Poll: 100 * time.Millisecond, Recheck: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	s := &station{path: path}
 	for _, name := range []string{"a", "b"} {
 		s.banks = append(s.banks, twopc.Define(name, NewShard(client, "bank/"+name+"/")))
 	}
 	s.engine, err = twopc.New(c, &twopc.Options{Prepare: time.Second, Timeout: time.Second, Patience: 2 * time.Second, Scan: 200 * time.Millisecond}, s.banks[0], s.banks[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	locks, err := lock.NewFenced(open(t, client, &Options{Prefix: "locks/", TTL: 2 * time.Second}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var owned sync.WaitGroup
 	owned.Go(func() { _ = s.engine.Watch(ctx) })
@@ -133,9 +125,7 @@ func TestAnyInstanceFinishes(t *testing.T) {
 	// Requests on their way when the path healed end too.
 	testbed.Eventually(t, "nothing is in doubt", 2*patience, func() bool {
 		books := readBooks(t, client, "bank/")
-		if err := books.sound(money); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, books.sound(money))
 		return len(books.doubts) == 0
 	})
 	uncertain := 0

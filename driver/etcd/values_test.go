@@ -75,9 +75,7 @@ func (s *seen) await(t *testing.T, want ...string) {
 
 func mustPutValue(t *testing.T, v *Values, token interlock.Token, data string) {
 	t.Helper()
-	if err := v.Put(bounded(t), "n", driver.Value{Data: []byte(data), Token: token}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, v.Put(bounded(t), "n", driver.Value{Data: []byte(data), Token: token}))
 }
 
 func TestPutCostsOneRequest(t *testing.T) {
@@ -108,9 +106,8 @@ func TestWatchOfAValueThatWasCompactedAway(t *testing.T) {
 		mustPutValue(t, beside, tok(t, 2+i, 0), fmt.Sprint("missed ", i))
 	}
 	rev := mustPut(t, operator, "another", "")
-	if _, err := operator.Compact(bounded(t), rev); err != nil {
-		t.Fatal(err)
-	}
+	_, err := operator.Compact(bounded(t), rev)
+	testbed.OK(t, err)
 	proxy.Heal()
 	s.await(t, "one", "missed 4")
 	mustPutValue(t, beside, tok(t, 7, 0), "two")

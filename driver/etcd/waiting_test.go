@@ -89,9 +89,7 @@ func TestKilledHolderAndWaiters(t *testing.T) {
 		p.Kill()
 	}
 	control, err := operator.Grant(bounded(t), int64(ttl.Seconds()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	watched := operator.Watch(bounded(t), "control", clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
 	testbed.Receive(t, watched, "the watch")
 	mustPut(t, operator, "control", "", clientv3.WithLease(control.ID))
@@ -178,9 +176,8 @@ func TestWaitLeaseGone(t *testing.T) {
 	mustAcquire(t, other, holder)
 	done := queue(t, d, waiter)
 	w := d.session.waitingNow()
-	if _, err := operator.Revoke(bounded(t), w.id); err != nil {
-		t.Fatal(err)
-	}
+	_, err := operator.Revoke(bounded(t), w.id)
+	testbed.OK(t, err)
 	if o := testbed.Receive(t, done, "word to the waiter"); interlock.Kind(o.Err) != interlock.Retryable || !errors.Is(o.Err, interlock.ErrLost) {
 		t.Fatal(o.Err)
 	}
@@ -201,9 +198,7 @@ func TestRemainingUnderAWaitLease(t *testing.T) {
 	d, s := machine(t)
 	s.term = boottime.NewLease(boottime.Now(), time.Hour)
 	c, err := d.register(s, driver.Request{Name: "n", Owner: "me"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	w := &waitLease{id: 8, ttl: time.Minute, term: boottime.NewLease(boottime.Now(), time.Minute)}
 	s.wait = w
 	d.mu.Lock()

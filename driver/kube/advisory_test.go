@@ -49,9 +49,7 @@ func testAdvisoryBesideFenced(s *scene) {
 	fenced := s.open(Options{})
 	s.leases.replace(saysItIs("34"))
 	a, err := OpenAdvisory(s.Context(), s.config(), &Options{Namespace: s.namespace})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	defer a.Close(context.Background())
 	s.leases.replace(nil)
 	first := s.acquire(fenced, "n", "fenced")
@@ -61,9 +59,8 @@ func testAdvisoryBesideFenced(s *scene) {
 	}
 	s.release(fenced, "n", "fenced")
 	s.sees(a.d, "n", "it is free", func(now sight) bool { return now.exists() && now.holder() == "" })
-	if _, err := a.Acquire(s.Context(), ask); err != nil {
-		s.Fatal(err)
-	}
+	_, err = a.Acquire(s.Context(), ask)
+	testbed.OK(s, err)
 	if token, ok := TokenOf(s.lease("n")); ok {
 		s.Errorf("token %d of an advisory term", token)
 	}
@@ -71,9 +68,7 @@ func testAdvisoryBesideFenced(s *scene) {
 	if _, err := s.try(fenced, "n", "late"); !errors.Is(err, interlock.ErrHeld) {
 		s.Fatalf("beside an advisory holder: %v", err)
 	}
-	if err := a.Release(s.Context(), "n", "advisory"); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, a.Release(s.Context(), "n", "advisory"))
 	if next := s.acquire(fenced, "n", "next"); next.Token <= first.Token {
 		s.Errorf("token %d after %d", next.Token, first.Token)
 	}

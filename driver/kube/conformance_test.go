@@ -114,28 +114,21 @@ func operate(t testing.TB, k *testbed.Kube) kubernetes.Interface {
 	config.QPS = -1
 	transport := &http.Transport{}
 	tls, err := rest.TLSConfigFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	transport.TLSClientConfig = tls
 	t.Cleanup(transport.CloseIdleConnections)
 	wrapped, err := rest.HTTPWrappersForConfig(config, transport)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	client, err := kubernetes.NewForConfigAndClient(config, &http.Client{Transport: wrapped, Timeout: patience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return client
 }
 
 func (b *system) makeNamespace() {
 	b.t.Helper()
 	n := &core.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.namespace}}
-	if _, err := b.operator.CoreV1().Namespaces().Create(context.Background(), n, metav1.CreateOptions{}); err != nil {
-		b.t.Fatal(err)
-	}
+	_, err := b.operator.CoreV1().Namespaces().Create(context.Background(), n, metav1.CreateOptions{})
+	testbed.OK(b.t, err)
 }
 
 // wipe also creates the namespace again, like an administrator.
@@ -201,9 +194,7 @@ func (b *system) Residue(t *testing.T, name string) []string {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if holder := (object{lease: l}).holder(); holder != "" {
 		return []string{holder}
 	}

@@ -39,16 +39,13 @@ func (s *scene) try(d *Driver, name, owner string) (driver.Grant, error) {
 func testLegacyLocksAreRefused(s *scene) {
 	annotations := map[string]string{legacyKey: `{"holderIdentity":"old-pod","leaseDurationSeconds":15}`}
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Annotations: annotations} }
-	if _, err := s.operator.CoreV1().ConfigMaps(s.namespace).Create(s.Context(), &core.ConfigMap{ObjectMeta: meta("cm")}, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.operator.CoreV1().ConfigMaps(s.namespace).Create(s.Context(), &core.ConfigMap{ObjectMeta: meta("cm")}, metav1.CreateOptions{})
+	testbed.OK(s, err)
 	//lint:ignore SA1019 this is what old clients use
-	if _, err := s.operator.CoreV1().Endpoints(s.namespace).Create(s.Context(), &core.Endpoints{ObjectMeta: meta("ep")}, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
-	if _, err := s.operator.CoreV1().ConfigMaps(s.namespace).Create(s.Context(), &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "data"}}, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err = s.operator.CoreV1().Endpoints(s.namespace).Create(s.Context(), &core.Endpoints{ObjectMeta: meta("ep")}, metav1.CreateOptions{})
+	testbed.OK(s, err)
+	_, err = s.operator.CoreV1().ConfigMaps(s.namespace).Create(s.Context(), &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "data"}}, metav1.CreateOptions{})
+	testbed.OK(s, err)
 	d := s.open(Options{})
 	for name, resource := range map[string]string{"cm": "configmaps", "ep": "endpoints"} {
 		_, err := s.try(d, name, "ours")
@@ -62,9 +59,7 @@ func testLegacyLocksAreRefused(s *scene) {
 		}
 	}
 	s.acquire(d, "data", "ours") // an object that is no lock
-	if err := s.operator.CoreV1().ConfigMaps(s.namespace).Delete(s.Context(), "cm", metav1.DeleteOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.operator.CoreV1().ConfigMaps(s.namespace).Delete(s.Context(), "cm", metav1.DeleteOptions{}))
 	s.acquire(d, "cm", "ours") // migrated
 }
 
@@ -73,15 +68,13 @@ func (s *scene) allow(verbs ...string) {
 	s.Helper()
 	role := &rbac.Role{ObjectMeta: metav1.ObjectMeta{Name: "locks"}, Rules: []rbac.PolicyRule{
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs}}}
-	if _, err := s.operator.RbacV1().Roles(s.namespace).Create(s.Context(), role, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.operator.RbacV1().Roles(s.namespace).Create(s.Context(), role, metav1.CreateOptions{})
+	testbed.OK(s, err)
 	binding := &rbac.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "locks"},
 		Subjects: []rbac.Subject{{Kind: "User", Name: "user", APIGroup: "rbac.authorization.k8s.io"}},
 		RoleRef:  rbac.RoleRef{Kind: "Role", Name: "locks", APIGroup: "rbac.authorization.k8s.io"}}
-	if _, err := s.operator.RbacV1().RoleBindings(s.namespace).Create(s.Context(), binding, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err = s.operator.RbacV1().RoleBindings(s.namespace).Create(s.Context(), binding, metav1.CreateOptions{})
+	testbed.OK(s, err)
 }
 
 // testLeasesAloneSuffice: without the right to read ConfigMaps and Endpoints it
@@ -117,9 +110,7 @@ func testOldServerIsRefused(s *scene) {
 
 func testNoNamespace(s *scene) {
 	d, err := Open(s.Context(), s.config(), &Options{Namespace: "no-such"})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	defer d.Close(context.Background())
 	_, err = s.try(d, "n", "ours")
 	s.mustBe(err, interlock.Definite, "namespace no-such")
@@ -224,9 +215,7 @@ func testOldBase(s *scene) {
 func testNotReleasedBeforeTheWork(s *scene) {
 	d, other := s.open(Options{}), s.open(Options{})
 	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	defer locks.Close(context.Background())
 	ctx, cancel := context.WithCancel(s.Context())
 	works, end, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -311,11 +300,10 @@ func testCoordinatedElection(s *scene) {
 	d := s.open(Options{})
 	strategy := coordination.OldestEmulationVersion
 	l := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: coordination.LeaseSpec{Strategy: &strategy}}
-	if _, err := s.operator.CoordinationV1().Leases(s.namespace).Create(s.Context(), l, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.operator.CoordinationV1().Leases(s.namespace).Create(s.Context(), l, metav1.CreateOptions{})
+	testbed.OK(s, err)
 	s.sees(d, "n", "it is seen", func(now sight) bool { return now.exists() })
-	_, err := s.try(d, "n", "ours")
+	_, err = s.try(d, "n", "ours")
 	s.mustBe(err, interlock.Definite, "coordinated leader election")
 }
 
@@ -341,9 +329,8 @@ func testRenewalsShowInWholeSeconds(s *scene) {
 // testOthersMetadataIsKept, also if added while we hold.
 func testOthersMetadataIsKept(s *scene) {
 	l := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"note": "1"}}}
-	if _, err := s.operator.CoordinationV1().Leases(s.namespace).Create(s.Context(), l, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.operator.CoordinationV1().Leases(s.namespace).Create(s.Context(), l, metav1.CreateOptions{})
+	testbed.OK(s, err)
 	d := s.open(Options{TTL: suiteTTL})
 	s.acquire(d, "n", "ours")
 	s.edit("n", func(l *coordination.Lease) { l.Annotations["later"] = "2" })

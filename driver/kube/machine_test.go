@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // leaseOf returns a Lease with a holder that last renewed at a second.
@@ -99,17 +100,13 @@ func TestFloorNeverOvertakesTheClock(t *testing.T) {
 		at := int64(rev) + int64(grant) + int64(late)
 		return floor(later, at)+at+1 > issued
 	}
-	if err := quick.Check(check, nil); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, quick.Check(check, nil))
 }
 
 func TestStampsDifferBySeconds(t *testing.T) {
 	at := func(s string) time.Time {
 		parsed, err := time.Parse("05.000", s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return parsed
 	}
 	for _, c := range []struct{ last, now, want string }{
@@ -150,9 +147,7 @@ func TestNames(t *testing.T) {
 		got, ok := layout{"p-"}.name(object)
 		return name == "" || ok && got == name
 	}
-	if err := quick.Check(back, nil); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, quick.Check(back, nil))
 }
 
 func TestVersions(t *testing.T) {

@@ -116,9 +116,7 @@ func (s *scene) openWith(config *rest.Config, o Options) *Driver {
 	s.Helper()
 	o.Namespace = s.namespace
 	d, err := Open(s.Context(), config, &o)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	s.Cleanup(func() {
 		if err := d.Close(context.Background()); err != nil {
 			s.Error(err)
@@ -140,9 +138,7 @@ func (s *scene) release(d *Driver, name, owner string) {
 func (s *scene) lease(name string) *coordination.Lease {
 	s.Helper()
 	l, err := s.operator.CoordinationV1().Leases(s.namespace).Get(s.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	return l
 }
 
@@ -159,9 +155,7 @@ func (s *scene) edit(name string, change func(*coordination.Lease)) {
 
 func (s *scene) remove(name string) {
 	s.Helper()
-	if err := s.operator.CoordinationV1().Leases(s.namespace).Delete(s.Context(), name, metav1.DeleteOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.operator.CoordinationV1().Leases(s.namespace).Delete(s.Context(), name, metav1.DeleteOptions{}))
 }
 
 // sees waits until d's view of a Lease satisfies fits.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 const years = 5 * 365 * 24 * time.Hour
@@ -101,9 +102,7 @@ func testTokensAfterAMove(s *scene) {
 	s.acquire(d, "old", "a")
 	s.release(d, "old", "a")
 	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	moved := s.open(Options{Seed: driver.Seed{After: last}})
 	for name, d := range map[string]*Driver{"old": moved, "new": s.open(Options{})} {
 		if g := s.acquire(d, name, "b"); g.Token <= last {
@@ -111,9 +110,7 @@ func testTokensAfterAMove(s *scene) {
 		}
 	}
 	beyond, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(years)), 0)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	mustRefuse[*driver.ImplausibleError](s, Options{Seed: driver.Seed{After: beyond}})
 }
 

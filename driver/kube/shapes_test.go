@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/claim/rwlock/rwlocktest"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestShapes: readers and writers, permits and several names on Kubernetes.
@@ -22,9 +23,7 @@ func TestShapes(t *testing.T) {
 	rwlocktest.Run(t, rwlocktest.World{TTL: suiteTTL, Crash: b.Crash, Open: func(t *testing.T) driver.Fenced {
 		t.Helper()
 		d, err := b.Open(t)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return d
 	}})
 }
@@ -34,9 +33,7 @@ func testElection(s *scene) {
 	var last interlock.Token
 	for range 3 {
 		e, err := elect.New(s.open(Options{}), nil)
-		if err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, err)
 		err = e.Run(s.Context(), "leader", func(_ context.Context, term *elect.Term) error {
 			if term.Token() <= last {
 				s.Errorf("term %d after %d", term.Token(), last)
@@ -44,9 +41,7 @@ func testElection(s *scene) {
 			last = term.Token()
 			return nil
 		})
-		if err := errors.Join(err, e.Close(s.Context())); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, errors.Join(err, e.Close(s.Context())))
 	}
 }
 

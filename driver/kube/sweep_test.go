@@ -18,9 +18,7 @@ import (
 func (s *scene) left() (names []string) {
 	s.Helper()
 	all, err := s.operator.CoordinationV1().Leases(s.namespace).List(s.Context(), metav1.ListOptions{})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	for _, l := range all.Items {
 		names = append(names, l.Name)
 	}
@@ -31,9 +29,8 @@ func (s *scene) left() (names []string) {
 func (s *scene) sweptTo(d *Driver, most, want int) []string {
 	s.Helper()
 	testbed.Eventually(s, "what was released is swept", patience, func() bool {
-		if _, err := d.sweep(s.Context(), 0, most); err != nil {
-			s.Fatal(err)
-		}
+		_, err := d.sweep(s.Context(), 0, most)
+		testbed.OK(s, err)
 		return len(s.left()) <= want
 	})
 	return s.left()
@@ -44,15 +41,11 @@ func (s *scene) sweptTo(d *Driver, most, want int) []string {
 func testReadsLeaveNothing(s *scene) {
 	d := s.open(Options{})
 	locks, err := rwlock.New(d, nil)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	defer locks.Close(context.Background())
 	const reads = 30
 	for range reads {
-		if err := locks.Read(s.Context(), "prices", func(context.Context, *rwlock.ReadClaim) error { return nil }); err != nil {
-			s.Fatal(err)
-		}
+		testbed.OK(s, locks.Read(s.Context(), "prices", func(context.Context, *rwlock.ReadClaim) error { return nil }))
 	}
 	if n := len(s.left()); n < reads {
 		s.Fatalf("%d Leases after %d reads", n, reads)
@@ -109,15 +102,13 @@ func testSweepSpares(s *scene) {
 	}
 	s.edit("labelled", func(l *coordination.Lease) { l.Labels = map[string]string{"team": "a"} })
 	foreign := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: "foreign"}}
-	if _, err := s.operator.CoordinationV1().Leases(s.namespace).Create(s.Context(), foreign, metav1.CreateOptions{}); err != nil {
-		s.Fatal(err)
-	}
+	_, err := s.operator.CoordinationV1().Leases(s.namespace).Create(s.Context(), foreign, metav1.CreateOptions{})
+	testbed.OK(s, err)
 	s.sees(d, "foreign", "the last change is seen", func(now sight) bool { return now.exists() })
 	deaf.deaf.Store(true)
 	s.acquire(other, "taken", "another")
-	if _, err := d.sweep(s.Context(), 0, sweepSize); err != nil {
-		s.Fatal(err)
-	}
+	_, err = d.sweep(s.Context(), 0, sweepSize)
+	testbed.OK(s, err)
 	left := s.left()
 	slices.Sort(left)
 	if want := []string{"broken", "foreign", "held", driver.BaseName, "labelled", "taken"}; !slices.Equal(left, want) {

@@ -26,23 +26,18 @@ type benchStream struct {
 func produced(b *testing.B, keys, n int) *benchStream {
 	s := &benchStream{addr: testbed.NATS(b).Addr(), prefix: "b" + strings.ReplaceAll(b.Name(), "/", "-")}
 	client, err := nats.Connect(s.addr)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(client.Close)
 	if s.js, err = jetstream.New(client); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := s.js.CreateStream(b.Context(), jetstream.StreamConfig{Name: s.prefix, Subjects: []string{s.prefix + ".q.*"}}); err != nil {
-		b.Fatal(err)
-	}
+	_, err = s.js.CreateStream(b.Context(), jetstream.StreamConfig{Name: s.prefix, Subjects: []string{s.prefix + ".q.*"}})
+	testbed.OK(b, err)
 	for i := range n {
 		key := fmt.Sprint(i % keys)
 		_, err := s.js.PublishMsgAsync(&nats.Msg{Subject: subjectOf(s.prefix+".q", partition(key, partitions), partitions), Data: make([]byte, 100),
 			Header: nats.Header{HeaderKey: {url.PathEscape(key)}}})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 	}
 	<-s.js.PublishAsyncComplete()
 	return s
@@ -56,9 +51,7 @@ func (s *benchStream) one(b *testing.B, name string, n int, handle func()) {
 	for p := range partitions {
 		c, err := s.js.CreateConsumer(b.Context(), s.prefix, jetstream.ConsumerConfig{Durable: fmt.Sprint(name, p), MaxAckPending: 1,
 			FilterSubject: subjectOf(s.prefix+".q", p, partitions)})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		consuming, err := c.Consume(func(m jetstream.Msg) {
 			handle()
 			if err := m.Ack(); err != nil {
@@ -68,9 +61,7 @@ func (s *benchStream) one(b *testing.B, name string, n int, handle func()) {
 				close(done)
 			}
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		defer consuming.Stop()
 	}
 	<-done
@@ -78,9 +69,7 @@ func (s *benchStream) one(b *testing.B, name string, n int, handle func()) {
 
 func (s *benchStream) queue(b *testing.B, group string, n int, handle func()) {
 	q, err := OpenQueue("nats://"+s.addr+"/"+s.prefix, &QueueOptions{Partitions: partitions, Group: group})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	defer q.Close()
 	var handled atomic.Int64
 	done := make(chan struct{})
@@ -91,9 +80,7 @@ func (s *benchStream) queue(b *testing.B, group string, n int, handle func()) {
 		}
 		return nil
 	}, &queue.Options{Concurrency: 100, Hooks: &observe.Queue{Log: observe.Silent}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	<-done
 	if err := c.Close(b.Context()); err != nil {
 		b.Error(err)

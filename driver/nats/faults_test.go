@@ -60,9 +60,7 @@ func TestDeletedMessages(t *testing.T) {
 		return err == nil && len(backlogs) == partitions && !slices.ContainsFunc(backlogs, func(b Backlog) bool { return b.Prefix != 2 && b.Prefix != 5 })
 	})
 	c.Leave()
-	if err := s.stream.Purge(t.Context(), jetstream.WithPurgeSequence(4)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, s.stream.Purge(t.Context(), jetstream.WithPurgeSequence(4)))
 	c = s.join(q)
 	c.Fails(func(err error) bool {
 		return interlock.Kind(err) == interlock.Definite && strings.Contains(err.Error(), "messages 2 to 3 were deleted")
@@ -102,9 +100,7 @@ func TestFullPartition(t *testing.T) {
 		}
 	}
 	inner.Mu.Unlock()
-	if err := q.Resume("q", "a"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, q.Resume("q", "a"))
 	var got []string
 	for len(got) < len(all) {
 		some := c.Take(min(500, len(all)-len(got)))
@@ -141,9 +137,8 @@ func TestMessagesOfOthers(t *testing.T) {
 	s := newScene(t)
 	for _, m := range []*nats.Msg{{Data: []byte("plain")}, {Header: nats.Header{HeaderID: {"50%"}, HeaderKey: {"100%"}, "Empty": {}, "Two": {"1", "2"}}}} {
 		m.Subject = s.prefix + ".q.0"
-		if _, err := s.js.PublishMsg(t.Context(), m); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.js.PublishMsg(t.Context(), m)
+		testbed.OK(t, err)
 	}
 	c := s.join(s.queue(nil))
 	got := c.Take(2)
@@ -166,9 +161,8 @@ func TestQueueBadInput(t *testing.T) {
 	}
 	newStream(t, s.js, s.prefix+"-one", s.prefix+".split.0")
 	newStream(t, s.js, s.prefix+"-two", s.prefix+".split.3")
-	if _, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: s.prefix + "-work", Subjects: []string{s.prefix + ".work.*"}, Retention: jetstream.WorkQueuePolicy}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: s.prefix + "-work", Subjects: []string{s.prefix + ".work.*"}, Retention: jetstream.WorkQueuePolicy})
+	testbed.OK(t, err)
 	join := func(q *Queue, name string) error {
 		_, err := q.Join(t.Context(), name, driver.QueueOptions{Lease: lease})
 		return err
@@ -181,9 +175,7 @@ func TestQueueBadInput(t *testing.T) {
 	}
 	s.join(q)
 	other, err := OpenQueue("nats://"+s.addr+"/"+s.prefix, &QueueOptions{Partitions: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer other.Close()
 	if err := join(other, "q"); interlock.Kind(err) != interlock.Definite || !strings.Contains(fmt.Sprint(err), "the queue has 4 partitions, not 2") {
 		t.Errorf("joined with another number of partitions: %v", err)

@@ -35,9 +35,7 @@ func TestQueueSuite(t *testing.T) {
 func newStream(t *testing.T, js jetstream.JetStream, name string, subjects ...string) jetstream.Stream {
 	t.Helper()
 	s, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: subjects})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return s
 }
 
@@ -66,13 +64,9 @@ func (b *queueBackend) Add(t *testing.T, name string, messages ...driver.QueueMe
 
 func (b *queueBackend) DeadLetters(t *testing.T, _ string) (ids []string) {
 	s, err := b.js.Stream(t.Context(), b.prefix+"-dlq")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	all, err := read(t.Context(), s, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, m := range all {
 		id := unescape(m.Headers[HeaderLetter])
 		if unescape(m.Headers[HeaderReason]) != "reason of "+id || m.Headers[HeaderAttempts] != "1" {

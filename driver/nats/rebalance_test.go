@@ -56,9 +56,7 @@ func (s *scene) queue(o *QueueOptions) *Queue {
 	options.Partitions = partitions
 	options.Client = append(options.Client, nats.ReconnectWait(20*time.Millisecond), nats.PingInterval(time.Second))
 	q, err := OpenQueue("nats://"+s.addr+"/"+s.prefix, &options)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	s.Cleanup(q.Close)
 	return q
 }
@@ -67,9 +65,7 @@ func (s *scene) queue(o *QueueOptions) *Queue {
 func (s *scene) add(ids ...string) {
 	s.Helper()
 	sink, err := OpenSink("nats://"+s.addr+"/"+s.prefix, &SinkOptions{Partitions: partitions, Client: []nats.Option{nats.PingInterval(time.Second)}})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	defer sink.Close()
 	var left []driver.Message
 	for _, id := range ids {
@@ -99,9 +95,7 @@ func (s *scene) start(o *QueueOptions, handler queue.Handler) *queue.Consumer {
 func (s *scene) startOn(q *Queue, handler queue.Handler) *queue.Consumer {
 	s.Helper()
 	c, err := queue.New(s.Context(), q, "q", handler, &queue.Options{Lease: lease, MinPause: time.Millisecond, Hooks: quiet(s.T)})
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	s.Cleanup(func() { s.stop(c) })
 	return c
 }
@@ -237,9 +231,7 @@ func TestStreamIsCreatedAgain(t *testing.T) {
 		last = <-handled
 	}
 	s.stop(c)
-	if err := s.js.DeleteStream(t.Context(), s.prefix); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, s.js.DeleteStream(t.Context(), s.prefix))
 	s.stream = newStream(t, s.js, s.prefix, s.prefix+".q.*")
 	s.add("a/4", "a/5", "a/6", "a/7", "a/8", "a/9") // beyond the former position
 	s.startOn(q, handle)
@@ -258,13 +250,9 @@ func TestMembershipsEnd(t *testing.T) {
 	s.stop(one)
 	s.stop(two)
 	kv, err := s.js.KeyValue(t.Context(), DefaultBucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	keys, err := kv.ListKeysFiltered(t.Context(), DefaultGroup+"."+s.prefix+".q.member.*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for key := range keys.Keys() {
 		t.Errorf("%s is left", key)
 	}

@@ -36,13 +36,9 @@ func TestSequence(t *testing.T) {
 	}
 	start := func(q *Queue) func(context.Context) {
 		order, err := sequence.New("q", &store, handle, &sequence.Options{Halt: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		source, err := order.Consume(t.Context(), q, "q", event, &sequence.SourceOptions{Lease: lease})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return func(ctx context.Context) {
 			_ = source.Close(ctx)
 			_ = order.Close(context.WithoutCancel(ctx))
@@ -77,18 +73,14 @@ func TestSequenceGivesBack(t *testing.T) {
 	claims := map[driver.Assignment]bool{}
 	consume := func() {
 		order, err := sequence.New("q", &sequence.Memory{}, func(context.Context, struct{}, sequence.Delivery) error { return nil }, &sequence.Options{Wait: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		source, err := order.Consume(t.Context(), s.queue(nil), "q", func(m driver.Received) (sequence.Event, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			claims[m.Claim] = true
 			return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: 2}}, nil // 1 never comes
 		}, &sequence.SourceOptions{Lease: lease})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		t.Cleanup(func() {
 			_ = source.Close(context.Background())
 			_ = order.Close(context.Background())

@@ -51,14 +51,10 @@ func TestSinkSuite(t *testing.T) {
 func dial(t *testing.T, addr string) jetstream.JetStream {
 	t.Helper()
 	c, err := nats.Connect(addr, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.PingInterval(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(c.Close)
 	js, err := jetstream.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return js
 }
 
@@ -167,9 +163,7 @@ func TestSinkOrderOfKeys(t *testing.T) {
 	server := testbed.NATS(t)
 	js := dial(t, server.Addr())
 	kept, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	sink := openSink(t, server.Addr())
 	var round atomic.Int32
 	published := make(chan error, 1)
@@ -191,13 +185,9 @@ func TestSinkOrderOfKeys(t *testing.T) {
 	server.Kill()
 	t.Logf("killed in round %d of %d", round.Load(), rounds)
 	server.Restart()
-	if err := <-published; err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, <-published)
 	all, err := read(t.Context(), kept, "orders.eu")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	seen := map[string][]string{}
 	for _, m := range all {
 		seen[m.Key] = append(seen[m.Key], m.ID)
@@ -216,9 +206,7 @@ func TestSinkRefusals(t *testing.T) {
 	server := testbed.Shared(t, testbed.NATS)
 	js := dial(t, server.Addr())
 	kept, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "small", Subjects: []string{"small"}, MaxMsgSize: 200, MaxMsgs: 2, Discard: jetstream.DiscardNew})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	sink := openSink(t, server.Addr())
 	many := map[string]string{}
 	for i := range 700 {
@@ -263,9 +251,7 @@ func TestSinkWithoutServer(t *testing.T) {
 	t.Parallel()
 	server := testbed.NATS(t)
 	kept, err := dial(t, server.Addr()).CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	before := openSink(t, server.Addr())
 	server.Kill()
 	testbed.Eventually(t, "the client knows that its server is away", time.Minute, before.client.IsReconnecting)
@@ -280,9 +266,7 @@ func TestSinkWithoutServer(t *testing.T) {
 	}
 	server.Restart()
 	for _, sink := range []*Sink{before, after} {
-		if err := drivertest.PublishAll(t.Context(), sink, []driver.Message{{ID: "there", Topic: "orders"}}); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, drivertest.PublishAll(t.Context(), sink, []driver.Message{{ID: "there", Topic: "orders"}}))
 	}
 	all, err := read(t.Context(), kept, "orders")
 	if err != nil || len(all) != 1 || all[0].ID != "there" {
@@ -300,14 +284,10 @@ func TestWrongCredentials(t *testing.T) {
 	password.Store(&wrong)
 	login := []nats.Option{nats.UserInfoHandler(func() (string, string) { return "shop", *password.Load() }), nats.ReconnectWait(20 * time.Millisecond)}
 	sink, err := OpenSink("nats://"+server.Addr(), &SinkOptions{Client: login})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer sink.Close()
 	q, err := OpenQueue("nats://"+server.Addr(), &QueueOptions{Client: login})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer q.Close()
 	for what, try := range map[string]func(ctx context.Context) error{
 		"publish": func(ctx context.Context) error {
@@ -338,9 +318,7 @@ func TestWrongCredentials(t *testing.T) {
 func openSink(t *testing.T, addr string) *Sink {
 	t.Helper()
 	sink, err := OpenSink("nats://"+addr, &SinkOptions{Client: []nats.Option{nats.ReconnectWait(20 * time.Millisecond)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(sink.Close)
 	return sink
 }

@@ -77,9 +77,7 @@ func TestNoMajorityNoRenewal(t *testing.T) {
 		}
 	}
 	s, err := d.current(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	hints.Signal(s.checkNow)
 	if err := testbed.Receive(t, renewed, "an attempt to renew"); err == nil {
 		t.Fatal("renewed by a leader without followers")
@@ -99,16 +97,13 @@ func TestWaiterWhoseNodeWasWritten(t *testing.T) {
 	d.mu.Lock()
 	node := d.contenders[identity{"n", "waiter"}].node
 	d.mu.Unlock()
-	if _, err := operator.Set(node, []byte("x"), -1); err != nil {
-		t.Fatal(err)
-	}
+	_, err := operator.Set(node, []byte("x"), -1)
+	testbed.OK(t, err)
 	mustRelease(t, d, holder)
 	if o := testbed.Receive(t, done, "the waiter"); o.Err != nil {
 		t.Fatal(o.Err)
 	}
-	if err := operator.Delete(node, -1); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, operator.Delete(node, -1))
 	if cause := testbed.Receive(t, waiter.Lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
 		t.Fatalf("cause %v", cause)
 	}
@@ -203,14 +198,10 @@ func TestBaseIsMadeAnewByTheClock(t *testing.T) {
 	mustAcquire(t, old, demand("n", "before"))
 	mustRelease(t, old, demand("n", "before"))
 	later, err := Open(t.Context(), &Options{Servers: []string{server.Addr()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	last := mustAcquire(t, later, demand("n", "later"))
 	mustRelease(t, later, demand("n", "later"))
-	if err := later.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, later.Close(t.Context()))
 	removeTree(t, operator, "/interlock/interlock.base")
 	if g := mustAcquire(t, old, demand("n", "old")); g.Token <= last.Token {
 		t.Fatalf("token %d after %d", g.Token, last.Token)

@@ -109,9 +109,7 @@ func start(t *testing.T, server *testbed.Server) drivertest.Backend {
 func dial(t testing.TB, addrs ...string) *zk.Conn {
 	t.Helper()
 	conn, events, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		conn.Close()
 		for range events {
@@ -123,9 +121,7 @@ func dial(t testing.TB, addrs ...string) *zk.Conn {
 func open(t testing.TB, o *Options) *Driver {
 	t.Helper()
 	d, err := Open(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	closeAfter(t, d)
 	return d
 }

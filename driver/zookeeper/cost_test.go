@@ -86,9 +86,7 @@ func TestRefusalLeavesNoTrace(t *testing.T) {
 	holder, other := open(t, &Options{Servers: []string{server.Addr()}}), open(t, &Options{Servers: []string{server.Addr()}})
 	mustAcquire(t, holder, demand("n", "holder"))
 	_, before, err := dial(t, server.Addr()).Exists("/interlock/n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	r := demand("n", "late")
 	r.NoWait = true
 	if _, err := other.Acquire(bounded(t), r.Request); err == nil {

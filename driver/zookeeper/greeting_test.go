@@ -15,18 +15,14 @@ import (
 func TestAClientLeavesAServerThatDoesNotGreet(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer silent.Close()
 	server := borrow(t)
 	const session = 10 * time.Second // for which the client alone waits 66 s
 	conn, events, err := zk.Connect([]string{silent.Addr().String(), server.Addr()}, session,
 		zk.WithLogger(quiet{}), zk.WithLogInfo(false), zk.WithDialer(Dialer(200*time.Millisecond, nil)),
 		zk.WithHostProvider(Hosts()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer func() {
 		conn.Close()
 		for range events {

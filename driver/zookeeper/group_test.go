@@ -46,9 +46,7 @@ func together[Q, A any](t *testing.T, g *group.Group[Q, A], n int, do func(i int
 	g.Requests, g.Limit = requests, limit
 	close(free)
 	for range n + 1 {
-		if err := testbed.Receive(t, errs, "an answer"); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, testbed.Receive(t, errs, "an answer"))
 	}
 }
 
@@ -71,12 +69,8 @@ func TestCallsThatWaitShareARequest(t *testing.T) {
 	d := open(t, &Options{Servers: []string{server.Addr()}})
 	const names = 40
 	for i := range names { // the locks' nodes are there
-		if err := acquireEach(t, d)(i); err != nil {
-			t.Fatal(err)
-		}
-		if err := releaseEach(t, d)(i); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, acquireEach(t, d)(i))
+		testbed.OK(t, releaseEach(t, d)(i))
 	}
 	before := count(t, server, "zk_packets_received")
 	together(t, &d.entries, names, acquireEach(t, d))
@@ -113,12 +107,8 @@ func TestRefusedTogetherAreSentAlone(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)
 	d := open(t, &Options{Servers: []string{server.Addr()}})
-	if err := acquireEach(t, d)(0); err != nil {
-		t.Fatal(err)
-	}
-	if err := releaseEach(t, d)(0); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, acquireEach(t, d)(0))
+	testbed.OK(t, releaseEach(t, d)(0))
 	together(t, &d.entries, 5, acquireEach(t, d))
 	for i := range 5 {
 		if _, ok := d.Contender(fmt.Sprint("n", i), "me"); !ok {

@@ -51,9 +51,7 @@ func TestKilledHolderAndWaiters(t *testing.T) {
 		t.Fatal(nodes, err)
 	}
 	_, _, control, err := operator.ExistsW("/interlock/control/" + nodes[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, p := range processes {
 		p.Kill()
 	}

@@ -62,9 +62,8 @@ func TestDamagedBase(t *testing.T) {
 	}
 	mustRelease(t, d, demand("n", "deleted"))
 	for _, bad := range []string{"nonsense", `{"base":2251799813685247,"anchor":1}`, `{"base":2251799813685248,"anchor":1}`} { // at the end
-		if _, err := operator.Set(base, []byte(bad), -1); err != nil {
-			t.Fatal(err)
-		}
+		_, err := operator.Set(base, []byte(bad), -1)
+		testbed.OK(t, err)
 		r := demand("n", "of "+bad)
 		if _, err := d.Acquire(bounded(t), r.Request); interlock.Kind(err) != interlock.Definite {
 			t.Fatalf("with %s: %v", bad, err)
@@ -84,9 +83,7 @@ func TestBreakOfAForeignHolder(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
 	d := open(t, &Options{Servers: []string{server.Addr()}})
-	if err := zk.NewLock(dial(t, server.Addr()), "/interlock/n", zk.WorldACL(zk.PermAll)).LockWithData([]byte("host 7")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, zk.NewLock(dial(t, server.Addr()), "/interlock/n", zk.WorldACL(zk.PermAll)).LockWithData([]byte("host 7")))
 	state, err := d.Lock(t.Context(), "n")
 	if err != nil || state.Holder == nil || !state.Holder.Foreign || !strings.HasSuffix(state.Holder.Owner, " (host 7)") {
 		t.Fatalf("%+v, %v", state.Holder, err)

@@ -7,6 +7,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestScale(t *testing.T) {
@@ -58,9 +59,7 @@ func TestRaisingNeverLowers(t *testing.T) {
 		}
 		s.adopt(b)
 		token, err := b.token(b.mod)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if token.Counter() <= last || token.Counter() < step.floor {
 			t.Fatalf("step %d: counter %d after %d, floor %d", i, token.Counter(), last, step.floor)
 		}

@@ -27,15 +27,11 @@ var (
 func count(t testing.TB, server *testbed.Server, name string) int {
 	t.Helper()
 	report, err := testbed.FourLetterWord(server.Addr(), "mntr")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for line := range strings.Lines(report) {
 		if value, found := strings.CutPrefix(strings.TrimSpace(line), name+"\t"); found {
 			n, err := strconv.Atoi(value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			return n
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 const years = 5 * 365 * 24 * time.Hour
@@ -38,13 +39,10 @@ func TestImplausibleBase(t *testing.T) {
 	before := mustAcquire(t, d, demand("before", "a")).Token
 	operator := dial(t, server.Addr())
 	_, stat, err := operator.Get("/interlock/interlock.base")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	bad := fmt.Sprintf(`{"base":%d,"anchor":%d}`, interlock.CounterAt(time.Now().Add(years)), stat.Mzxid)
-	if _, err := operator.Set("/interlock/interlock.base", []byte(bad), -1); err != nil {
-		t.Fatal(err)
-	}
+	_, err = operator.Set("/interlock/interlock.base", []byte(bad), -1)
+	testbed.OK(t, err)
 	_, openErr := Open(t.Context(), options)
 	_, acquireErr := d.Acquire(bounded(t), demand("n", "b").Request)
 	for _, err := range []error{openErr, acquireErr} {
@@ -74,9 +72,7 @@ func TestTokensAfterAMove(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
 	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	d := open(t, &Options{Servers: []string{server.Addr()}, Seed: driver.Seed{After: last}})
 	if got := mustAcquire(t, d, demand("n", "a")).Token; got <= last {
 		t.Errorf("token %d after %d", got, last)

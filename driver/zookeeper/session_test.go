@@ -121,9 +121,7 @@ func (k *keyhole) expire(t *testing.T, addr string) {
 	known := k.greeting[12:greetingSize]
 	k.mu.Unlock()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer conn.Close()
 	var hello []byte
 	hello = binary.BigEndian.AppendUint32(hello, 0)     // version
@@ -136,9 +134,8 @@ func (k *keyhole) expire(t *testing.T, addr string) {
 	goodbye = binary.BigEndian.AppendUint32(goodbye, uint32(op))
 	conn.SetDeadline(time.Now().Add(patience))
 	for _, packet := range [][]byte{hello, goodbye} {
-		if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(packet))), packet...)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(packet))), packet...))
+		testbed.OK(t, err)
 	}
 	_, _ = io.ReadAll(conn) // until the server closes
 }
@@ -201,17 +198,12 @@ func TestNodeOfAnotherSessionIsNotBelieved(t *testing.T) {
 	mustRelease(t, d, warm)
 	r := demand("n", "me")
 	s, err := d.current(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	c, err := d.register(s, r.Request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	forged := c.lock + "/_c_" + c.id + "-lock-"
-	if _, err := operator.Create(forged, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll)); err != nil {
-		t.Fatal(err)
-	}
+	_, err = operator.Create(forged, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+	testbed.OK(t, err)
 	d.mu.Lock()
 	c.unsure = true // as after a request whose answer was lost
 	d.mu.Unlock()
@@ -285,9 +277,7 @@ func TestRequestThatIsNotSent(t *testing.T) {
 	t.Parallel()
 	d := open(t, &Options{Servers: []string{borrow(t).Addr()}})
 	c, err := d.register(d.session, demand("n", "me").Request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	over := make(chan struct{})
 	d.mu.Lock()
 	c.creating, c.state = over, leaving
@@ -335,13 +325,10 @@ func TestDataOfTheNodeMayChange(t *testing.T) {
 	mustAcquire(t, d, r)
 	at, _ := d.Contender("n", "me")
 	watches := count(t, server, "zk_watch_count")
-	if _, err := operator.Set(at.Path, []byte("x"), -1); err != nil {
-		t.Fatal(err)
-	}
+	_, err := operator.Set(at.Path, []byte("x"), -1)
+	testbed.OK(t, err)
 	testbed.Eventually(t, "it is watched again", patience, func() bool { return count(t, server, "zk_watch_count") == watches })
-	if err := operator.Delete(at.Path, -1); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, operator.Delete(at.Path, -1))
 	if cause := testbed.Receive(t, r.Lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
 		t.Fatalf("cause %v", cause)
 	}

@@ -87,9 +87,7 @@ func valuesAt(t *testing.T, addr, root string, over func(net.Conn) net.Conn) *Va
 		return over(conn), nil
 	}
 	conn, events, err := zk.Connect([]string{addr}, 3*time.Second, zk.WithDialer(dial), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		conn.Close()
 		for range events {
@@ -122,16 +120,12 @@ func TestValueIsWrittenOverWhatWasRead(t *testing.T) {
 	now := interlock.CounterAt(time.Now())
 	value := func(ahead int64, data string) driver.Value {
 		token, err := interlock.NewToken(now+ahead, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return driver.Value{Data: []byte(data), Token: token}
 	}
 	plain := func(conn net.Conn) net.Conn { return conn }
 	other := valuesAt(t, server.Addr(), "/x", plain)
-	if err := other.Put(t.Context(), "n", value(1, "first")); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, other.Put(t.Context(), "n", value(1, "first")))
 	between, once := make(chan error, 1), new(sync.Once)
 	v := valuesAt(t, server.Addr(), "/x", func(conn net.Conn) net.Conn {
 		return interjectingConn{conn, once, func() { between <- other.Put(t.Context(), "n", value(3, "highest")) }}
@@ -139,9 +133,7 @@ func TestValueIsWrittenOverWhatWasRead(t *testing.T) {
 	if err := v.Put(t.Context(), "n", value(2, "late")); !errors.Is(err, interlock.ErrStaleToken) {
 		t.Fatalf("the lower one: %v", err)
 	}
-	if err := testbed.Receive(t, between, "the higher one"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, testbed.Receive(t, between, "the higher one"))
 	if got, err := other.Get(t.Context(), "n"); err != nil || string(got.Data) != "highest" {
 		t.Fatalf("%q, %v", got.Data, err)
 	}

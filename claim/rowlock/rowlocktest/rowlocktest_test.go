@@ -34,13 +34,10 @@ func (r *recorder) Errorf(format string, args ...any) {
 // context, and inside without.
 func TestRemoteCallsInsideAScope(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), testbed.Postgres(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer pool.Close()
-	if _, err := pool.Exec(t.Context(), "create table account (id text primary key); insert into account values ('a')"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = pool.Exec(t.Context(), "create table account (id text primary key); insert into account values ('a')")
+	testbed.OK(t, err)
 	remote := httptest.NewServer(http.NotFoundHandler())
 	defer remote.Close()
 	r := &recorder{TB: t}
@@ -52,9 +49,7 @@ func TestRemoteCallsInsideAScope(t *testing.T) {
 		t.Helper()
 		r.failures = nil
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, remote.URL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if resp, err := client.Do(req); err != nil {
 			t.Error(err)
 		} else {
