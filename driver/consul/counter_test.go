@@ -1,12 +1,13 @@
 package consul
 
 import (
-	"errors"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -82,52 +83,29 @@ func testBaseFollowsTheClock(s *scene) {
 	}
 }
 
-// testImplausibleBaseIsRepaired with a record, if Options ask for it.
-func testImplausibleBaseIsRepaired(s *scene) {
-	s.setBase(interlock.CounterAt(time.Now().Add(10 * 365 * 24 * time.Hour)))
-	var implausible *driver.ImplausibleError
-	if _, _, err := s.tryOpen(Options{}); !errors.As(err, &implausible) || interlock.Kind(err) != interlock.Definite {
-		s.Fatalf("got %v", err)
-	}
-	var before, after int64
-	d, _ := s.open(Options{Seed: driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "an operator",
-		Lowered: func(b, a int64) { before, after = b, a }}}})
-	if token := s.turn(d); driver.Plausible(token.Counter(), time.Now()) != nil || before <= after || token.Counter() < after {
-		s.Fatalf("token %d, lowered from %d to %d", token.Counter(), before, after)
-	}
-	records, err := d.Breaks(s.Context(), driver.BaseName, 10)
-	if err != nil || len(records) != 1 || records[0].Reason != "a wrong clock" || records[0].By != "an operator" {
-		s.Fatalf("on record: %+v, %v", records, err)
-	}
+// testSeed: a wrong clock, an implausible base and its repair, and a move from another system.
+func testSeed(s *scene) {
+	drivertest.RunSeed(s.T, drivertest.SeedHarness{
+		Open: func(_ *testing.T, seed driver.Seed) (drivertest.Seeded, error) {
+			d, _, err := s.tryOpen(Options{Seed: seed})
+			return d, err
+		},
+		OpenAt: func(_ *testing.T, now func() time.Time) error {
+			_, _, err := s.tryOpen(Options{Now: now})
+			return err
+		},
+		Set: func(_ *testing.T, counter int64) { s.setBase(counter) },
+	})
 }
 
 // testClockAhead: a process whose clock is wrong raises nothing.
 func testClockAhead(s *scene) {
 	ahead := 0 * time.Hour
-	o := Options{TTL: time.Hour, Now: func() time.Time { return time.Now().Add(ahead) }}
-	d, _ := s.open(o)
+	d, _ := s.open(Options{TTL: time.Hour, Now: func() time.Time { return time.Now().Add(ahead) }})
 	was := s.base()
 	ahead = 20 * 365 * 24 * time.Hour
 	s.turn(d)
 	if now := s.base(); now != was {
 		s.Fatalf("the base %v became %v", was, now)
-	}
-	var clock *driver.ClockError
-	if _, _, err := s.tryOpen(o); !errors.As(err, &clock) {
-		s.Fatalf("got %v", err)
-	}
-}
-
-// testTokensAfterAMove from another system start above its tokens.
-func testTokensAfterAMove(s *scene) {
-	after, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
-	testbed.OK(s, err)
-	d, _ := s.open(Options{Seed: driver.Seed{After: after}})
-	if token := s.turn(d); token <= after {
-		s.Fatalf("token %d after %d", token, after)
-	}
-	later, _ := s.open(Options{})
-	if token := s.turn(later); token <= after {
-		s.Fatalf("token %d after %d", token, after)
 	}
 }

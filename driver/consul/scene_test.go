@@ -40,9 +40,8 @@ func TestDriver(t *testing.T) {
 		"OtherKeysAreLeftAlone":       testOtherKeysAreLeftAlone,
 		"BaseDeletedOrLowered":        testBaseDeletedOrLowered,
 		"BaseFollowsTheClock":         testBaseFollowsTheClock,
-		"ImplausibleBaseIsRepaired":   testImplausibleBaseIsRepaired,
 		"ClockAhead":                  testClockAhead,
-		"TokensAfterAMove":            testTokensAfterAMove,
+		"Seed":                        testSeed,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

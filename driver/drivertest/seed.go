@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ type Seeded interface {
 type SeedHarness struct {
 	// Open opens a driver, which t.Cleanup closes.
 	Open func(t *testing.T, seed driver.Seed) (Seeded, error)
+	// OpenAt opens a driver whose clock is now; nil if tokens depend on no clock of a process.
+	OpenAt func(t *testing.T, now func() time.Time) error
 	// Set sets the stored counters, without a driver.
 	Set func(t *testing.T, counter int64)
 }
@@ -29,6 +32,9 @@ type SeedHarness struct {
 // that are ahead of the clock.
 func RunSeed(t *testing.T, h SeedHarness) {
 	t.Run("ImplausibleCounter", h.testImplausible)
+	if h.OpenAt != nil {
+		t.Run("ClockOfOneClient", h.testClock)
+	}
 	t.Run("TokensAfterAMove", h.testMove)
 }
 
@@ -69,6 +75,23 @@ func (h SeedHarness) testMove(t *testing.T) {
 			before = token
 		}
 	}
+	if token := tokenOf(t, h.mustOpen(t, driver.Seed{}), "later"); token <= last {
+		t.Errorf("token %d of a later process after %d", token, last)
+	}
+}
+
+const years = 5 * 365 * 24 * time.Hour
+
+// testClock checks that a process whose clock is years ahead does not open, and raises nothing.
+func (h SeedHarness) testClock(t *testing.T) {
+	err := h.OpenAt(t, func() time.Time { return time.Now().Add(years) })
+	var clock *driver.ClockError
+	if !errors.As(err, &clock) || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("opened years ahead: %v", err)
+	}
+	if token := tokenOf(t, h.mustOpen(t, driver.Seed{}), "x"); driver.Plausible(token.Counter(), time.Now()) != nil {
+		t.Errorf("token of %d", token.Counter())
+	}
 }
 
 // testImplausible checks that a driver with an implausible counter neither opens nor grants
@@ -76,21 +99,26 @@ func (h SeedHarness) testMove(t *testing.T) {
 func (h SeedHarness) testImplausible(t *testing.T) {
 	d := h.mustOpen(t, driver.Seed{})
 	before := tokenOf(t, d, "x")
-	h.Set(t, interlock.CounterAt(time.Now().Add(5*365*24*time.Hour)))
+	h.Set(t, interlock.CounterAt(time.Now().Add(years)))
 	_, openErr := h.Open(t, driver.Seed{})
 	r := driver.Request{Name: "x", Owner: "refused"}
 	_, acquireErr := d.Acquire(t.Context(), r)
 	for _, err := range []error{openErr, acquireErr} {
 		var implausible *driver.ImplausibleError
-		if !errors.As(err, &implausible) || interlock.Kind(err) != interlock.Definite {
+		if !errors.As(err, &implausible) || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "interlock tokens repair") {
 			t.Errorf("an implausible counter: %v", err)
 		}
 	}
 	if err := d.Release(t.Context(), r.Name, r.Owner); err != nil {
 		t.Error(err)
 	}
-	repair := driver.Repair{Reason: "a wrong clock", By: "me"}
-	for _, d := range []driver.Fenced{h.mustOpen(t, driver.Seed{Repair: &repair}), d} {
+	var high, low int64
+	repair := driver.Repair{Reason: "a wrong clock", By: "me", Lowered: func(b, a int64) { high, low = b, a }}
+	repaired := h.mustOpen(t, driver.Seed{Repair: &repair})
+	if high < interlock.CounterAt(time.Now().Add(years/2)) || low > interlock.CounterAt(time.Now().Add(time.Minute)) {
+		t.Errorf("lowered from %d to %d", high, low)
+	}
+	for _, d := range []driver.Fenced{repaired, d, h.mustOpen(t, driver.Seed{})} {
 		after := tokenOf(t, d, "x")
 		if after <= before || driver.Plausible(after.Counter(), time.Now()) != nil {
 			t.Errorf("token %d after %d", after, before)

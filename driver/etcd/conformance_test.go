@@ -74,6 +74,11 @@ func open(t testing.TB, client *clientv3.Client, o *Options) *Driver {
 	t.Helper()
 	d, err := Open(context.Background(), client, o)
 	testbed.OK(t, err)
+	closeAfter(t, d)
+	return d
+}
+
+func closeAfter(t testing.TB, d *Driver) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -81,7 +86,6 @@ func open(t testing.TB, client *clientv3.Client, o *Options) *Driver {
 			t.Errorf("close: %v", err)
 		}
 	})
-	return d
 }
 
 func (b *system) Open(t *testing.T) (driver.Fenced, error) {

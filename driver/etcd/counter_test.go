@@ -1,9 +1,7 @@
 package etcd
 
 import (
-	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -194,70 +193,25 @@ func TestManyOpenAtOnce(t *testing.T) {
 	}
 }
 
-// TestClockOfOneClient: a clock years ahead raises nothing, and all others open and
-// get tokens that guards accept.
-func TestClockOfOneClient(t *testing.T) {
-	t.Parallel()
-	server := serverFor(t)
-	first := open(t, dial(t, server.Addr()), nil)
-	_, err := Open(t.Context(), dial(t, server.Addr()), ahead(5*365*24*time.Hour))
-	var clock *driver.ClockError
-	if !errors.As(err, &clock) || interlock.Kind(err) != interlock.Definite {
-		t.Fatalf("opened years ahead: %v", err)
-	}
-	for _, d := range []*Driver{first, open(t, dial(t, server.Addr()), nil)} {
-		if got := token(t, d, "n", "a"); driver.Plausible(got.Counter(), time.Now()) != nil {
-			t.Errorf("token of %d", got.Counter())
-		}
-	}
-}
-
-// TestImplausibleBase is refused by opening and open drivers, until it is repaired
-// with a record.
-func TestImplausibleBase(t *testing.T) {
+// TestSeed: a wrong clock, an implausible base and its repair, and a move from another system.
+func TestSeed(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	operator := dial(t, server.Addr())
-	d := open(t, dial(t, server.Addr()), nil)
-	before := token(t, d, "n", "a")
-	mustPut(t, operator, "interlock.base", strconv.FormatInt(interlock.CounterAt(time.Now().Add(5*365*24*time.Hour)), 10))
-	_, openErr := Open(t.Context(), dial(t, server.Addr()), nil)
-	_, acquireErr := d.Acquire(bounded(t), ask("n", "b").Request)
-	for _, err := range []error{openErr, acquireErr} {
-		var implausible *driver.ImplausibleError
-		if !errors.As(err, &implausible) || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "interlock tokens repair") {
-			t.Errorf("an implausible base: %v", err)
-		}
-	}
-	repair := &Options{Seed: driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "me"}}}
-	repaired := open(t, dial(t, server.Addr()), repair)
-	for _, d := range []*Driver{repaired, d, open(t, dial(t, server.Addr()), nil)} {
-		after := token(t, d, "n", "c")
-		if after <= before || driver.Plausible(after.Counter(), time.Now()) != nil {
-			t.Errorf("token %d after %d", after, before)
-		}
-		before = after
-	}
-	records, err := d.Breaks(t.Context(), driver.BaseName, 10)
-	if err != nil || len(records) != 1 || records[0].Reason != "a wrong clock" || records[0].By != "me" {
-		t.Errorf("the record is %+v, %v", records, err)
-	}
-}
-
-// TestTokensAfterAMove are above those of the system that was left.
-func TestTokensAfterAMove(t *testing.T) {
-	t.Parallel()
-	server := serverFor(t)
-	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
-	testbed.OK(t, err)
-	d := open(t, dial(t, server.Addr()), &Options{Seed: driver.Seed{After: last}})
-	if got := token(t, d, "n", "a"); got <= last {
-		t.Errorf("token %d after %d", got, last)
-	}
-	beyond, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(100*time.Hour)), 0)
-	testbed.OK(t, err)
-	var implausible *driver.ImplausibleError
-	if _, err := Open(t.Context(), dial(t, server.Addr()), &Options{Seed: driver.Seed{After: beyond}}); !errors.As(err, &implausible) {
-		t.Errorf("after a token that no guard accepts: %v", err)
-	}
+	drivertest.RunSeed(t, drivertest.SeedHarness{
+		Open: func(t *testing.T, seed driver.Seed) (drivertest.Seeded, error) {
+			d, err := Open(t.Context(), operator, &Options{Seed: seed})
+			if err == nil {
+				closeAfter(t, d)
+			}
+			return d, err
+		},
+		OpenAt: func(t *testing.T, now func() time.Time) error {
+			_, err := Open(t.Context(), operator, &Options{Now: now})
+			return err
+		},
+		Set: func(t *testing.T, counter int64) {
+			mustPut(t, operator, "interlock.base", strconv.FormatInt(counter, 10))
+		},
+	})
 }
