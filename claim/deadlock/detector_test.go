@@ -49,11 +49,7 @@ func (s *system) notes(t *testing.T) []driver.KeyValue {
 
 func newDetector(t *testing.T, o *Options) *Detector {
 	d := New(o)
-	t.Cleanup(func() {
-		if err := d.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	testbed.CloseAfter(t, d)
 	return d
 }
 

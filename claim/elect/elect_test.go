@@ -55,12 +55,8 @@ func (b *bench) on(d driver.Fenced, identity string, change ...func(*elect.Optio
 	}
 	e, err := elect.New(d, o)
 	testbed.OK(b, err)
-	b.Cleanup(func() {
-		if err := e.Close(context.Background()); err != nil {
-			b.Error(err)
-		}
-		_ = d.Close(context.Background())
-	})
+	testbed.CloseAfter(b, d)
+	testbed.CloseAfter(b, e)
 	return e
 }
 

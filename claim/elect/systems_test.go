@@ -252,13 +252,7 @@ func (s system) candidate(t *testing.T, identity string) *contender {
 	d, v := s.open(t)
 	e, err := elect.New(d, &elect.Options{Identity: identity, Values: v, Accept: s.accept})
 	testbed.OK(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := e.Close(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	testbed.CloseAfter(t, e)
 	return &contender{identity: identity, named: v != nil, driver: d, election: e, begun: make(chan struct{}), end: make(chan struct{}), done: make(chan error, 1)}
 }
 

@@ -12,9 +12,7 @@ import (
 
 func ExampleFenced_Do() {
 	ctx := context.Background()
-	d := memory.NewSpace().Open(nil) // or redis.Open, etcd.Open
-	defer d.Close(ctx)
-	locks, err := lock.NewFenced(d, nil)
+	locks, err := lock.Open(ctx, "memory://do", nil) // or redis://…, etcd://…
 	if err != nil {
 		panic(err)
 	}
@@ -57,9 +55,7 @@ func ExampleNewAdvisory() {
 
 func ExampleFenced_Held() {
 	ctx := context.Background()
-	d := memory.NewSpace().Open(nil)
-	defer d.Close(ctx)
-	locks, err := lock.NewFenced(d, nil)
+	locks, err := lock.Open(ctx, "memory://held", nil)
 	if err != nil {
 		panic(err)
 	}
@@ -80,9 +76,7 @@ func ExampleFenced_Held() {
 
 func ExampleFenced_DoAll() {
 	ctx := context.Background()
-	d := memory.NewSpace().Open(nil) // or redis.Open, etcd.Open
-	defer d.Close(ctx)
-	locks, err := lock.NewFenced(d, nil)
+	locks, err := lock.Open(ctx, "memory://doall", nil) // or redis://…, etcd://…
 	if err != nil {
 		panic(err)
 	}
@@ -143,9 +137,7 @@ func ExampleFenced_Await() {
 // A worker that one of several processes runs, for as long as they run.
 func ExampleFenced_Keep() {
 	ctx, stop := context.WithCancel(context.Background())
-	d := memory.NewSpace().Open(nil)
-	defer d.Close(ctx)
-	locks, err := lock.NewFenced(d, nil)
+	locks, err := lock.Open(ctx, "memory://keep", nil)
 	if err != nil {
 		panic(err)
 	}

@@ -45,12 +45,8 @@ func (b *bench) process(o *lock.Options) (*lock.Fenced, *faulty) {
 	d := &faulty{Driver: b.space.Open(&memory.Options{TTL: ttl})}
 	locks, err := lock.NewFenced(d, o)
 	testbed.OK(b, err)
-	b.Cleanup(func() {
-		if err := locks.Close(context.Background()); err != nil {
-			b.Error(err)
-		}
-		_ = d.Close(context.Background())
-	})
+	testbed.CloseAfter(b, d)
+	testbed.CloseAfter(b, locks)
 	return locks, d
 }
 

@@ -47,12 +47,8 @@ func (b *bench) process(o *rwlock.Options) (*rwlock.Lock, *memory.Driver) {
 	d := b.open()
 	l, err := rwlock.New(d, o)
 	testbed.OK(b, err)
-	b.Cleanup(func() {
-		if err := l.Close(context.Background()); err != nil {
-			b.Error(err)
-		}
-		_ = d.Close(context.Background())
-	})
+	testbed.CloseAfter(b, d)
+	testbed.CloseAfter(b, l)
 	return l, d
 }
 

@@ -96,12 +96,8 @@ func (b *bench) process(permits int, o *semaphore.Options) (*semaphore.Semaphore
 	d := &counting{Driver: b.space.Open(&memory.Options{TTL: ttl})}
 	s, err := semaphore.New(d, permits, o)
 	testbed.OK(b, err)
-	b.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			b.Error(err)
-		}
-		_ = d.Close(context.Background())
-	})
+	testbed.CloseAfter(b, d)
+	testbed.CloseAfter(b, s)
 	return s, d
 }
 

@@ -19,11 +19,7 @@ func open(t *testing.T, o Options) *Driver {
 	t.Helper()
 	d, err := Open(t.Context(), &o)
 	testbed.OK(t, err)
-	t.Cleanup(func() {
-		if err := d.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	testbed.CloseAfter(t, d)
 	return d
 }
 

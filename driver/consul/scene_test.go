@@ -73,11 +73,7 @@ func (s *scene) tryOpen(o Options) (*Driver, *wire, error) {
 	o.Address, o.Prefix, o.Transport = s.server.Addr(), s.prefix, w
 	d, err := Open(s.Context(), &o)
 	if err == nil {
-		s.Cleanup(func() {
-			if err := d.Close(context.Background()); err != nil {
-				s.Error(err)
-			}
-		})
+		testbed.CloseAfter(s, d)
 	}
 	return d, w, err
 }

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -117,11 +116,7 @@ func (s *scene) openWith(config *rest.Config, o Options) *Driver {
 	o.Namespace = s.namespace
 	d, err := Open(s.Context(), config, &o)
 	testbed.OK(s, err)
-	s.Cleanup(func() {
-		if err := d.Close(context.Background()); err != nil {
-			s.Error(err)
-		}
-	})
+	testbed.CloseAfter(s, d)
 	return d
 }
 

@@ -20,7 +20,6 @@ package paths
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -61,17 +60,9 @@ func (s *Server[D]) Lead(t testing.TB, open func(path *testbed.Proxy) (D, error)
 }
 
 func closeAfter(t testing.TB, d any) {
-	c, ok := d.(interface{ Close(context.Context) error })
-	if !ok {
-		return
+	if c, ok := d.(interface{ Close(context.Context) error }); ok {
+		testbed.CloseAfter(t, c)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := c.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
 }
 
 // Crash cuts d's path permanently: Heal does not affect it.
