@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -115,10 +113,17 @@ func TestShorterSessionEndsClaims(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
 	path := testbed.NewProxy(t, server.Addr())
-	var k stingy
-	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 20 * time.Second, Dial: k.dial})
+	var grants atomic.Uint32 // the granted milliseconds; 0 is what was asked for
+	shorten := func(packet []byte, greeting bool) bool {
+		if ms := grants.Load(); greeting && ms > 0 {
+			binary.BigEndian.PutUint32(packet[4:], ms) // after the version
+		}
+		return true
+	}
+	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 20 * time.Second,
+		Dial: tapped(func() *tap { return &tap{received: shorten} })})
 	grant := mustAcquire(t, d, demand("n", "me"))
-	k.grants.Store(2000)
+	grants.Store(2000)
 	path.CutAfter(0)
 	_, _ = d.Lock(bounded(t), "n") // its answer is what is cut
 	testbed.Eventually(t, "the claim ends", patience/4, func() bool { return grant.Lease.Remaining() <= 0 })
@@ -126,42 +131,6 @@ func TestShorterSessionEndsClaims(t *testing.T) {
 	if left := next.Lease.Remaining(); left > 2*time.Second {
 		t.Fatalf("the next lasts for %v", left)
 	}
-}
-
-// stingy is a dialer whose servers grant sessions of so many milliseconds, if
-// that is set.
-type stingy struct{ grants atomic.Uint32 }
-
-func (k *stingy) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-	return &stingyConn{Conn: conn, k: k}, err
-}
-
-type stingyConn struct {
-	net.Conn
-	k    *stingy
-	rest []byte
-	met  bool
-}
-
-func (c *stingyConn) Read(p []byte) (int, error) {
-	if !c.met {
-		c.met = true
-		greeting := make([]byte, 12) // length, version, milliseconds
-		if _, err := io.ReadFull(c.Conn, greeting); err != nil {
-			return 0, err
-		}
-		if ms := c.k.grants.Load(); ms > 0 {
-			binary.BigEndian.PutUint32(greeting[8:], ms)
-		}
-		c.rest = greeting
-	}
-	if len(c.rest) > 0 {
-		n := copy(p, c.rest)
-		c.rest = c.rest[n:]
-		return n, nil
-	}
-	return c.Conn.Read(p)
 }
 
 // TestWatchSaysThatItWasInterrupted, after the connection was replaced.

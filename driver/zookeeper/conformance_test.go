@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,7 +48,7 @@ type system struct {
 	*paths.Server[driver.Fenced]
 	root     string
 	operator *zk.Conn // past every fault of the paths
-	ears     map[driver.Fenced]*deafDialer
+	ears     map[driver.Fenced]*atomic.Bool
 }
 
 // fleeting is a server on which containers go soon after their last child, so that this is
@@ -101,7 +99,7 @@ func start(t *testing.T, server *testbed.Server) drivertest.Backend {
 		Server:   paths.New[driver.Fenced](server),
 		root:     fmt.Sprintf("/suite/%d", namespaces.Add(1)),
 		operator: dial(t, server.Addr()),
-		ears:     map[driver.Fenced]*deafDialer{},
+		ears:     map[driver.Fenced]*atomic.Bool{},
 	}
 }
 
@@ -122,35 +120,30 @@ func open(t testing.TB, o *Options) *Driver {
 	t.Helper()
 	d, err := Open(context.Background(), o)
 	testbed.OK(t, err)
-	closeAfter(t, d)
+	testbed.CloseAfter(t, d)
 	return d
-}
-
-func closeAfter(t testing.TB, d *Driver) {
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := d.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
 }
 
 func (b *system) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-		ear := new(deafDialer)
-		d, err := Open(t.Context(), &Options{Servers: []string{path.Addr()}, Root: b.root, TTL: suiteTTL, Dial: ear.dial})
+		deaf := new(atomic.Bool)
+		hearing := func(packet []byte, greeting bool) bool {
+			const event = 0xffffffff
+			return greeting || !deaf.Load() || binary.BigEndian.Uint32(packet) != event
+		}
+		d, err := Open(t.Context(), &Options{Servers: []string{path.Addr()}, Root: b.root, TTL: suiteTTL,
+			Dial: tapped(func() *tap { return &tap{received: hearing} })})
 		if err != nil {
 			return nil, err
 		}
-		b.ears[d] = ear
+		b.ears[d] = deaf
 		return d, nil
 	})
 }
 
 func (b *system) Faults() drivertest.Faults { return b.Server }
 
-func (b *system) DropPushes(_ *testing.T, d driver.Fenced) { b.ears[d].deaf.Store(true) }
+func (b *system) DropPushes(_ *testing.T, d driver.Fenced) { b.ears[d].Store(true) }
 
 func (b *system) contenders(t *testing.T, name string) []string {
 	t.Helper()
@@ -185,46 +178,4 @@ func (b *system) Delete(t *testing.T, name string) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// deafDialer makes connections that lose every event of a watch once they are
-// deaf, while requests are answered.
-type deafDialer struct{ deaf atomic.Bool }
-
-func (d *deafDialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	return &deafConn{Conn: conn, ear: d}, nil
-}
-
-// deafConn passes packets on one by one.
-type deafConn struct {
-	net.Conn
-	ear  *deafDialer
-	rest []byte
-	met  bool // the greeting has passed, which is no reply
-}
-
-func (c *deafConn) Read(p []byte) (int, error) {
-	for len(c.rest) == 0 {
-		head := make([]byte, 4)
-		if _, err := io.ReadFull(c.Conn, head); err != nil {
-			return 0, err
-		}
-		body := make([]byte, binary.BigEndian.Uint32(head))
-		if _, err := io.ReadFull(c.Conn, body); err != nil {
-			return 0, err
-		}
-		const event = 0xffffffff
-		if c.met && c.ear.deaf.Load() && binary.BigEndian.Uint32(body) == event {
-			continue
-		}
-		c.met = true
-		c.rest = append(head, body...)
-	}
-	n := copy(p, c.rest)
-	c.rest = c.rest[n:]
-	return n, nil
 }

@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -20,7 +19,7 @@ func TestSeed(t *testing.T) {
 		Open: func(t *testing.T, seed driver.Seed) (drivertest.Seeded, error) {
 			d, err := Open(t.Context(), &Options{Servers: []string{server.Addr()}, Seed: seed})
 			if err == nil {
-				t.Cleanup(func() { _ = d.Close(context.Background()) }) // always nil
+				testbed.CloseAfter(t, d)
 			}
 			return d, err
 		},

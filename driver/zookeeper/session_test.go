@@ -71,19 +71,26 @@ func (k *keyhole) reconnect(t *testing.T, path *testbed.Proxy, d *Driver) {
 type keyhole struct {
 	mu       sync.Mutex
 	dialed   int
-	greeting []byte
+	greeting []byte // version, timeout, session, length of the password, password
 }
 
 func (k *keyhole) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
+	return tapped(func() *tap {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.dialed++
+		k.greeting = nil
+		return &tap{received: k.peek}
+	})(ctx, network, addr)
+}
+
+func (k *keyhole) peek(packet []byte, greeting bool) bool {
+	if greeting {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.greeting = packet
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.dialed++
-	k.greeting = nil
-	return &peekedConn{conn, k}, nil
+	return true
 }
 
 func (k *keyhole) dials() int {
@@ -92,34 +99,16 @@ func (k *keyhole) dials() int {
 	return k.dialed
 }
 
-type peekedConn struct {
-	net.Conn
-	k *keyhole
-}
-
-// length, version, timeout, session, length of the password, password
-const greetingSize = 4 + 4 + 4 + 8 + 4 + 16
-
-func (c *peekedConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.k.mu.Lock()
-	defer c.k.mu.Unlock()
-	if len(c.k.greeting) < greetingSize {
-		c.k.greeting = append(c.k.greeting, p[:n]...)
-	}
-	return n, err
-}
-
 // expire ends the session on the server, by taking it over and closing it.
 func (k *keyhole) expire(t *testing.T, addr string) {
 	t.Helper()
 	k.mu.Lock()
-	if len(k.greeting) < greetingSize {
-		k.mu.Unlock()
+	greeting := k.greeting
+	k.mu.Unlock()
+	if greeting == nil {
 		return // it has just come back
 	}
-	known := k.greeting[12:greetingSize]
-	k.mu.Unlock()
+	known := greeting[8 : 8+8+4+16]
 	conn, err := net.Dial("tcp", addr)
 	testbed.OK(t, err)
 	defer conn.Close()

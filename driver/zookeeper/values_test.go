@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -44,47 +43,34 @@ type valuesBackend struct {
 // DropReplies waits for a write: before one is a read, which tells more.
 func (b *valuesBackend) DropReplies() { b.armed.Store(true) }
 
-// noticedConn is a connection on which writes are noticed.
-type noticedConn struct {
-	net.Conn
-	path  *testbed.Proxy
-	armed *atomic.Bool
-}
-
-// Write gets whole packets from the client: their length, number and operation.
-func (c *noticedConn) Write(p []byte) (int, error) {
-	const create, setData = 1, 5
-	if len(p) >= 12 && c.armed.Load() {
-		switch binary.BigEndian.Uint32(p[8:]) {
-		case create, setData:
-			c.armed.Store(false)
-			c.path.DropReplies()
-		}
-	}
-	return c.Conn.Write(p)
-}
-
 func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (*Values, error) {
-		return valuesAt(t, path.Addr(), b.root, func(conn net.Conn) net.Conn { return &noticedConn{conn, path, &b.armed} }), nil
+		return valuesAt(t, path.Addr(), b.root, func(op uint32) {
+			if (op == opCreate || op == opSetData) && b.armed.CompareAndSwap(true, false) {
+				path.DropReplies()
+			}
+		}), nil
 	})
 }
 
 func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
-	return valuesAt(t, b.server.Addr(), b.root, func(conn net.Conn) net.Conn { return conn }), nil
+	return valuesAt(t, b.server.Addr(), b.root, nil), nil
 }
 
 func (b *valuesBackend) Faults() drivertest.Faults { return b }
 
-// valuesAt connects, as far as the path allows.
-func valuesAt(t *testing.T, addr, root string, over func(net.Conn) net.Conn) *Values {
+// Operations of the protocol that write.
+const opCreate, opSetData = 1, 5
+
+// valuesAt connects, as far as the path allows. sending is that of a tap.
+func valuesAt(t *testing.T, addr, root string, sending func(op uint32)) *Values {
 	t.Helper()
 	dial := func(network, addr string, timeout time.Duration) (net.Conn, error) {
 		conn, err := net.DialTimeout(network, addr, timeout)
 		if err != nil {
 			return nil, err
 		}
-		return over(conn), nil
+		return &tap{Conn: conn, sending: sending}, nil
 	}
 	conn, events, err := zk.Connect([]string{addr}, 3*time.Second, zk.WithDialer(dial), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
 	testbed.OK(t, err)
@@ -95,21 +81,6 @@ func valuesAt(t *testing.T, addr, root string, over func(net.Conn) net.Conn) *Va
 	})
 	testbed.Eventually(t, "a session", patience, func() bool { return conn.State() == zk.StateHasSession })
 	return NewValues(conn, root)
-}
-
-// interjectingConn runs something before the first change of data that it passes.
-type interjectingConn struct {
-	net.Conn
-	once *sync.Once
-	then func()
-}
-
-func (c interjectingConn) Write(p []byte) (int, error) {
-	const setData = 5
-	if len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == setData {
-		c.once.Do(c.then)
-	}
-	return c.Conn.Write(p)
 }
 
 // TestValueIsWrittenOverWhatWasRead: one that came in between is not overwritten
@@ -123,12 +94,14 @@ func TestValueIsWrittenOverWhatWasRead(t *testing.T) {
 		testbed.OK(t, err)
 		return driver.Value{Data: []byte(data), Token: token}
 	}
-	plain := func(conn net.Conn) net.Conn { return conn }
-	other := valuesAt(t, server.Addr(), "/x", plain)
+	other := valuesAt(t, server.Addr(), "/x", nil)
 	testbed.OK(t, other.Put(t.Context(), "n", value(1, "first")))
-	between, once := make(chan error, 1), new(sync.Once)
-	v := valuesAt(t, server.Addr(), "/x", func(conn net.Conn) net.Conn {
-		return interjectingConn{conn, once, func() { between <- other.Put(t.Context(), "n", value(3, "highest")) }}
+	between := make(chan error, 1)
+	var once sync.Once
+	v := valuesAt(t, server.Addr(), "/x", func(op uint32) {
+		if op == opSetData {
+			once.Do(func() { between <- other.Put(t.Context(), "n", value(3, "highest")) })
+		}
 	})
 	if err := v.Put(t.Context(), "n", value(2, "late")); !errors.Is(err, interlock.ErrStaleToken) {
 		t.Fatalf("the lower one: %v", err)
