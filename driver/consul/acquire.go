@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // contender is one owner's attempt at a name under one session, and its outcome. The driver's
@@ -62,7 +63,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	ctx, end := joined(ctx, c.ctx)
+	ctx, end := join.Context(ctx, c.ctx)
 	defer end()
 	grant, err := d.acquire(ctx, c, r.NoWait)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 const (
@@ -210,21 +211,16 @@ func (d *Driver) Close(context.Context) error {
 
 // bounded limits one request, which also ends with the driver.
 func (d *Driver) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, end := joined(ctx, d.ctx)
-	ctx, cancel := context.WithTimeoutCause(ctx, d.pace.request, errSlow)
+	return d.within(ctx, d.pace.request)
+}
+
+// within returns ctx, which also ends with the driver and after a time.
+func (d *Driver) within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, end := join.Context(ctx, d.ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errSlow)
 	return ctx, func() {
 		cancel()
 		end()
-	}
-}
-
-// joined returns ctx, which also ends with also, with that cause.
-func joined(ctx, also context.Context) (context.Context, func()) {
-	ctx, end := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(also, func() { end(context.Cause(also)) })
-	return ctx, func() {
-		stop()
-		end(nil)
 	}
 }
 

@@ -58,12 +58,7 @@ func (d *Driver) await(ctx context.Context, op, name string, index uint64) ([]en
 // blocking limits one blocking query. Consul answers up to a sixteenth later than
 // requested.
 func (d *Driver) blocking(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, end := joined(ctx, d.ctx)
-	ctx, cancel := context.WithTimeoutCause(ctx, d.pace.quiet+d.pace.quiet/16+d.pace.request/4, errSlow)
-	return ctx, func() {
-		cancel()
-		end()
-	}
+	return d.within(ctx, d.pace.quiet+d.pace.quiet/16+d.pace.request/4)
 }
 
 // tell calls changed for each name whose key appeared, changed or disappeared.
