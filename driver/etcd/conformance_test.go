@@ -74,18 +74,8 @@ func open(t testing.TB, client *clientv3.Client, o *Options) *Driver {
 	t.Helper()
 	d, err := Open(context.Background(), client, o)
 	testbed.OK(t, err)
-	closeAfter(t, d)
+	testbed.CloseAfter(t, d)
 	return d
-}
-
-func closeAfter(t testing.TB, d *Driver) {
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		if err := d.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
 }
 
 func (b *system) Open(t *testing.T) (driver.Fenced, error) {

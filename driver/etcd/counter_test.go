@@ -202,7 +202,7 @@ func TestSeed(t *testing.T) {
 		Open: func(t *testing.T, seed driver.Seed) (drivertest.Seeded, error) {
 			d, err := Open(t.Context(), operator, &Options{Seed: seed})
 			if err == nil {
-				closeAfter(t, d)
+				testbed.CloseAfter(t, d)
 			}
 			return d, err
 		},

@@ -198,42 +198,31 @@ func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
 	}
 }
 
-// TestGhostIsRemoved: an abandoned request is executed late. Its key would stay in
-// line for as long as the session lives.
+// TestGhostIsRemoved: an abandoned request is executed late, and is seen by the watch or by a
+// read. Its key would stay in line for as long as the session lives.
 func TestGhostIsRemoved(t *testing.T) {
 	t.Parallel()
-	server := serverFor(t)
-	d, operator := open(t, dial(t, server.Addr()), nil), dial(t, server.Addr())
-	r := ask("n", "me")
-	mustAcquire(t, d, r)
-	mustRelease(t, d, r)
-	suspect(d)
-	key := slot("n/", d.session.id, 0)
-	mustPut(t, operator, key, "late", clientv3.WithLease(d.session.id))
-	testbed.Eventually(t, "the ghost is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })
-	mustAcquire(t, d, ask("n", "next"))
+	for how, deaf := range map[string]bool{"with the watch": false, "without an event": true} {
+		t.Run(how, func(t *testing.T) {
+			server := serverFor(t)
+			client, operator := dial(t, server.Addr()), dial(t, server.Addr())
+			watch := deafen(client)
+			d := open(t, client, nil)
+			mustAcquire(t, d, ask("other", "me"))
+			watch.deaf.Store(deaf)
+			suspect(d)
+			mustPut(t, operator, slot("n/", d.session.id, 0), "late", clientv3.WithLease(d.session.id))
+			testbed.Eventually(t, "the ghost is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })
+			if len(keys(t, operator, "other/")) != 1 {
+				t.Fatal("the claim went with it")
+			}
+			mustAcquire(t, d, ask("n", "next"))
+		})
+	}
 }
 
 // suspect records that a request was abandoned.
 func suspect(d *Driver) { _ = d.session.unknown(errors.New("no answer")) }
-
-// TestGhostBehindADeadWatchIsRemoved: the same without an event.
-func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
-	t.Parallel()
-	server := serverFor(t)
-	client, operator := dial(t, server.Addr()), dial(t, server.Addr())
-	deaf := deafen(client)
-	d := open(t, client, nil)
-	mustAcquire(t, d, ask("other", "me"))
-	deaf.deaf.Store(true)
-	suspect(d)
-	key := slot("n/", d.session.id, 0)
-	mustPut(t, operator, key, "late", clientv3.WithLease(d.session.id))
-	testbed.Eventually(t, "the ghost is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })
-	if len(keys(t, operator, "other/")) != 1 {
-		t.Fatal("the claim went with it")
-	}
-}
 
 // TestRewrittenKeyGivesNoToken: a value without a base has no token, and the place
 // is taken again.
