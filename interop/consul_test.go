@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -200,58 +201,34 @@ func testConsulSemaphoreComesLate(b *consulBed) {
 
 // testConsulNeverTwoAtOnce has both take turns for a while.
 func testConsulNeverTwoAtOnce(b *consulBed) {
-	const turns = 20
-	inside, failed := make(chan string, 1), make(chan error, 2)
-	enter := func(who string) error {
-		select {
-		case inside <- who:
-		default:
-			return fmt.Errorf("%s is beside %s", who, <-inside)
-		}
-		time.Sleep(time.Millisecond) // hold the lock for a while
-		<-inside
-		return nil
-	}
-	go func() {
+	const rounds = 20
+	ctx, cancel := context.WithTimeout(b.Context(), 3*patience)
+	defer cancel()
+	n := &turns{TB: b}
+	var all sync.WaitGroup
+	all.Go(func() { n.ours(ctx, b.ours, b.lock, "we", rounds) })
+	all.Go(func() {
 		theirs := b.theirs(false)
-		var err error
-		for i := 0; i < turns && err == nil; i++ {
-			_, err = theirs.Lock(nil)
+		for range rounds {
+			_, err := theirs.Lock(ctx.Done())
 			if err != nil && strings.Contains(err.Error(), "invalid session") {
 				// Their client ends the session of its last turn during the next one.
-				theirs, err = b.theirs(false), nil
+				theirs = b.theirs(false)
 				continue
 			}
 			if err == nil {
-				err = errors.Join(enter("they"), theirs.Unlock())
+				n.take()
+				err = theirs.Unlock()
+			}
+			if err != nil {
+				b.Error(err)
+				return
 			}
 		}
-		failed <- err
-	}()
-	go func() {
-		var last interlock.Token
-		var err error
-		for i := 0; i < turns && err == nil; i++ {
-			owner := fmt.Sprint("we/", i)
-			var g driver.Grant
-			if g, err = b.ours.Acquire(b.Context(), driver.Request{Name: b.lock, Owner: owner}); err != nil {
-				break
-			}
-			if g.Token <= last {
-				err = fmt.Errorf("token %d after %d", g.Token, last)
-			}
-			last = g.Token
-			err = errors.Join(err, enter(owner), b.ours.Release(b.Context(), b.lock, owner))
-		}
-		failed <- err
-	}()
-	for range 2 {
-		select {
-		case err := <-failed:
-			testbed.OK(b, err)
-		case <-time.After(3 * patience):
-			b.Fatal("their client does not end")
-		}
+	})
+	all.Wait()
+	if ctx.Err() != nil {
+		b.Error("their client does not end")
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -61,11 +60,7 @@ func (b *etcdBed) open(o *etcd.Options) *etcd.Driver {
 	b.Helper()
 	d, err := etcd.Open(b.Context(), b.dial(), o)
 	testbed.OK(b, err)
-	b.Cleanup(func() {
-		if err := d.Close(context.Background()); err != nil {
-			b.Error(err)
-		}
-	})
+	testbed.CloseAfter(b, d)
 	return d
 }
 
@@ -153,15 +148,10 @@ func (b *etcdBed) inLine(lock string) int {
 	return int(reply.Count)
 }
 
-func (b *etcdBed) mustBeGranted(c *contender) {
-	b.Helper()
-	select {
-	case err := <-c.granted:
-		if err != nil {
-			b.Fatalf("%s: %v", c.who, err)
-		}
-	case <-time.After(patience):
-		b.Fatalf("%s is not granted", c.who)
+func (c *contender) mustHold(t testing.TB) {
+	t.Helper()
+	if err := testbed.Receive(t, c.granted, c.who); err != nil {
+		t.Fatalf("%s: %v", c.who, err)
 	}
 }
 
@@ -194,7 +184,7 @@ func TestOneLineForAll(t *testing.T) {
 	const lock = "nightly"
 	other := b.open(nil)
 	ctl, _ := b.etcdctl(lock, 10)
-	b.mustBeGranted(ctl)
+	ctl.mustHold(b)
 	b.mustRefuse(lock)
 	line := []*contender{ctl}
 	line = append(line, b.acquire(b.ours, lock, "ours 1"))
@@ -208,7 +198,7 @@ func TestOneLineForAll(t *testing.T) {
 		b.mustWait(line[i+1:]...)
 		began := time.Now()
 		c.release()
-		b.mustBeGranted(line[i+1])
+		line[i+1].mustHold(b)
 		t.Logf("%s to %s: %v", c.who, line[i+1].who, time.Since(began).Round(100*time.Microsecond))
 	}
 	line[len(line)-1].release()
@@ -220,7 +210,7 @@ func TestWeExcludeOthers(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
 	ours := b.acquire(b.ours, "n", "ours")
-	b.mustBeGranted(ours)
+	ours.mustHold(b)
 	if err := concurrency.NewMutex(b.session(), "n").TryLock(t.Context()); !errors.Is(err, concurrency.ErrLocked) {
 		t.Fatalf("TryLock: %v", err)
 	}
@@ -235,14 +225,7 @@ func TestNeverTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
 	const each, rounds = 3, 5
-	var holding, total atomic.Int32
-	critical := func() {
-		if n := holding.Add(1); n != 1 {
-			t.Errorf("%d holders at the same time", n)
-		}
-		total.Add(1)
-		holding.Add(-1)
-	}
+	n := &turns{TB: t}
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
@@ -254,29 +237,17 @@ func TestNeverTwoAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				critical()
+				n.take()
 				if err := m.Unlock(ctx); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 		d := b.open(nil)
-		wg.Go(func() {
-			for j := range rounds {
-				owner := fmt.Sprint("ours ", i, " ", j)
-				if _, err := d.Acquire(ctx, driver.Request{Name: "n", Owner: owner}); err != nil {
-					t.Error(err)
-					return
-				}
-				critical()
-				if err := d.Release(ctx, "n", owner); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+		wg.Go(func() { n.ours(ctx, d, "n", fmt.Sprint("ours ", i), rounds) })
 	}
 	wg.Wait()
-	if got := total.Load(); got != 2*each*rounds {
+	if got := n.total.Load(); got != 2*each*rounds {
 		t.Fatalf("%d turns, want %d", got, 2*each*rounds)
 	}
 }
@@ -286,12 +257,12 @@ func TestForeignHolderCrashes(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
 	ctl, p := b.etcdctl("n", 2)
-	b.mustBeGranted(ctl)
+	ctl.mustHold(b)
 	ours := b.acquire(b.ours, "n", "ours")
 	p.Kill()
 	began := time.Now()
 	b.mustWait(ours)
-	b.mustBeGranted(ours)
+	ours.mustHold(b)
 	took := time.Since(began)
 	t.Logf("served %v after the crash of a holder with a TTL of 2 s", took.Round(time.Millisecond))
 	if took > 5*time.Second {
@@ -304,12 +275,12 @@ func TestForeignWaiterCrashes(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
 	first := b.acquire(b.ours, "n", "first")
-	b.mustBeGranted(first)
+	first.mustHold(b)
 	_, p := b.etcdctl("n", 2)
 	last := b.acquire(b.ours, "n", "last")
 	p.Kill()
 	first.release()
-	b.mustBeGranted(last)
+	last.mustHold(b)
 }
 
 // TestOurCrashFreesOthers checks that, after a crash of our process, a foreign waiter
@@ -324,14 +295,14 @@ func TestOurCrashFreesOthers(t *testing.T) {
 	dying, err := etcd.Open(t.Context(), client, &etcd.Options{TTL: 2 * time.Second})
 	testbed.OK(t, err)
 	defer dying.Close(context.Background())
-	b.mustBeGranted(b.acquire(dying, "n", "dying"))
+	b.acquire(dying, "n", "dying").mustHold(b)
 	m, _ := b.mutex("n")
 	ctl, _ := b.etcdctl("n", 10)
 	proxy.Cut()
-	b.mustBeGranted(m)
+	m.mustHold(b)
 	b.mustWait(ctl)
 	m.release()
-	b.mustBeGranted(ctl)
+	ctl.mustHold(b)
 }
 
 // TestForeignContendersAreShown shows them by their leases, their only identity.
@@ -339,7 +310,7 @@ func TestForeignContendersAreShown(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
 	ctl, _ := b.etcdctl("n", 30)
-	b.mustBeGranted(ctl)
+	ctl.mustHold(b)
 	b.acquire(b.ours, "n", "ours")
 	b.mutex("n")
 	state, err := b.ours.Lock(t.Context(), "n")
@@ -369,11 +340,11 @@ func TestRawNames(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, &etcd.Options{RawNames: true})
 	ctl, _ := b.etcdctl("jobs/nightly", 10)
-	b.mustBeGranted(ctl)
+	ctl.mustHold(b)
 	b.mustRefuse("jobs/nightly")
 	ours := b.acquire(b.ours, "jobs/nightly", "ours")
 	ctl.release()
-	b.mustBeGranted(ours)
+	ours.mustHold(b)
 }
 
 // TestForeignWriterPassesTheSameGuard writes with the token of its create revision,
@@ -393,7 +364,7 @@ func TestForeignWriterPassesTheSameGuard(t *testing.T) {
 	}
 	before := grant(b.ours, "before")
 	c, m := b.mutex("n")
-	b.mustBeGranted(c)
+	c.mustHold(b)
 	later := b.open(nil) // raises the base while the foreign client holds
 	reply, err := b.client.Get(t.Context(), m.Key())
 	testbed.OK(t, err)

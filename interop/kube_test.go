@@ -83,11 +83,7 @@ func (b *kubeBed) open(addr string) *kube.Driver {
 	b.Helper()
 	d, err := kube.Open(b.Context(), b.config(addr), &kube.Options{TTL: kubeTTL})
 	testbed.OK(b, err)
-	b.Cleanup(func() {
-		if err := d.Close(context.Background()); err != nil {
-			b.Error(err)
-		}
-	})
+	testbed.CloseAfter(b, d)
 	return d
 }
 
@@ -241,15 +237,7 @@ func testOurCrashFreesClientGo(b *kubeBed) {
 // testNeverTwoLeaders has several candidates of both kinds, each for some turns.
 func testNeverTwoLeaders(b *kubeBed) {
 	const each, rounds = 2, 5
-	var holding, total atomic.Int32
-	critical := func() {
-		if n := holding.Add(1); n != 1 {
-			b.Errorf("%d holders at the same time", n)
-		}
-		time.Sleep(2 * time.Millisecond) // long enough to observe an overlap
-		total.Add(1)
-		holding.Add(-1)
-	}
+	n := &turns{TB: b}
 	var wg sync.WaitGroup
 	ctx, cancel := context.WithTimeout(b.Context(), 3*patience)
 	defer cancel()
@@ -258,7 +246,7 @@ func testNeverTwoLeaders(b *kubeBed) {
 			for j := range rounds {
 				done := make(chan struct{})
 				e := b.elect(b.client, fmt.Sprint("theirs ", i, " ", j), func(context.Context) {
-					critical()
+					n.take()
 					close(done)
 				})
 				select {
@@ -270,22 +258,10 @@ func testNeverTwoLeaders(b *kubeBed) {
 			}
 		})
 		d := b.open(b.kube.Addr())
-		wg.Go(func() {
-			for j := range rounds {
-				owner := fmt.Sprint("ours ", i, " ", j)
-				if _, err := d.Acquire(ctx, driver.Request{Name: b.lease, Owner: owner}); err != nil {
-					b.Error(err)
-					return
-				}
-				critical()
-				if err := d.Release(ctx, b.lease, owner); err != nil {
-					b.Error(err)
-				}
-			}
-		})
+		wg.Go(func() { n.ours(ctx, d, b.lease, fmt.Sprint("ours ", i), rounds) })
 	}
 	wg.Wait()
-	if got := total.Load(); got != 2*each*rounds {
+	if got := n.total.Load(); got != 2*each*rounds {
 		b.Fatalf("%d turns, want %d", got, 2*each*rounds)
 	}
 }

@@ -47,11 +47,7 @@ func (b *zkBed) open(o zookeeper.Options) *zookeeper.Driver {
 	o.Servers, o.TTL = []string{b.server.Addr()}, foreignSession
 	d, err := zookeeper.Open(b.Context(), &o)
 	testbed.OK(b, err)
-	b.Cleanup(func() {
-		if err := d.Close(context.Background()); err != nil {
-			b.Error(err)
-		}
-	})
+	testbed.CloseAfter(b, d)
 	return d
 }
 
@@ -186,18 +182,6 @@ func (b *zkBed) mustWait(c *contender) {
 	}
 }
 
-func (b *zkBed) mustHold(c *contender) {
-	b.Helper()
-	select {
-	case err := <-c.granted:
-		if err != nil {
-			b.Fatalf("%s: %v", c.who, err)
-		}
-	case <-time.After(patience):
-		b.Fatalf("%s does not get it", c.who)
-	}
-}
-
 // TestZooKeeperClientsExcludeEachOther runs each kind in both directions, in one queue,
 // through releases and the crash of either side.
 func TestZooKeeperClientsExcludeEachOther(t *testing.T) {
@@ -224,16 +208,16 @@ func TestZooKeeperClientsExcludeEachOther(t *testing.T) {
 func (b *zkBed) takeTurns(path string, them zkClient) {
 	b.Helper()
 	first := b.us(path, "first")
-	b.mustHold(first)
+	first.mustHold(b)
 	foreign := them.lock(path)
 	second := b.us(path, "second")
 	b.mustWait(foreign)
 	first.release()
-	b.mustHold(foreign)
+	foreign.mustHold(b)
 	b.mustWait(second)
 	b.mustShow(path, foreign.who, "second")
 	foreign.release()
-	b.mustHold(second)
+	second.mustHold(b)
 	second.release()
 	if n := b.inLine(path); n != 0 {
 		b.Fatalf("%d nodes are left", n)
@@ -254,11 +238,11 @@ func (b *zkBed) mustShow(path, holder, waiter string) {
 func (b *zkBed) survivesACrash(path string, them zkClient) {
 	b.Helper()
 	foreign := them.lock(path)
-	b.mustHold(foreign)
+	foreign.mustHold(b)
 	next := b.us(path, "next")
 	b.mustWait(next)
 	them.crash()
-	b.mustHold(next)
+	next.mustHold(b)
 	next.release()
 }
 
@@ -275,7 +259,7 @@ func (b *zkBed) survivesOurCrash(path string, o zookeeper.Options, them zkClient
 	foreign := them.lock(path)
 	b.mustWait(foreign)
 	proxy.Cut()
-	b.mustHold(foreign)
+	foreign.mustHold(b)
 	if left := grant.Lease.Remaining(); left > 0 {
 		b.Fatalf("%s has it while our lease has %v left", foreign.who, left)
 	}
@@ -289,7 +273,7 @@ func TestKazooIsRefused(t *testing.T) {
 	them := b.kazoo()
 	const path = "/interlock/shared"
 	foreign := them.lock(path)
-	b.mustHold(foreign)
+	foreign.mustHold(b)
 	for _, noWait := range []bool{false, true} {
 		_, err := b.ours.Acquire(b.Context(), driver.Request{Name: "shared", Owner: "us", NoWait: noWait})
 		var family *zookeeper.FamilyError
@@ -302,7 +286,7 @@ func TestKazooIsRefused(t *testing.T) {
 	}
 	foreign.release()
 	c := b.us(path, "later")
-	b.mustHold(c)
+	c.mustHold(b)
 	c.release()
 }
 
@@ -319,7 +303,7 @@ func TestForeignHolderHasAToken(t *testing.T) {
 	}
 	before := acquire(b.ours, "before")
 	foreign := b.goClient().lock(path)
-	b.mustHold(foreign)
+	foreign.mustHold(b)
 	list, _, err := b.conn.Children(path)
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%q, %v", list, err)
