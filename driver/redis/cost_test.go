@@ -3,6 +3,7 @@ package redis
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,6 +49,63 @@ func TestGoroutinesDoNotGrowWithLocks(t *testing.T) {
 	}
 	what := fmt.Sprintf("%d goroutines with 300 locks, as with one", before)
 	testbed.Eventually(t, what, bound, func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// TestUsualRequestsEndAtTheHead of their scripts, which create no functions: a grant, a
+// new waiter, a release, and a release to a new waiter. The head leaves anything else
+// unchanged to the rest, which is replaced by an error here.
+func TestUsualRequestsEndAtTheHead(t *testing.T) {
+	t.Parallel()
+	const rest, left, released = "\nreturn redis.error_reply('ERR the rest')", "left", "released"
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	contend := newScript(constants + names("(#ARGV - 2) / 2") + clockLua + contendOneLua + rest)
+	release := newScript(constants + names("#ARGV - 1") + releaseFreeLua + clockLua + releasePushLua + rest)
+	k := keysOf("x")
+	// run repeats a request that is left to the rest because it checks the index, as one of 64.
+	run := func(s *script, want string, args ...string) {
+		t.Helper()
+		got := ""
+		for i := 0; i < 20 && got != want; i++ {
+			m, err := s.runOne(t.Context(), operator, batch{keys: k.all(), args: args}).ToMessage()
+			r, wrong := parseReply(m)
+			switch {
+			case err != nil && strings.Contains(err.Error(), "the rest"):
+				got = left
+				continue
+			case s == release && err == nil:
+				got = released
+			case wrong == nil:
+				got = r.status
+			}
+			break
+		}
+		if got != want {
+			t.Errorf("the head answers %q, want %q", got, want)
+		}
+	}
+	acquire := func(owner, want string) { t.Helper(); run(contend, want, enqueue, "channel", owner, "30000") }
+	acquire("a", statusGranted)
+	acquire("b", statusWaiting)
+	acquire("c", statusWaiting)
+	acquire("a", left)
+	run(release, released, "channel", "a")
+	run(release, released, "channel", "b")
+	run(release, released, "channel", "c")
+
+	acquire("a", statusGranted)
+	mustDo(t, operator, "SET", k.counter, "2000000000000000") // above the clock
+	acquire("b", left)
+	mustDo(t, operator, "ZADD", k.queue, "1", "channel old") // a place that can have heartbeats
+	run(release, left, "channel", "a")
+	if drawn := number(t, operator, "GET", k.counter); drawn != 2000000000000000 {
+		t.Errorf("the head left the counter at %d", drawn)
+	}
+	for _, key := range []string{k.lock, k.hold} {
+		if number(t, operator, "EXISTS", key) != 1 {
+			t.Errorf("%s is gone", key)
+		}
+	}
 }
 
 func BenchmarkUncontended(b *testing.B) {

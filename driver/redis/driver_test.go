@@ -185,7 +185,7 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 	}
 	// The commands of the scripts, the reading of the counters, and the client's
 	// keep-alive and second connection.
-	inner := "time get getset set del exists zadd zrem zrange zpopmin publish info ping evalsha hello client"
+	inner := "time get getset set psetex del exists zadd zrem zrange zpopmin publish info ping evalsha hello client"
 	for name, n := range spent {
 		if !strings.Contains(" "+inner+" ", " "+name+" ") {
 			t.Errorf("%d calls of %s, which should not be needed", n, name)

@@ -56,7 +56,7 @@ func parseReplies(m rueidis.RedisMessage, n int) ([]reply, error) {
 }
 
 func parseReply(m rueidis.RedisMessage) (reply, error) {
-	if m.IsString() { // contend_free.lua
+	if m.IsInt64() { // contend_one.lua and contend_free.lua
 		counter, err := m.AsInt64()
 		return reply{status: statusGranted, counter: counter, ahead: -1}, err
 	}

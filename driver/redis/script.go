@@ -18,14 +18,23 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
+//go:embed script/clock.lua
+var clockLua string
+
 //go:embed script/draw.lua
 var drawLua string
+
+//go:embed script/contend_one.lua
+var contendOneLua string
 
 //go:embed script/contend_free.lua
 var contendFreeLua string
 
 //go:embed script/release_free.lua
 var releaseFreeLua string
+
+//go:embed script/release_push.lua
+var releasePushLua string
 
 //go:embed script/queue.lua
 var queueLua string
@@ -58,11 +67,11 @@ var quorumAcquireLua string
 var quorumRenewLua string
 
 var (
-	contendScript = newScript(constants + names("(#ARGV - 2) / 2") + drawLua + contendFreeLua + queueLua + contendLua)
-	releaseScript = newScript(constants + names("#ARGV - 1") + releaseFreeLua + drawLua + queueLua + releaseLua)
-	showScript    = newReader(constants + names("(#KEYS - 2) / 6") + drawLua + queueLua + showLua)
+	contendScript = newScript(constants + names("(#ARGV - 2) / 2") + clockLua + contendOneLua + drawLua + contendFreeLua + queueLua + contendLua)
+	releaseScript = newScript(constants + names("#ARGV - 1") + releaseFreeLua + clockLua + releasePushLua + drawLua + queueLua + releaseLua)
+	showScript    = newReader(constants + names("(#KEYS - 2) / 6") + clockLua + drawLua + queueLua + showLua)
 	renewScript   = newStepwiseScript(renewLua)
-	breakScript   = newScript(constants + names("1") + drawLua + queueLua + breakLua)
+	breakScript   = newScript(constants + names("1") + clockLua + drawLua + queueLua + breakLua)
 
 	plainAcquireScript = newScript(constants + plainAcquireLua)
 	plainReleaseScript = newScript(constants + plainReleaseLua)
@@ -71,9 +80,11 @@ var (
 	quorumRenewScript   = newScript(quorumRenewLua)
 )
 
-var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, ALIVE_MS, BEAT_MS, CHANGES = %d, %d, %d, %d, %d, '%s'\n",
-	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), acceptFor.Milliseconds(), aliveFor.Milliseconds(),
-	(heartbeat / 2).Milliseconds(), changes)
+// constants begin most scripts. ACCEPT and ALIVE are arguments of commands: Redis formats a
+// number slowly.
+var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ALIVE_MS, BEAT_MS, ACCEPT, ALIVE, CHANGES = %d, %d, %d, %d, '%d', '%d', '%s'\n",
+	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), aliveFor.Milliseconds(), (heartbeat / 2).Milliseconds(),
+	acceptFor.Milliseconds(), aliveFor.Milliseconds(), changes)
 
 // names is the head of the scripts of queue mode. KEYS are four for each name, then the counter
 // and the index, which all names of a run share. count is the Lua expression of the number of

@@ -30,8 +30,8 @@ var streamReplayLua string
 var streamResumeLua string
 
 var (
-	streamLettersScript = newReader(constants + streamConstants + drawLua + streamQueueLua + streamLettersLua)
-	streamShowScript    = newReader(constants + streamConstants + drawLua + streamQueueLua + streamShowLua)
+	streamLettersScript = newReader(constants + streamConstants + clockLua + drawLua + streamQueueLua + streamLettersLua)
+	streamShowScript    = newReader(constants + streamConstants + clockLua + drawLua + streamQueueLua + streamShowLua)
 	streamReplayScript  = newDrainingScript(streamReplayLua)
 	streamResumeScript  = newDrainingScript(streamResumeLua)
 )

@@ -45,7 +45,7 @@ var streamConstants = fmt.Sprintf("local MOST, PER_LANE, AGING_MS, MAX_DELAY_MS,
 	streamMost, leasequeue.PerGroup, leasequeue.Aging.Milliseconds(), maxDelay.Milliseconds(), streamAudit)
 
 var (
-	streamPutScript    = newScript(constants + streamConstants + drawLua + streamQueueLua + streamPutLua)
+	streamPutScript    = newScript(constants + streamConstants + clockLua + drawLua + streamQueueLua + streamPutLua)
 	streamClaimScript  = newDrainingScript(streamClaimLua)
 	streamRenewScript  = newDrainingScript(streamRenewLua)
 	streamSettleScript = newDrainingScript(streamSettleLua)
@@ -56,7 +56,7 @@ var (
 // be lost.
 func newDrainingScript(source string) *script {
 	const flags = "#!lua flags=allow-oom\n"
-	source = constants + streamConstants + drawLua + streamQueueLua + source
+	source = constants + streamConstants + clockLua + drawLua + streamQueueLua + source
 	s := newStepwiseScript(flags + source)
 	s.whole = newStepwiseScript(flags + "table.remove(KEYS)\n" + source)
 	return s

@@ -5,7 +5,8 @@
 --          that it cannot restore a waiter that has left
 -- together takes all locks as nowait does, or nothing
 -- The answer is a reply for each name; that of together is the number of the refused
--- name and its reply, or 0 and the replies of all. contend_free.lua comes before it.
+-- name and its reply, or 0 and the replies of all. contend_one.lua and contend_free.lua
+-- come before it.
 local channel = ARGV[2]
 local ttl -- of the name being handled
 
@@ -15,9 +16,9 @@ local function owner_of(i) return ARGV[2 * i + 1] end
 local function stay(k, waiter, place)
   if is_old(place) then
     redis.call('HSET', k.wait, waiter, now_text)
-    redis.call('PEXPIRE', k.wait, ALIVE_MS)
+    redis.call('PEXPIRE', k.wait, ALIVE)
   end
-  redis.call('PEXPIRE', k.queue, ALIVE_MS)
+  redis.call('PEXPIRE', k.queue, ALIVE)
 end
 
 -- join takes a place, or keeps the present one. Returns the place.
@@ -29,7 +30,7 @@ local function join(k, waiter)
     return text(place)
   end
   touched[k.lock] = true
-  redis.call('PEXPIRE', k.queue, ALIVE_MS)
+  redis.call('PEXPIRE', k.queue, ALIVE)
   if k.taken ~= 2 then list(k) end -- earlier waiters have listed it already
   return place
 end

@@ -1,31 +1,6 @@
--- Grants free names without waiters, without the rest of the script. A name with
--- anything unusual is left to the rest of the script, which also prunes the index, in
--- one of 64 runs. KEYS and ARGV are those of contend.lua. Returns the counter of the
--- name, or of each.
-local mode = ARGV[1]
-local usual = (mode == 'enqueue' or mode == 'nowait') and now_us % 64 > 0
-
--- grant_one grants one name. Tables and functions cost the server time, so it uses few.
-local found -- how many of its lock and queue exist
-local function grant_one()
-  local call, lock = redis.call, KEYS[1]
-  found = call('EXISTS', lock, KEYS[3])
-  if found > 0 then return end
-  call('ZADD', INDEX, '0', lock)
-  local counter = draw(COUNTER)
-  call('SET', lock, ARGV[3], 'PX', ARGV[4])
-  call('SET', KEYS[2], counter .. ' ' .. now_text .. ' ' .. ARGV[3], 'PX', ARGV[4])
-  redis.pcall('PUBLISH', CHANGES .. KEYS[1], '')
-  return counter
-end
-
-if usual and names == 1 then
-  local ok, counter = pcall(grant_one)
-  if ok and counter then return counter end
-  usual = false
-end
-
-local taken = { found } -- by name
+-- Grants the free names of a run for several, and leaves the others to the rest of the
+-- script. KEYS and ARGV are those of contend.lua. Returns the counter of each.
+local taken = { found } -- by name: how many of the lock and the queue exist
 local replies, granted = {}, 0
 
 -- find_free checks all names at once, and each if one is not free. It lists the free
@@ -45,26 +20,24 @@ local function find_free()
   return free
 end
 
--- A name can be in one run twice: the lock is granted once.
-local function grant_free(i, counter, watched)
-  local k = 4 * i - 4
-  local lock, owner, ttl = KEYS[k + 1], ARGV[2 * i + 1], ARGV[2 * i + 2]
-  if not redis.call('SET', lock, owner, 'NX', 'PX', ttl) then return end
-  redis.call('SET', KEYS[k + 2], counter .. ' ' .. now_text .. ' ' .. owner, 'PX', ttl)
-  if watched then redis.pcall('PUBLISH', CHANGES .. lock, '') end
-  replies[i], granted = counter, granted + 1
-end
-
--- grant_all grants the free names, with counters drawn at once. It publishes only if there
--- are subscriptions to patterns, which watchers use.
+-- grant_all grants the free names, with counters drawn at once. A name can be in one run
+-- twice: the lock is granted once. It publishes only if there are subscriptions to
+-- patterns, which watchers use.
 local function grant_all(free)
   if #free == 0 then return end
-  local first = draw(COUNTER, #free > 1 and #free - 1 or nil)
-  local watched = redis.pcall('PUBSUB', 'NUMPAT') ~= 0
-  for n, i in ipairs(free) do pcall(grant_free, i, n == 1 and first or text(first + n - 1), watched) end
+  local first = tonumber(draw(COUNTER, #free > 1 and #free - 1 or nil))
+  local watched, since = call('PUBSUB', 'NUMPAT') ~= 0, ' ' .. now_text .. ' '
+  for n, i in ipairs(free) do
+    local k, owner, ttl, counter = 4 * i - 4, ARGV[2 * i + 1], ARGV[2 * i + 2], first + n - 1
+    local set = call('SET', KEYS[k + 1], owner, 'NX', 'PX', ttl)
+    if set and set.ok and call('PSETEX', KEYS[k + 2], ttl, format(whole, counter) .. since .. owner).ok then
+      if watched then call('PUBLISH', CHANGES .. KEYS[k + 1], '') end
+      replies[i], granted = counter, granted + 1
+    end
+  end
 end
 
-if usual then
+if usual and names > 1 then
   local ok, free = pcall(find_free)
   if ok then pcall(grant_all, free) end
   if granted == names then return replies end

@@ -1,16 +1,6 @@
--- The time and the counter. EPOCH_US, MAX_COUNTER and other constants are defined before
--- it. Times are the server's, in milliseconds. Use text() to format numbers, because
--- tostring rounds them to 14 digits.
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now = math.floor(now_us / 1000)
-
--- %d is faster, but 32 bits wide on some servers.
-local whole = string.format('%d', 2^40) == '1099511627776' and '%d' or '%.0f'
-local function text(number) return string.format(whole, number) end
-
-local clock = math.max(now_us - EPOCH_US, 1)
-local now_text, clock_text = text(now), text(clock)
+-- The counter. clock.lua comes before it.
+local function text(number) return format(whole, number) end
+local now_text = text(now)
 
 -- draw issues the next counter, and as many as more after it: above all earlier ones, and
 -- not below the clock, so that lost data does not lower them. Returns the first.

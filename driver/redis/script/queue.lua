@@ -70,7 +70,7 @@ local function grant(k, owner, ttl)
   local counter = draw(COUNTER)
   touched[k.lock] = true
   redis.call('SET', k.lock, owner, 'PX', ttl)
-  redis.call('SET', k.hold, counter .. ' ' .. now_text .. ' ' .. owner, 'PX', ttl)
+  redis.call('PSETEX', k.hold, ttl, counter .. ' ' .. now_text .. ' ' .. owner)
   return counter
 end
 
@@ -109,7 +109,7 @@ end
 -- found by the waiter's next heartbeat, so its failure does not concern the caller.
 local function push(k, waiter, place)
   local channel, owner = string.match(waiter, '^(%S+) (.*)$')
-  local counter = grant(k, owner, ACCEPT_MS)
+  local counter = grant(k, owner, ACCEPT)
   redis.pcall('PUBLISH', channel, counter .. ' ' .. text(place) .. ' ' .. owner)
   return owner
 end

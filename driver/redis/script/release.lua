@@ -1,7 +1,9 @@
 -- KEYS: four for each name, and two for all. ARGV: channel, then the owner for each name. Ends the
 -- owner's grant or place on the name, and grants a lock that is then free to the first waiter.
 -- Returns for each name 1 if it was held, or an error; for one name only that. release_free.lua
--- comes before it.
+-- and release_push.lua come before it.
+if names == 1 then holders, firsts, answers = { holder }, { first }, {} end
+
 local function release(i)
   local owner, holder, k = ARGV[i + 1], holders[i], keys_of(i)
   if holder ~= owner then
