@@ -29,7 +29,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err := d.evicts.permit(ctx, request{op: "acquire", name: r.Name}, whenever); err != nil {
 		return driver.Grant{}, err
 	}
-	d.held.mute(r.Owner)
+	d.held.stopEvents(r.Owner)
 	w := d.waiting.enter(r, k)
 	defer d.waiting.leave(w)
 	mode := enqueue
@@ -48,7 +48,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		case statusHeld:
 			return driver.Grant{}, reply.heldError(r.Name)
 		case statusWaiting:
-			d.waiting.placed(w, sent, reply)
+			d.waiting.recordPlace(w, sent, reply)
 		case statusGone:
 			mode = enqueue
 			continue
@@ -65,7 +65,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 }
 
 // granted adds the lease that w was granted to those that are renewed.
-func (d *Driver) granted(w *waiter, n news) (driver.Grant, error) {
+func (d *Driver) granted(w *waiter, n wakeup) (driver.Grant, error) {
 	token, err := interlock.NewToken(n.counter, 0)
 	if err != nil {
 		return driver.Grant{}, err
@@ -140,16 +140,16 @@ type waiter struct {
 	keys    [6]string // as the scripts take them
 	args    [4]string // of the last request of contend
 
-	box    sync.Mutex
+	mu     sync.Mutex
 	unread bool
-	latest news          // if unread
+	latest wakeup        // if unread
 	woken  chan struct{} // has an entry if unread; nil until the first read
 
 	// Guarded by waiters.mu.
-	due   boottime.Instant // of the next heartbeat; never until there is a place
-	heard boottime.Instant // when the latest answered request was sent
-	place int64            // the latest place in an answer; 0 if none
-	asked boottime.Instant // when the latest request answered with place was sent
+	due       boottime.Instant // of the next heartbeat; never until there is a place
+	answered  boottime.Instant // when the latest answered request was sent
+	place     int64            // the latest place in an answer; 0 if none
+	placeSent boottime.Instant // when the latest request answered with place was sent
 
 	// reporting is held while Events.Waiting is called, so that it is not called
 	// after Acquire has returned.
@@ -158,8 +158,8 @@ type waiter struct {
 	left      bool
 }
 
-// news wakes a waiting Acquire: a grant, an error, or a reason to ask again.
-type news struct {
+// wakeup ends the wait of an Acquire: a grant, an error, or a reason to ask again.
+type wakeup struct {
 	granted bool
 	sent    boottime.Instant // a time before the grant
 	counter int64
@@ -186,7 +186,7 @@ func (ws *waiters) enter(r driver.Request, k keys) *waiter {
 	defer ws.mu.Unlock()
 	ws.all[r.Owner] = w
 	if ws.closed {
-		w.notify(news{err: w.closed()})
+		w.notify(wakeup{err: w.closed()})
 	}
 	return w
 }
@@ -215,15 +215,15 @@ func (ws *waiters) closeAll() {
 	defer ws.mu.Unlock()
 	ws.closed = true
 	for _, w := range ws.all {
-		w.notify(news{err: w.closed()})
+		w.notify(wakeup{err: w.closed()})
 	}
 }
 
-// notify stores n and wakes the waiter. Only an error replaces unread news: after
-// reading any, the waiter asks again and finds the rest.
-func (w *waiter) notify(n news) {
-	w.box.Lock()
-	defer w.box.Unlock()
+// notify stores n and wakes the waiter. Only an error replaces an unread wakeup:
+// after reading any, the waiter asks again and finds the rest.
+func (w *waiter) notify(n wakeup) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if !w.unread || n.err != nil {
 		w.unread, w.latest = true, n
 	}
@@ -232,8 +232,8 @@ func (w *waiter) notify(n news) {
 	}
 }
 
-// await waits for news of w.
-func (ws *waiters) await(ctx context.Context, w *waiter) (news, error) {
+// await waits for a wakeup of w.
+func (ws *waiters) await(ctx context.Context, w *waiter) (wakeup, error) {
 	for {
 		n, woken, unread := w.read()
 		if unread {
@@ -242,15 +242,15 @@ func (ws *waiters) await(ctx context.Context, w *waiter) (news, error) {
 		select {
 		case <-woken:
 		case <-ctx.Done():
-			return news{}, uncertain(w.operation(), context.Cause(ctx))
+			return wakeup{}, uncertain(w.operation(), context.Cause(ctx))
 		}
 	}
 }
 
-// read returns unread news, or a channel that signals the next.
-func (w *waiter) read() (n news, woken <-chan struct{}, unread bool) {
-	w.box.Lock()
-	defer w.box.Unlock()
+// read returns an unread wakeup, or a channel that signals the next.
+func (w *waiter) read() (n wakeup, woken <-chan struct{}, unread bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.woken == nil {
 		w.woken = make(chan struct{}, 1)
 	}
@@ -258,10 +258,10 @@ func (w *waiter) read() (n news, woken <-chan struct{}, unread bool) {
 	return w.latest, w.woken, unread
 }
 
-// grantedAt returns the news of a grant to w, for a request sent at sent and the
+// grantedAt returns the wakeup of a grant to w, for a request sent at sent and the
 // driver's ttl.
-func (w *waiter) grantedAt(sent boottime.Instant, counter int64, ttl time.Duration) news {
-	return news{granted: true, sent: sent, counter: counter, lease: w.request.Lease(ttl), due: sent.Add(w.request.Every(ttl)), mode: refresh}
+func (w *waiter) grantedAt(sent boottime.Instant, counter int64, ttl time.Duration) wakeup {
+	return wakeup{granted: true, sent: sent, counter: counter, lease: w.request.Lease(ttl), due: sent.Add(w.request.Every(ttl)), mode: refresh}
 }
 
 // pushed handles a message on the process's channel.
@@ -272,9 +272,9 @@ func (ws *waiters) pushed(message string) {
 	}
 	ws.mu.Lock()
 	w := ws.all[p.owner]
-	n := news{mode: refresh}
+	n := wakeup{mode: refresh}
 	if w != nil && ws.canUse(w, p) {
-		n.granted, n.sent, n.counter, n.lease, n.due = true, w.asked, p.counter, acceptFor, boottime.Sent().Add(confirmAfter)
+		n.granted, n.sent, n.counter, n.lease, n.due = true, w.placeSent, p.counter, acceptFor, boottime.Sent().Add(confirmAfter)
 	}
 	ws.mu.Unlock()
 	if w != nil {
@@ -283,13 +283,13 @@ func (ws *waiters) pushed(message string) {
 }
 
 // canUse reports whether a pushed grant can be used before it is confirmed. The answer
-// to a request sent at w.asked still shows the place that the grant ends. So the grant
-// is later, and lasts until acceptFor after w.asked at least. The first renewal confirms
+// to a request sent at w.placeSent still shows the place that the grant ends. So the grant
+// is later, and lasts until acceptFor after w.placeSent at least. The first renewal confirms
 // it. The caller holds ws.mu.
 func (ws *waiters) canUse(w *waiter, p push) bool {
 	lease, renews := w.request.Lease(ws.d.ttl), w.request.Renew >= 0
 	return w.place == p.place && renews && lease >= 2*acceptFor && !settingsOf(ws.d.conn.client).confirms() &&
-		boottime.Deadline(w.asked, acceptFor).Sub(boottime.Now()) >= acceptFor*3/4+w.request.MinLease
+		boottime.Deadline(w.placeSent, acceptFor).Sub(boottime.Now()) >= acceptFor*3/4+w.request.MinLease
 }
 
 // hurry makes all heartbeats due now, because pushes may have been missed.
@@ -304,20 +304,20 @@ func (ws *waiters) hurry() {
 	hints.Signal(ws.wake)
 }
 
-// placed records the place in the answer to a request sent at sent. The next
+// recordPlace records the place in the answer to a request sent at sent. The next
 // heartbeat is due when the holder's lease ends, if that is known and sooner.
-func (ws *waiters) placed(w *waiter, sent boottime.Instant, r reply) {
+func (ws *waiters) recordPlace(w *waiter, sent boottime.Instant, r reply) {
 	next := heartbeat
 	if r.left >= 0 {
 		next = min(next, r.left+2*time.Millisecond)
 	}
 	ws.mu.Lock()
-	w.heard = max(w.heard, sent)
+	w.answered = max(w.answered, sent)
 	switch {
 	case r.place > w.place:
-		w.place, w.asked = r.place, sent
+		w.place, w.placeSent = r.place, sent
 	case r.place == w.place:
-		w.asked = max(w.asked, sent)
+		w.placeSent = max(w.placeSent, sent)
 	}
 	w.due = boottime.Sent().Add(next)
 	if w.due < ws.armed {

@@ -28,7 +28,7 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 		return nil, err
 	}
 	for _, w := range ws {
-		d.held.mute(w.request.Owner)
+		d.held.stopEvents(w.request.Owner)
 		asked.owners = append(asked.owners, w.request.Owner)
 	}
 	sent := boottime.Sent()

@@ -50,8 +50,8 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 	if err := <-ended; interlock.Kind(err) != interlock.Uncertain {
 		t.Fatal(err)
 	}
-	d.waiting.beatAnswered(w, boottime.Now(), reply{status: statusWaiting, ahead: 7})
-	d.waiting.beatAnswered(w, boottime.Now(), reply{status: statusGranted, counter: 1})
+	d.waiting.heartbeatAnswered(w, boottime.Now(), reply{status: statusWaiting, ahead: 7})
+	d.waiting.heartbeatAnswered(w, boottime.Now(), reply{status: statusGranted, counter: 1})
 	if n.all() != 1 {
 		t.Fatalf("%d calls after the error", n.all()-1)
 	}
@@ -76,7 +76,7 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 	}
 }
 
-// A release may come while a loss is reported. It must find the holding to mute it,
+// A release may come while a loss is reported. It must find the holding to stopEvents it,
 // so the holding is removed after the report, not before.
 func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
 	t.Parallel()

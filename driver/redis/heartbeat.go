@@ -21,7 +21,7 @@ const (
 	confirmAfter = 20 * time.Millisecond
 )
 
-func (ws *waiters) run(ctx context.Context) { loop(ctx, ws.wake, ws.next, ws.beat) }
+func (ws *waiters) run(ctx context.Context) { loop(ctx, ws.wake, ws.next, ws.sendHeartbeats) }
 
 func (ws *waiters) next() boottime.Instant {
 	ws.mu.Lock()
@@ -33,8 +33,8 @@ func (ws *waiters) next() boottime.Instant {
 	return ws.armed
 }
 
-// take returns the waiters whose heartbeat is due now, or soon.
-func (ws *waiters) take(now boottime.Instant) []*waiter {
+// dueWaiters returns the waiters whose heartbeat is due now, or soon.
+func (ws *waiters) dueWaiters(now boottime.Instant) []*waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	var due []*waiter
@@ -46,9 +46,9 @@ func (ws *waiters) take(now boottime.Instant) []*waiter {
 	return due
 }
 
-// beat sends the heartbeats of all waiters that are due.
-func (ws *waiters) beat(ctx context.Context) {
-	due := ws.take(boottime.Now())
+// sendHeartbeats sends the heartbeats of all waiters that are due.
+func (ws *waiters) sendHeartbeats(ctx context.Context) {
+	due := ws.dueWaiters(boottime.Now())
 	if len(due) == 0 {
 		return
 	}
@@ -68,10 +68,10 @@ func (ws *waiters) beat(ctx context.Context) {
 		answers, err := readAnswers(results, i, len(chunk), err)
 		for j, w := range chunk {
 			if err != nil {
-				ws.beatFailed(w, err)
+				ws.heartbeatFailed(w, err)
 				continue
 			}
-			ws.beatAnswered(w, sent, answers[j])
+			ws.heartbeatAnswered(w, sent, answers[j])
 		}
 	}
 }
@@ -88,36 +88,36 @@ func readAnswers(results []rueidis.RedisResult, i, n int, err error) ([]reply, e
 	return parseReplies(m, n)
 }
 
-// beatFailed ends the wait if its place must have expired.
-func (ws *waiters) beatFailed(w *waiter, err error) {
+// heartbeatFailed ends the wait if its place must have expired.
+func (ws *waiters) heartbeatFailed(w *waiter, err error) {
 	now := boottime.Now()
 	ws.mu.Lock()
 	w.due = now.Add(heartbeat)
-	silent := now.Sub(w.heard)
+	silent := now.Sub(w.answered)
 	ws.mu.Unlock()
 	if silent > aliveFor {
-		w.notify(news{err: uncertain(w.operation(), err)})
+		w.notify(wakeup{err: uncertain(w.operation(), err)})
 	}
 }
 
-// beatAnswered passes w the answer to the heartbeat that was sent at sent.
-func (ws *waiters) beatAnswered(w *waiter, sent boottime.Instant, r reply) {
+// heartbeatAnswered passes w the answer to the heartbeat that was sent at sent.
+func (ws *waiters) heartbeatAnswered(w *waiter, sent boottime.Instant, r reply) {
 	switch r.status {
 	case statusWaiting:
-		ws.placed(w, sent, r)
+		ws.recordPlace(w, sent, r)
 		return
 	case statusGranted:
 		if settingsOf(ws.d.conn.client).confirms() {
-			w.notify(news{mode: refresh}) // with a request that is confirmed
+			w.notify(wakeup{mode: refresh}) // with a request that is confirmed
 			break
 		}
 		w.notify(w.grantedAt(sent, r.counter, ws.d.ttl))
 	case statusGone:
-		w.notify(news{mode: enqueue})
+		w.notify(wakeup{mode: enqueue})
 	default:
-		w.notify(news{err: r.failure(w.operation())})
+		w.notify(wakeup{err: r.failure(w.operation())})
 	}
 	ws.mu.Lock()
-	w.heard, w.due = max(w.heard, sent), boottime.Sent().Add(heartbeat)
+	w.answered, w.due = max(w.answered, sent), boottime.Sent().Add(heartbeat)
 	ws.mu.Unlock()
 }

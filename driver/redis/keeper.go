@@ -86,22 +86,22 @@ func (k *keeper) remove(owner string) *holding {
 	h := k.held[owner]
 	delete(k.held, owner)
 	k.mu.Unlock()
-	h.mute()
+	h.stopEvents()
 	h.release()
 	return h
 }
 
-// mute ends the events of owner's lease. It is renewed until a repeated Acquire
+// stopEvents ends the events of owner's lease. It is renewed until a repeated Acquire
 // adds it again. If that Acquire fails, no event may follow; otherwise the result
 // of a renewal under way would be reported again for the new holding.
-func (k *keeper) mute(owner string) {
+func (k *keeper) stopEvents(owner string) {
 	k.mu.Lock()
 	h := k.held[owner]
 	k.mu.Unlock()
-	h.mute()
+	h.stopEvents()
 }
 
-func (h *holding) mute() {
+func (h *holding) stopEvents() {
 	if h == nil {
 		return
 	}
@@ -197,7 +197,7 @@ func (k *keeper) postpone(h *holding, due boottime.Instant) {
 }
 
 // lose drops a lease that the server has forgotten or granted to another owner. The
-// loss is reported first, so that a release meanwhile still finds the lease to mute.
+// loss is reported first, so that a release meanwhile still finds the lease and stops its events.
 func (k *keeper) lose(h *holding) {
 	h.lease.End()
 	h.reportLost()

@@ -65,7 +65,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 	if err := p.evicts.permit(ctx, request{op: "acquire", name: r.Name}, whenever); err != nil {
 		return nil, err
 	}
-	p.held.mute(r.Owner)
+	p.held.stopEvents(r.Owner)
 	known := ""
 	for failed := 1; ; failed++ {
 		sent := boottime.Sent()

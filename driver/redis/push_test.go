@@ -14,7 +14,7 @@ func TestPushIsBelieved(t *testing.T) {
 	t.Parallel()
 	waiting := func(place int64, sent boottime.Instant) func(*waiters, *waiter) {
 		return func(ws *waiters, w *waiter) {
-			ws.placed(w, sent, reply{status: statusWaiting, place: place, left: -1})
+			ws.recordPlace(w, sent, reply{status: statusWaiting, place: place, left: -1})
 		}
 	}
 	now := boottime.Now()

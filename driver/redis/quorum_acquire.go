@@ -45,7 +45,7 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 	if ctx.Err() != nil {
 		return nil, unsent(asked, context.Cause(ctx))
 	}
-	q.held.mute(r.Owner)
+	q.held.stopEvents(r.Owner)
 	known := ""
 	for failed := 1; ; failed++ {
 		lease, a, err := q.try(ctx, r, k.lock)
