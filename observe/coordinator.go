@@ -28,7 +28,7 @@ type CoordinatorRetained struct {
 	Unfinished  int           // transactions that have not ended
 	Oldest      time.Duration // since the first of them began; 0 if there is none
 	Excepted    int           // old ones that participants must remember
-	Unscheduled int           // unfinished ones that nobody would ever look at: a defect
+	Unscheduled int           // unfinished ones that no coordinator would find: a defect
 	Took        time.Duration
 	Err         error // the rest may be incomplete
 }
@@ -37,7 +37,7 @@ type CoordinatorRetained struct {
 type CoordinatorSwept struct {
 	Name    string
 	Removed int
-	Overdue int           // what should have ended, and was left alone
+	Overdue int           // kept, although it should have ended
 	Oldest  time.Duration // for how long the first of them is overdue
 	Took    time.Duration
 	Err     error
@@ -52,13 +52,13 @@ type CoordinatorFailed struct {
 }
 
 // CoordinatorForeign reports a due transaction of a type that this process does not know. An
-// owner of the shard that knows it must drive it. The event is repeated while the transaction
+// owner of the shard with that type must drive it. The event is repeated while the transaction
 // is due.
 type CoordinatorForeign struct {
 	Transaction, Type string
 	Shard             int
-	// Given is how often this process has passed the shard to others for it, without effect: if
-	// it rises, no process knows the type.
+	// Given counts how often this process passed the shard on for it, without effect: if it
+	// rises, no process knows the type.
 	Given int
 }
 

@@ -17,8 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// write does one guarded piece of work under a lock that tells hooks what
-// happens.
+// write does one guarded piece of work under a lock with hooks.
 func write(hooks *observe.Lock) {
 	ctx := context.Background()
 	space := memory.NewSpace()
@@ -54,8 +53,8 @@ func ExampleLogLocks() {
 	// level=DEBUG msg="lock released" name=report cause="claim released"
 }
 
-// Hooks of one's own, for what is worth a metric; those that are nil are not
-// called. Claims may end at the same time.
+// Hooks can count events for a metric; nil hooks are not called. Claims may end
+// at the same time.
 func ExampleLock() {
 	var acquired, lost atomic.Int64
 	write(&observe.Lock{

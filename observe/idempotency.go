@@ -23,8 +23,8 @@ type Idempotency struct {
 type IdempotencyAnswered struct {
 	Scope, Operation, Key string
 	Attempt               int           // that gave the answer; 0 if none was made
-	Replayed              bool          // it was answered before, and nothing was run
-	Kept                  bool          // the answer is what every later retry will have
+	Replayed              bool          // an earlier attempt gave the answer; nothing ran
+	Kept                  bool          // every later retry gets this answer
 	Took                  time.Duration // from the request to this
 	Err                   error         // why there is no answer
 }

@@ -21,7 +21,7 @@ type IsolationRetried struct {
 // IsolationEnded reports that a transaction has ended.
 type IsolationEnded struct {
 	Level    string // of isolation, in lower case
-	Attempts int    // how many there were, the last one included
+	Attempts int    // including the last one
 	Took     time.Duration
 	Err      error // nil if it was committed
 }

@@ -81,7 +81,7 @@ type LockEnded struct {
 }
 
 // LockRequestFailed reports that a request for the lock failed. The lock retries after a delay,
-// unless too many have failed in a row or nobody waits any more.
+// unless too many failed in a row or no caller waits.
 type LockRequestFailed struct {
 	Name   string
 	Owner  string

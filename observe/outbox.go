@@ -33,7 +33,7 @@ type OutboxServing struct {
 type OutboxPublished struct {
 	Slice  int
 	Sent   int           // messages that were delivered
-	Failed int           // messages that were not, those that were held back included
+	Failed int           // messages that were not, including those held back
 	Took   time.Duration // the sink's answer
 	Oldest time.Duration // since the oldest of them was added, by the database's clock
 }
@@ -44,8 +44,8 @@ type OutboxFailed struct {
 	Slice      int
 	ID         string
 	Topic, Key string
-	Attempts   int           // so far, this one included
-	Poison     bool          // the sink said that it will never take it
+	Attempts   int           // so far, including this one
+	Poison     bool          // the sink will never accept it
 	Dead       bool          // it becomes a dead letter
 	Pause      time.Duration // until it is tried again; 0 if it is dead
 	Err        error

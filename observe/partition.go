@@ -28,12 +28,12 @@ type PartitionAcquired struct {
 }
 
 // PartitionDraining reports that a partition that this member must release, or has lost, waits
-// for work that has not returned. It is reported once per TTL while this lasts. Meanwhile
-// nobody can own the partition, and the layout cannot change.
+// for unfinished work. It is reported once per TTL while this lasts. Meanwhile no member can
+// own the partition, and the layout cannot change.
 type PartitionDraining struct {
 	Partition int
 	Epoch     interlock.Token
-	Inside    int           // how many callers have not returned
+	Inside    int           // callers that have not returned
 	For       time.Duration // since it should have moved
 }
 
@@ -42,8 +42,8 @@ type PartitionReleased struct {
 	Partition int
 	Epoch     interlock.Token
 	Owned     time.Duration
-	Drained   time.Duration // how long work under way was waited for
-	Cause     error         // why it is not wanted any more; nil if it was lost or its work failed
+	Drained   time.Duration // wait for unfinished work
+	Cause     error         // why it must be released; nil if it was lost or its work failed
 	Err       error         // of the release
 }
 
@@ -59,6 +59,6 @@ type PartitionFailed struct {
 type PartitionRefused struct {
 	Key       string
 	Partition int
-	Epoch     interlock.Token // of the owner, as far as is known here; 0 if nobody
+	Epoch     interlock.Token // of the owner, as known here; 0 without one
 	Owner     string
 }

@@ -22,10 +22,10 @@ type Queue struct {
 // QueueFailed reports that a handler has returned an error.
 type QueueFailed struct {
 	Queue, ID, Key string
-	Attempt        int           // so far, this one included
+	Attempt        int           // so far, including this one
 	Dead           bool          // the message becomes a dead letter
 	Parked         bool          // its key waits for an operator
-	Held           bool          // a lock was taken: it does not count as a failure
+	Held           bool          // a lock was held: it does not count as a failure
 	Pause          time.Duration // until it is tried again; 0 if it is not
 	Err            error
 }

@@ -50,7 +50,7 @@ type SagaEnded struct {
 type SagaDead struct {
 	Saga, Type string
 	Reason     string   // why it was to be undone
-	Steps      []string // whose undos were given up
+	Steps      []string // with abandoned undos
 }
 
 // SagaStuck reports that a step that must be done, because the pivot is or may be done, failed
@@ -67,9 +67,9 @@ type SagaStuck struct {
 type SagaCrossed struct {
 	Saga, Type, Step string
 	Undo             bool
-	Final            bool   // the target has said so: the step is done with the input before, whatever the edit
+	Final            bool   // confirmed by the target: the step is done with the input before the edit
 	Before, After    string // the inputs, at most 500 bytes of each
-	Err              error  // why the journal does not have it; nil if it does, or the saga has ended
+	Err              error  // why the journal lacks this; nil if it has it, or the saga has ended
 }
 
 // SagaMismatched reports that a step's effect differs from the saga's outcome, or did until it
@@ -81,13 +81,13 @@ type SagaMismatched struct {
 	Err              error // of the check or the repair
 }
 
-// Reconciled reports that participants were asked about ended sagas. It is the gauge of effects
-// that differ from the journal.
+// Reconciled reports that participants were asked about ended transactions. It is the gauge of
+// effects that differ from the journal.
 type Reconciled struct {
-	Since    time.Time // what ended before was not looked at
-	Wrong    int       // effects that are not what the journal says
-	Repaired int       // that were not, and are now
-	Unknown  int       // that could not be found out
+	Since    time.Time // sagas that ended earlier were not checked
+	Wrong    int       // effects that still differ from the journal
+	Repaired int       // that differed and were repaired
+	Unknown  int       // that could not be determined
 	Took     time.Duration
-	Err      error // it was not finished
+	Err      error // why it is not complete
 }

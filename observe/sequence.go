@@ -34,7 +34,7 @@ type Sequence struct {
 type SequenceGap struct {
 	Stream, Key string
 	Epoch       int64
-	From, To    int64         // both are missing, and all between
+	From, To    int64         // the first and the last missing
 	Waited      time.Duration // since the gap was noticed
 }
 

@@ -25,13 +25,11 @@ const (
 	period = time.Second
 )
 
-// OnNil sets *hook, if it is nil, to a function that logs an event to log at a level,
-// with the fields of the event as attributes. A nil log means slog.Default at the
-// time of the event. message is the text of an event; empty if the event is not
-// worth a line.
+// OnNil sets a nil *hook to a function that logs an event to log at a level, with the fields of the event as
+// attributes. A nil log means slog.Default at the time of the event. message returns the text of an event; an
+// empty text logs nothing.
 //
-// It is how hooks log failures by default. It is exported for packages with events of
-// their own.
+// Hooks log failures by default with it. It is exported for packages with their own events.
 func OnNil[E any](hook *func(E), log *slog.Logger, level slog.Level, message func(E) string) {
 	if *hook != nil || log == Silent {
 		return
@@ -61,7 +59,7 @@ func write[E any](log *slog.Logger, level slog.Level, text string, e E, suppress
 	log.LogAttrs(context.Background(), level, text, attrs...)
 }
 
-// copyOf is a copy of hooks that may be changed; h may be nil.
+// copyOf returns a copy of hooks; h may be nil.
 func copyOf[H any](h *H) *H {
 	r := new(H)
 	if h != nil {
@@ -70,10 +68,10 @@ func copyOf[H any](h *H) *H {
 	return r
 }
 
-// always is the text of a hook all of whose events are worth a line.
+// always returns the text for every event of a hook.
 func always[E any](text string) func(E) string { return func(E) string { return text } }
 
-// whenFailed is the text of events with an error that is not a shutdown.
+// whenFailed returns the text for events with an error that is not a shutdown.
 func whenFailed[E any](text string, failure func(E) error) func(E) string {
 	return func(e E) string {
 		if err := failure(e); err == nil || errors.Is(err, context.Canceled) || errors.Is(err, interlock.ErrReleased) {
@@ -100,7 +98,7 @@ func limitOf(t reflect.Type) *limit {
 	return l.(*limit)
 }
 
-// admit reports whether there may be one more line, and how many were left out.
+// admit reports whether one more line may be logged, and how many were left out.
 func (l *limit) admit(now time.Time) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,9 +114,8 @@ func (l *limit) admit(now time.Time) (suppressed int, ok bool) {
 	return suppressed, true
 }
 
-// fields are the fields of an event: Err as "error", others in lower case with
-// underscores. An error that is nil is left out, a long one is cut off. An event that is a slog.LogValuer has
-// the attributes of its group instead.
+// fields returns the fields of an event: Err as "error", others in lower case with underscores. It omits nil
+// errors and truncates long ones. An event that is a slog.LogValuer has the attributes of its group instead.
 func fields(e reflect.Value) []slog.Attr {
 	if v, ok := e.Interface().(slog.LogValuer); ok {
 		return v.LogValue().Group()
@@ -143,7 +140,7 @@ func fields(e reflect.Value) []slog.Attr {
 	return attrs
 }
 
-// snake is a field's name as a key of a log: InDoubt is in_doubt.
+// snake returns a field's name as a key of a log: in_doubt for InDoubt.
 func snake(name string) string {
 	if name == "Err" {
 		return "error"

@@ -7,13 +7,13 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// WithDefaults of a struct of hooks returns a copy in which hooks for failures log
-// instead of being nil. It accepts nil. What is returned to a caller as an error is
-// not logged too, except for refusals at the edge of a service.
+// WithDefaults of a struct of hooks returns a copy whose nil hooks for failures log.
+// It accepts nil. A failure that a caller receives as an error is not logged too,
+// except for refusals at the edge of a service.
 
 const (
 	warn = slog.LevelWarn
-	loud = slog.LevelError // waits for a person
+	loud = slog.LevelError // waits for an operator
 )
 
 // WithDefaults returns h with hooks that log losses, late releases, failed requests
@@ -62,7 +62,7 @@ func (h *RowLock) WithDefaults() *RowLock {
 func (h *Deadlock) WithDefaults() *Deadlock {
 	r := copyOf(h)
 	OnNil(&r.Found, r.Log, warn, always[DeadlockFound]("wait ended because of a deadlock"))
-	OnNil(&r.Failed, r.Log, warn, always[DeadlockFailed]("deadlocks cannot be looked for"))
+	OnNil(&r.Failed, r.Log, warn, always[DeadlockFailed]("deadlock detection failed"))
 	return r
 }
 
@@ -74,7 +74,7 @@ func (h *Fence) WithDefaults() *Fence {
 }
 
 // WithDefaults returns h with hooks that log leases that are lost or not renewed, and
-// requests that nobody finishes.
+// unfinished requests without an attempt.
 func (h *Idempotency) WithDefaults() *Idempotency {
 	r := copyOf(h)
 	OnNil(&r.Renewed, r.Log, warn, whenFailed("request lease not renewed", func(e IdempotencyRenewed) error { return e.Err }))
@@ -91,7 +91,7 @@ func (h *Once) WithDefaults() *Once {
 	return r
 }
 
-// WithDefaults returns h with a hook that logs updates that gave up.
+// WithDefaults returns h with a hook that logs updates without success.
 func (h *Version) WithDefaults() *Version {
 	r := copyOf(h)
 	OnNil(&r.Exhausted, r.Log, warn, always[VersionExhausted]("update met a conflict at its last attempt"))
@@ -126,7 +126,7 @@ func (h *Keyed) WithDefaults() *Keyed {
 func (h *Sequence) WithDefaults() *Sequence {
 	r := copyOf(h)
 	OnNil(&r.Overdue, r.Log, warn, always[SequenceGap]("events overdue"))
-	OnNil(&r.Recorded, r.Log, warn, always[SequenceGap]("hole recorded, the key goes on"))
+	OnNil(&r.Recorded, r.Log, warn, always[SequenceGap]("hole recorded, key continues"))
 	OnNil(&r.Halted, r.Log, loud, always[SequenceGap]("key halted until its events come or an operator resumes it"))
 	OnNil(&r.Failed, r.Log, warn, whenFailed("sequence failed", func(e SequenceFailed) error { return e.Err }))
 	return r

@@ -75,7 +75,7 @@ func each(visit func(hooks, hook string, f reflect.Value)) {
 	}
 }
 
-// TestNilHooksLogFailures: every hook of every struct either logs by default, or is
+// TestNilHooksLogFailures requires that every hook either logs by default, or is
 // listed as quiet.
 func TestNilHooksLogFailures(t *testing.T) {
 	out := capture(t)
@@ -102,7 +102,7 @@ func TestNilHooksLogFailures(t *testing.T) {
 	})
 }
 
-// filled is an event of a failure, with text that would change a terminal.
+// filled returns an event of a failure, with text that would change a terminal.
 func filled(t reflect.Type) reflect.Value {
 	v := reflect.New(t).Elem()
 	for i := range v.NumField() {
@@ -124,7 +124,7 @@ func filled(t reflect.Type) reflect.Value {
 	return v
 }
 
-// TestRoutineIsSilent: a hook with a default says nothing of an event without failure.
+// TestRoutineIsSilent requires that default hooks log no success.
 func TestRoutineIsSilent(t *testing.T) {
 	out := capture(t)
 	(*Lock)(nil).WithDefaults().Renewed(LockRenewed{Name: "n"})
@@ -139,7 +139,7 @@ func TestRoutineIsSilent(t *testing.T) {
 	}
 }
 
-// TestEveryHooksStructIsListed: a new struct of hooks cannot be forgotten above.
+// TestEveryHooksStructIsListed requires that defaults lists every struct of hooks.
 func TestEveryHooksStructIsListed(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -166,8 +166,8 @@ func TestEveryHooksStructIsListed(t *testing.T) {
 	}
 }
 
-// TestEveryUserAppliesDefaults: a package that has hooks among its options asks for
-// their defaults.
+// TestEveryUserAppliesDefaults requires that a package with hooks among its options
+// calls WithDefaults.
 func TestEveryUserAppliesDefaults(t *testing.T) {
 	for _, room := range []string{"claim", "guard", "flow", "txn"} {
 		uses, applies := map[string]bool{}, map[string]bool{}
@@ -208,7 +208,7 @@ func TestSilent(t *testing.T) {
 	out := capture(t)
 	h := (&Lock{Log: Silent}).WithDefaults()
 	if h.Ended != nil || h.Renewed != nil || h.HeldLong != nil || h.ReleaseFailed != nil {
-		t.Error("hooks that log to nobody are called all the same")
+		t.Error("Silent hooks are not nil")
 	}
 	var other bytes.Buffer
 	called := 0
@@ -223,7 +223,7 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// TestLogIsLimited: a storm of one event does not flood the log, and hides no other.
+// TestLogIsLimited requires that an event floods no log and hides no other.
 func TestLogIsLimited(t *testing.T) {
 	out := capture(t)
 	h := (*Keyed)(nil).WithDefaults()

@@ -1,7 +1,7 @@
 package observe
 
-// WithDefaults returns h with hooks that log failures, and what is overdue or
-// unscheduled.
+// WithDefaults returns h with hooks that log failures, and overdue or unscheduled
+// transactions.
 func (h *Coordinator) WithDefaults() *Coordinator {
 	r := copyOf(h)
 	OnNil(&r.Failed, r.Log, warn, whenFailed("coordinator failed", func(e CoordinatorFailed) error { return e.Err }))
@@ -58,7 +58,7 @@ func (h *TwoPC) WithDefaults() *TwoPC {
 	OnNil(&r.Tried, r.Log, warn, whenFailed("branch failed", func(e TwoPCTried) error { return e.Err }))
 	OnNil(&r.Heuristic, r.Log, loud, always[TwoPCHeuristic]("branches finished against the decision, the transaction waits for a person"))
 	OnNil(&r.Halted, r.Log, loud, always[TwoPCHalted]("transaction is halted and waits for a person"))
-	OnNil(&r.Orphan, r.Log, warn, always[TwoPCOrphan]("branch in doubt that nobody is known to finish"))
+	OnNil(&r.Orphan, r.Log, warn, always[TwoPCOrphan]("branch in doubt without a known coordinator"))
 	OnNil(&r.Scanned, r.Log, warn, func(e TwoPCScanned) string {
 		switch {
 		case e.Err != nil:

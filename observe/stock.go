@@ -1,24 +1,24 @@
 package observe
 
-// Stock receives what happens to the units of items. Every hook may be nil.
-// Hooks must return at once. In a SQL transaction of the user's they are called
-// when the statement was answered: what they tell of is undone if the
-// transaction is not committed.
+// Stock receives the events of a stock of items. Every hook may be nil. Hooks
+// must return at once. In a SQL transaction of the caller, hooks run when the
+// statement was answered. If the transaction rolls back, their event did not
+// happen.
 type Stock struct {
 	Short     func(StockShort)
 	GivenAway func(StockGivenAway)
 }
 
-// StockShort: there were too few units for a reservation or an adjustment, which
-// was refused.
+// StockShort reports that a reservation or an adjustment was refused for too few
+// units.
 type StockShort struct {
 	Item      string
-	Want      int64 // units that were to be taken
-	Available int64 // units that there were
+	Want      int64 // requested units
+	Available int64 // free units
 }
 
-// StockGivenAway: a reservation had expired, and its units of one item went to
-// somebody else. It can no longer be confirmed. Only SQL tables tell it.
+// StockGivenAway reports that a reservation expired and another caller took its
+// units of one item. It can no longer be confirmed. Only SQL tables report it.
 type StockGivenAway struct {
 	Item        string
 	Reservation string

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// TCC receives what happens to transactions that are tried, then confirmed or
-// cancelled. Every hook may be nil. Hooks must return at once and must not call the
-// manager that reports.
+// TCC receives the events of TCC transactions. Every hook may be nil. Hooks must return at
+// once and must not call the engine that reports.
 type TCC struct {
 	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
 	// logging.
@@ -22,14 +21,14 @@ type TCC struct {
 	Reconciled func(Reconciled)
 }
 
-// TCCDecided: the decision on a transaction is durable, and was made here.
+// TCCDecided reports that this process made a decision, and that it is durable.
 type TCCDecided struct {
 	Transaction, Type string
 	Decision          string // confirm or cancel
 	Reason            string // to cancel
 }
 
-// TCCTried: a call of a branch did not succeed.
+// TCCTried reports that a call of a branch failed.
 type TCCTried struct {
 	Transaction, Type, Branch string
 	Operation                 string // try, confirm or cancel
@@ -38,25 +37,25 @@ type TCCTried struct {
 	Again                     time.Duration // when it is repeated; 0 if it is not
 }
 
-// TCCEnded: a transaction has reached a final state, CONFIRMED or CANCELLED.
+// TCCEnded reports that a transaction reached a final state, CONFIRMED or CANCELLED.
 type TCCEnded struct {
 	Transaction, Type, State string
 }
 
-// TCCDead: branches refuse to do what was decided, or seem to crash who calls them, and
-// wait for a person. It is reported again and again.
+// TCCDead reports that branches refuse the decision, or seem to crash their callers, and
+// that the transaction waits for an operator. It is repeated.
 type TCCDead struct {
 	Transaction, Type string
 	Decision          string // confirm or cancel
 	Branches          []string
-	Halted            string // why nothing is called any more, if owners crash; Branches are those that are left
+	Halted            string // why calls stopped, if owners crash; Branches are then the unfinished ones
 }
 
-// TCCMismatched: a branch of a transaction that has ended does not bear out what was
-// done, or could not be asked.
+// TCCMismatched reports that a branch of an ended transaction contradicts its outcome, or
+// could not be asked.
 type TCCMismatched struct {
 	Transaction, Type, Branch string
 	Decision                  string // confirm or cancel
-	Refused                   bool   // the resource refuses what it is to have done; else it could not be asked
+	Refused                   bool   // the resource refuses the decision; else it could not be asked
 	Err                       error
 }

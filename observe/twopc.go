@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TwoPC receives what happens to transactions of two-phase commit. Every hook may be
-// nil. Hooks must return at once and must not call the manager that reports.
+// TwoPC receives the events of two-phase commit. Every hook may be nil. Hooks must return at
+// once and must not call the engine that reports.
 type TwoPC struct {
 	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
 	// logging.
@@ -21,63 +21,62 @@ type TwoPC struct {
 	Orphan    func(TwoPCOrphan)
 }
 
-// TwoPCDecided: a decision is durable. An abort by the manager that ran the
-// transaction leaves no record, and is reported all the same.
+// TwoPCDecided reports that a decision is durable. An abort by the engine that ran the
+// transaction is reported too, but leaves no record.
 type TwoPCDecided struct {
-	Transaction string // as participants know it
+	Transaction string // its name at participants
 	Commit      bool
 	Reason      string // of an abort
 }
 
-// TwoPCTried: a commit or a rollback of a branch did not succeed, and is repeated.
+// TwoPCTried reports that a commit or a rollback of a branch failed.
 type TwoPCTried struct {
 	Transaction, Participant string
 	Commit                   bool
-	Attempt                  int // from 1, counted by this manager
+	Attempt                  int // from 1, counted by this engine
 	Err                      error
 	Again                    time.Duration // when it is repeated; 0 if it is left to the orphan scan
 }
 
-// TwoPCEnded: a transaction has reached a final state: COMMITTED or RESOLVED.
+// TwoPCEnded reports that a transaction reached a final state, COMMITTED or RESOLVED.
 type TwoPCEnded struct {
 	Transaction, State string
 }
 
-// TwoPCHeuristic: branches were finished against the decision, by a person or a
-// system. The transaction waits for a person. It is reported repeatedly.
+// TwoPCHeuristic reports branches that an operator or a system finished against the
+// decision. The transaction waits for an operator. It is repeated.
 type TwoPCHeuristic struct {
 	Transaction  string
 	Participants []string
-	Commit       bool  // what was decided
-	Err          error // what the participant said, when it was found
+	Commit       bool  // the decision
+	Err          error // the participant's, when it was found
 }
 
-// TwoPCHalted: owners of the transaction crashed, one after the other, while they told its
-// participants to commit. Its branches stay prepared until a person has it go on. It is
-// reported again and again.
+// TwoPCHalted reports that several owners of the transaction crashed while they committed
+// its branches. Its branches stay prepared until an operator resumes it. It is repeated.
 type TwoPCHalted struct {
 	Transaction  string
 	Participants []string // that have not committed
 	Reason       string
 }
 
-// TwoPCScanned: a participant was asked for what it has prepared. It is the gauge of
-// what is in doubt there.
+// TwoPCScanned reports that a participant was asked for its prepared branches. It is the
+// gauge of those in doubt.
 type TwoPCScanned struct {
 	Participant string
-	InDoubt     int           // branches that voted yes and wait, of this participant's namespace
+	InDoubt     int           // prepared branches of this participant's namespace
 	Oldest      time.Duration // since the first of them was prepared; 0 if there is none
-	Blocked     int           // those whose decision cannot be had, because the journal does not answer
+	Blocked     int           // those without a decision, because the journal does not answer
 	BlockedFor  time.Duration // since the first of them was found so
-	Err         error         // it could not be asked; the rest is zero
+	Err         error         // why it could not be asked; the rest is zero
 }
 
-// TwoPCOrphan: a branch in doubt was found which nobody is known to finish.
+// TwoPCOrphan reports a branch in doubt that no known process will finish.
 type TwoPCOrphan struct {
 	Transaction, Participant string
 	Age                      time.Duration // since it was prepared, or found
-	// Verdict is what is done: commit, roll back, or nothing: blocked, too old,
-	// foreign. The last two wait for a person.
+	// Verdict is the action: commit, roll back, or nothing: blocked, too old, foreign. The
+	// last two wait for an operator.
 	Verdict string
-	Err     error // it was not done; the next scan tries again
+	Err     error // why it failed; the next scan tries again
 }

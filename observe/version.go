@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Version receives what happens to optimistic updates. Every hook may be nil.
-// Hooks must return at once; several updates may call them at the same time.
+// Version receives the events of optimistic updates. Every hook may be nil. Hooks must
+// return at once; several updates may run them concurrently.
 type Version struct {
 	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
 	// logging.
@@ -17,15 +17,15 @@ type Version struct {
 	Exhausted func(VersionExhausted)
 }
 
-// VersionAttempted: one attempt of an update is over.
+// VersionAttempted reports that an attempt of an update ended.
 type VersionAttempted struct {
 	Name     string // the entity
 	Attempt  int    // from 1
-	Conflict bool   // another writer was faster, so that nothing was done
+	Conflict bool   // another writer was faster: nothing was changed
 	Err      error  // nil if the update is done
 }
 
-// VersionRetrying: an update waits, and is then attempted again unless its context ends.
+// VersionRetrying reports that an update waits before its next attempt.
 type VersionRetrying struct {
 	Name    string
 	Attempt int // the one that failed
@@ -33,9 +33,9 @@ type VersionRetrying struct {
 	Err     error // of that attempt
 }
 
-// VersionExhausted: the last attempt that an update had met a conflict too.
+// VersionExhausted reports that the last attempt of an update met a conflict too.
 type VersionExhausted struct {
 	Name      string
 	Attempts  int
-	HandedOff bool // Options.HandOff takes it from here
+	HandedOff bool // Options.HandOff continues the update
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Wire receives what a service does with the tokens that requests carry. Every
-// hook may be nil. Hooks must return at once.
+// Wire receives the results of a service's token checks. Every hook may be nil. Hooks must
+// return at once.
 type Wire struct {
 	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
 	// logging.
@@ -18,27 +18,26 @@ type Wire struct {
 	Refused  func(WireRefused)
 }
 
-// WireAdmitted: a request was let in. A guard may still refuse its token.
+// WireAdmitted reports that a request was admitted. A guard may still reject its token.
 type WireAdmitted struct {
 	Resource  string
 	Owner     string
 	Token     interlock.Token
-	Remaining time.Duration // that it may be worked on
+	Remaining time.Duration // time for the request
 }
 
-// WireRefused: a request, or a later message of a stream, was refused before
-// anything saw it. Of a token that could not be read, or believed, there is only
-// the reason.
+// WireRefused reports that a request, or a later message of a stream, was refused before its
+// handler ran. Without a valid token, only Reason and Err are set.
 type WireRefused struct {
 	Resource string
 	Owner    string
 	Token    interlock.Token
-	Reason   string // that of package guard/wire
+	Reason   string // a reason of package guard/wire
 	Err      error
 }
 
-// Proxy receives what a guarding proxy does with calls to a resource that cannot
-// check tokens. Every hook may be nil. Hooks must return at once.
+// Proxy receives the events of a guarding proxy's calls to a resource that cannot check
+// tokens. Every hook may be nil. Hooks must return at once.
 type Proxy struct {
 	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
 	// logging.
@@ -48,7 +47,7 @@ type Proxy struct {
 	Refused func(ProxyRefused)
 }
 
-// ProxySent: a call was sent, or may have been.
+// ProxySent reports that a call was sent, or may have been.
 type ProxySent struct {
 	Resource  string
 	Operation string
@@ -59,7 +58,7 @@ type ProxySent struct {
 	Err       error // why the outcome is not known, or was not recorded; nil if it was
 }
 
-// ProxyRefused: a call was not sent.
+// ProxyRefused reports that a call was not sent.
 type ProxyRefused struct {
 	Resource  string
 	Operation string

@@ -12,29 +12,30 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// LockOptions of the locks on a backend; the zero value works.
+// LockOptions configures the locks on a backend; the zero value works.
 type LockOptions struct {
-	// TTL is how long a claim lives without renewal; 0 means the setting ttl of the URL or,
+	// TTL is the lifetime of a claim without renewal; 0 means the URL's setting ttl or,
 	// without one, the driver's default of 30 s.
 	TTL time.Duration
-	// Prefix is put before every key, or before every name where the driver has no keys of
-	// its own; empty means the setting prefix of the URL.
+	// Prefix precedes every key, or every name if the driver has no keys of its own; empty
+	// means the setting prefix of the URL.
 	Prefix string
-	// Seed says where tokens start; Redis takes none.
+	// Seed sets where tokens start; Redis does not use it.
 	Seed driver.Seed
 }
 
-// A Connection is what a driver makes of a URL. More than locks is found by assertion:
-// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [KeyKeeper], [LimitKeeper], [QueueKeeper], [Database], [Preparer].
+// A Connection is a driver's connection to a system. Type assertions find more than locks:
+// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [KeyKeeper],
+// [LimitKeeper], [QueueKeeper], [Database], [Preparer].
 type Connection interface {
-	// Fenced opens the locks. It blocks until the backend has answered, or ctx ends, which
-	// bounds the opening only. The [Backend] closes what is opened before the Connection.
+	// Fenced opens the locks. It blocks until the backend answers or ctx ends, which bounds the
+	// opening only. The [Backend] closes the locks before the Connection.
 	Fenced(ctx context.Context, o LockOptions) (Locks, error)
 	// Close disconnects.
 	Close() error
 }
 
-// Locks are those of a backend: with tokens, and they can be shown, watched and broken.
+// Locks are a backend's locks with tokens, and can be listed, watched and broken.
 type Locks interface {
 	driver.Fenced
 	driver.Inspector
@@ -42,71 +43,72 @@ type Locks interface {
 	driver.Breaker
 }
 
-// A Viewer shows locks that have no tokens, and so cannot be opened by Fenced.
+// A Viewer shows locks without tokens, which Fenced cannot open.
 type Viewer interface {
 	// View opens the view. ok is false if Fenced has the locks.
 	View(ctx context.Context, o LockOptions) (v View, ok bool, err error)
 }
 
-// View shows locks, reports when they change, and takes them away.
+// View lists locks, reports their changes, and breaks them.
 type View interface {
 	driver.Inspector
 	driver.Watcher
 	driver.Breaker
-	// Close ends the view, and waits until that is done or ctx ends.
+	// Close ends the view, and blocks until that is done or ctx ends.
 	Close(ctx context.Context) error
 }
 
-// A ValueKeeper keeps small values under tokens.
+// A ValueKeeper stores small values under tokens.
 type ValueKeeper interface {
-	// Values opens those whose names are below a prefix. ctx bounds the opening only.
+	// Values opens the values with a name prefix. ctx bounds the opening only.
 	Values(ctx context.Context, prefix string) (driver.Values, error)
 }
 
-// A JournalKeeper keeps the journal of transactions, without a table.
+// A JournalKeeper stores the journal of transactions, without a table.
 type JournalKeeper interface {
-	// Journal opens the one of a name; empty is the default. ctx bounds the opening only.
+	// Journal opens the journal of a name; empty is the default. ctx bounds the opening only.
 	Journal(ctx context.Context, name string) (driver.Journal, error)
 }
 
 // A Fencer has guards without a table.
 type Fencer interface {
-	// Fence is the one whose keys are below a prefix. It does not block.
+	// Fence returns the guard of the keys with a prefix. It does not block.
 	Fence(prefix string) driver.Fence
 }
 
-// A Ringer has a notifier that the processes of one journal hear.
+// A Ringer has a notifier that reaches all processes of one journal.
 type Ringer interface {
-	// Notifier opens the one of a name; nil if nothing can be heard here, as behind a pooler that
-	// shares sessions. close ends it. ctx bounds the opening only.
+	// Notifier opens the notifier of a name; nil if the connection cannot receive
+	// notifications, as through a pooler that shares sessions. close ends it. ctx bounds the
+	// opening only.
 	Notifier(ctx context.Context, name string) (b driver.Notifier, close func(context.Context) error, err error)
 }
 
-// A RequestKeeper keeps the records of idempotent requests, without a table.
+// A RequestKeeper stores the records of idempotent requests, without a table.
 type RequestKeeper interface {
-	// Requests are those whose keys are below a prefix. It does not block.
+	// Requests returns the records of the keys with a prefix. It does not block.
 	Requests(prefix string) driver.Idempotency
 }
 
-// A KeyKeeper keeps values that are compared and swapped, without a table of the user's.
+// A KeyKeeper stores values for compare-and-swap, without a table of the user's.
 type KeyKeeper interface {
-	// KeyValues are those below a prefix. It does not block.
+	// KeyValues returns the values with a prefix. It does not block.
 	KeyValues(prefix string) driver.KeyValues
 }
 
-// A QueueKeeper keeps queues of messages, without a table.
+// A QueueKeeper stores queues of messages, without a table.
 type QueueKeeper interface {
-	// Queue has the queues of all names. It does not block.
+	// Queue returns the queues of all names. It does not block.
 	Queue() driver.Queue
 }
 
-// A LimitKeeper keeps rate limits, without a table.
+// A LimitKeeper stores rate limits, without a table.
 type LimitKeeper interface {
-	// Limiter is that of the keys below a prefix. It does not block.
+	// Limiter returns the limiter of the keys with a prefix. It does not block.
 	Limiter(prefix string) driver.Limiter
 }
 
-// A Database keeps tables: of guards, journals and outboxes.
+// A Database stores tables: of guards, journals and outboxes.
 type Database interface {
 	// SQL begins transactions on the connection's own pool. It does not block.
 	SQL() driver.BeginnerAt[driver.SQL]
@@ -114,7 +116,7 @@ type Database interface {
 
 // A Preparer takes part in two-phase commit.
 type Preparer interface {
-	// Participant opens the one of a namespace. ctx bounds the opening only.
+	// Participant opens the participant of a namespace. ctx bounds the opening only.
 	Participant(ctx context.Context, namespace string) (driver.Participant, error)
 }
 
@@ -127,9 +129,9 @@ type Backend struct {
 	opened []func(context.Context) error
 }
 
-// Open connects to the backend that a URL names. Some backends are asked for the first time
-// when something is opened on them. The context bounds the opening only. The error is a
-// [*URLError] if the URL is wrong.
+// Open connects to the backend that a URL names. Some backends receive no request before
+// something is opened on them. The context bounds the opening only. The error is a [*URLError]
+// if the URL is wrong.
 func Open(ctx context.Context, url string) (*Backend, error) {
 	u, err := Parse(url)
 	if err != nil {
@@ -147,14 +149,14 @@ func (u *URL) Open(ctx context.Context) (*Backend, error) {
 	return &Backend{url: u, conn: conn}, nil
 }
 
-// URL is that of the backend.
+// URL returns the backend's URL.
 func (b *Backend) URL() *URL { return b.url }
 
-// Connection is what the driver made: for what only one driver has.
+// Connection returns the driver's connection, for features of one driver.
 func (b *Backend) Connection() Connection { return b.conn }
 
-// Close closes what was opened on the backend, then disconnects. Claims that are still held
-// are left to expire. It blocks until that is done or ctx ends. A nil Backend is closed.
+// Close closes everything that was opened on the backend, then disconnects. Held claims expire
+// by their leases. It blocks until that is done or ctx ends. On a nil Backend it does nothing.
 func (b *Backend) Close(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -176,7 +178,7 @@ func (b *Backend) closing(close func(context.Context) error) {
 	b.mu.Unlock()
 }
 
-// resolve fills in what the URL says.
+// resolve adds the settings of the URL.
 func (b *Backend) resolve(o LockOptions) (LockOptions, error) {
 	if err := b.url.CheckTTL(o.TTL); err != nil {
 		return o, err
@@ -206,7 +208,7 @@ func (b *Backend) Fenced(ctx context.Context, o LockOptions) (Locks, error) {
 	return below(prefix, d), nil
 }
 
-// beside is the prefix that the driver does not know, and takes it away.
+// beside returns the prefix if the driver does not support prefixes, and clears *prefix.
 func (b *Backend) beside(prefix *string) string {
 	if b.url.scheme.Prefixes {
 		return ""
@@ -216,7 +218,7 @@ func (b *Backend) beside(prefix *string) string {
 	return taken
 }
 
-// View opens a view of the locks, of which nothing is acquired. The backend closes it.
+// View opens a view of the locks, which acquires nothing. The backend closes it.
 func (b *Backend) View(ctx context.Context, o LockOptions) (View, error) {
 	o, err := b.resolve(o)
 	if err != nil {
@@ -237,8 +239,8 @@ func (b *Backend) View(ctx context.Context, o LockOptions) (View, error) {
 	return b.Fenced(ctx, o)
 }
 
-// Values opens the small values under a prefix; empty means the setting prefix of the URL.
-// A backend without values is refused as Definite.
+// Values opens the small values with a prefix; empty means the setting prefix of the URL. A
+// backend without values is a Definite error.
 func (b *Backend) Values(ctx context.Context, prefix string) (driver.Values, error) {
 	c, ok := b.conn.(ValueKeeper)
 	if !ok {
@@ -253,7 +255,7 @@ func (b *Backend) Values(ctx context.Context, prefix string) (driver.Values, err
 	return belowValues(rest, v), nil
 }
 
-// ValuesIfAny is [Backend.Values], and nil for a backend without values.
+// ValuesIfAny returns [Backend.Values], or nil for a backend without values.
 func (b *Backend) ValuesIfAny(ctx context.Context, prefix string) (driver.Values, error) {
 	if !b.url.Has(Values) {
 		return nil, nil
@@ -261,8 +263,8 @@ func (b *Backend) ValuesIfAny(ctx context.Context, prefix string) (driver.Values
 	return b.Values(ctx, prefix)
 }
 
-// Journal opens the journal of a name in a backend that needs no tables for it; ok is false
-// if it has none. A database keeps it in tables: see [Backend.SQL].
+// Journal opens the journal of a name in a backend that needs no tables for it; ok is false if
+// it has none. A database stores it in tables: see [Backend.SQL].
 func (b *Backend) Journal(ctx context.Context, name string) (j driver.Journal, ok bool, err error) {
 	c, ok := b.conn.(JournalKeeper)
 	if !ok {
@@ -286,7 +288,7 @@ func (b *Backend) Notifier(ctx context.Context, name string) (driver.Notifier, e
 	return notifier, nil
 }
 
-// Fence is the guard of a key-value store; ok is false if the backend is none.
+// Fence returns the guard of a key-value store; ok is false for other backends.
 func (b *Backend) Fence(prefix string) (f driver.Fence, ok bool) {
 	c, ok := b.conn.(Fencer)
 	if !ok {
@@ -295,8 +297,8 @@ func (b *Backend) Fence(prefix string) (f driver.Fence, ok bool) {
 	return c.Fence(prefix), true
 }
 
-// Requests are the records of idempotent requests; ok is false if the backend keeps them in a
-// table, or not at all.
+// Requests returns the records of idempotent requests; ok is false if the backend stores them
+// in a table, or not at all.
 func (b *Backend) Requests(prefix string) (r driver.Idempotency, ok bool) {
 	c, ok := b.conn.(RequestKeeper)
 	if !ok {
@@ -305,8 +307,8 @@ func (b *Backend) Requests(prefix string) (r driver.Idempotency, ok bool) {
 	return c.Requests(cmp.Or(prefix, b.url.Setting("prefix"))), true
 }
 
-// KeyValues are values that are compared and swapped, below a prefix; empty means the setting
-// prefix of the URL. ok is false if the backend keeps none.
+// KeyValues returns the values for compare-and-swap with a prefix; empty means the setting
+// prefix of the URL. ok is false if the backend has none.
 func (b *Backend) KeyValues(prefix string) (k driver.KeyValues, ok bool) {
 	c, ok := b.conn.(KeyKeeper)
 	if !ok {
@@ -315,7 +317,7 @@ func (b *Backend) KeyValues(prefix string) (k driver.KeyValues, ok bool) {
 	return c.KeyValues(cmp.Or(prefix, b.url.Setting("prefix"))), true
 }
 
-// Queue keeps queues; ok is false if the backend keeps them in a table, or not at all.
+// Queue returns the queues; ok is false if the backend stores them in a table, or not at all.
 func (b *Backend) Queue() (q driver.Queue, ok bool) {
 	c, ok := b.conn.(QueueKeeper)
 	if !ok {
@@ -324,7 +326,8 @@ func (b *Backend) Queue() (q driver.Queue, ok bool) {
 	return c.Queue(), true
 }
 
-// Limiter keeps rate limits; ok is false if the backend keeps them in a table, or not at all.
+// Limiter returns the rate limits; ok is false if the backend stores them in a table, or not at
+// all.
 func (b *Backend) Limiter(prefix string) (l driver.Limiter, ok bool) {
 	c, ok := b.conn.(LimitKeeper)
 	if !ok {
@@ -333,7 +336,7 @@ func (b *Backend) Limiter(prefix string) (l driver.Limiter, ok bool) {
 	return c.Limiter(cmp.Or(prefix, b.url.Setting("prefix"))), true
 }
 
-// SQL runs transactions in a database; ok is false if the backend is none.
+// SQL runs transactions in a database; ok is false for other backends.
 func (b *Backend) SQL() (db driver.BeginnerAt[driver.SQL], ok bool) {
 	c, ok := b.conn.(Database)
 	if !ok {
@@ -342,8 +345,8 @@ func (b *Backend) SQL() (db driver.BeginnerAt[driver.SQL], ok bool) {
 	return c.SQL(), true
 }
 
-// Participant opens the backend's part in two-phase commits. A backend that prepares nothing
-// is refused as Definite.
+// Participant opens the backend's participant in two-phase commits. A backend that cannot
+// prepare is a Definite error.
 func (b *Backend) Participant(ctx context.Context, namespace string) (driver.Participant, error) {
 	c, ok := b.conn.(Preparer)
 	if !ok {
@@ -356,8 +359,8 @@ func (b *Backend) lacks(what string) error {
 	return &interlock.Error{Op: "open", Driver: b.url.Kind(), Kind: interlock.Definite, Err: fmt.Errorf("%s %s", b.url, what)}
 }
 
-// Build opens the locks of the backend that a URL names, and calls construct with them. If
-// that fails it closes the backend, else the caller closes it, after what was constructed.
+// Build opens the locks of the backend that a URL names, and calls construct with them. If that
+// fails, Build closes the backend; else the caller does, after closing the result.
 func Build[T any](ctx context.Context, url string, construct func(*Backend, driver.Fenced) (T, error)) (made T, b *Backend, err error) {
 	if b, err = Open(ctx, url); err != nil {
 		return made, nil, err
@@ -367,14 +370,14 @@ func Build[T any](ctx context.Context, url string, construct func(*Backend, driv
 		made, err = construct(b, d)
 	}
 	if err != nil {
-		_ = b.Close(context.WithoutCancel(ctx)) // nothing is held; the first error says more
+		_ = b.Close(context.WithoutCancel(ctx)) // nothing is held; the first error matters
 		return made, nil, err
 	}
 	return made, b, nil
 }
 
-// OpenSQL connects to the database that a URL names, and creates tables there unless they
-// exist. The caller closes the backend. A URL of another system is a [*URLError].
+// OpenSQL connects to the database that a URL names, and creates missing tables. The caller
+// closes the backend. A URL of another system is a [*URLError].
 func OpenSQL(ctx context.Context, url string, tables ...driver.Creator) (*Backend, driver.BeginnerAt[driver.SQL], error) {
 	u, err := Parse(url)
 	if err != nil {
@@ -393,7 +396,7 @@ func OpenSQL(ctx context.Context, url string, tables ...driver.Creator) (*Backen
 		err = driver.Create(ctx, db, tables...)
 	}
 	if err != nil {
-		_ = b.Close(context.WithoutCancel(ctx)) // the first error says more
+		_ = b.Close(context.WithoutCancel(ctx)) // the first error matters
 		return nil, nil, err
 	}
 	return b, db, nil

@@ -36,7 +36,8 @@ func open(t *testing.T, url string) *backend.Backend {
 	return b
 }
 
-// TestOpen: what a URL opens is what the driver's own constructors open, on each system.
+// TestOpen requires that a URL opens the same as the driver's own constructors, on each
+// system.
 func TestOpen(t *testing.T) {
 	for name, url := range map[string]func(t *testing.T) string{
 		"memory":    func(t *testing.T) string { return "memory://open" },
@@ -77,7 +78,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// abilities tries what the backend has beside locks.
+// abilities tries the features of a backend beside locks.
 func abilities(t *testing.T, b *backend.Backend, token interlock.Token) {
 	t.Helper()
 	has := map[backend.Ability]bool{}
@@ -128,7 +129,7 @@ func abilities(t *testing.T, b *backend.Backend, token interlock.Token) {
 	}
 }
 
-// TestNothingIsPrinted: a URL and its errors show no password and no option of the client.
+// TestNothingIsPrinted requires that a URL and its errors show no password or client option.
 func TestNothingIsPrinted(t *testing.T) {
 	u, err := backend.Parse("redis://u:s3cret@127.0.0.1:1/0?client_name=s3cret&ttl=5s")
 	if err != nil {
@@ -144,7 +145,7 @@ func TestNothingIsPrinted(t *testing.T) {
 	}
 }
 
-// TestUnknown: a scheme without a driver names the import, and an unknown one those there are.
+// TestUnknown: a scheme without a driver names the import; an unknown one lists the known.
 func TestUnknown(t *testing.T) {
 	for url, want := range map[string]string{
 		"etcd://h":    `import _ "github.com/interlock-dev/interlock/driver/etcd"`,

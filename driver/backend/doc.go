@@ -1,6 +1,5 @@
-// Package backend connects to a system that a URL names, through the driver that has
-// registered its scheme. It promises nothing beyond what that driver promises, retries
-// nothing, and never prints a password.
+// Package backend connects to a system that a URL names, through the driver that registered its
+// scheme. It guarantees no more than that driver, retries nothing, and never prints a password.
 //
 //	import _ "github.com/interlock-dev/interlock/driver/redis" // registers redis:// and rediss://
 //
@@ -9,6 +8,6 @@
 //	defer b.Close(ctx)
 //	d, err := b.Fenced(ctx, backend.LockOptions{TTL: 10 * time.Second})
 //
-// Most programs need lock.Open, elect.Open and their like, which do this. Use the package
-// where several things share one connection, as locks and a journal in one database.
+// Most programs need lock.Open, elect.Open and the like, which call it. Use the package if
+// several things share one connection, such as locks and a journal in one database.
 package backend

@@ -12,7 +12,7 @@ import (
 // common are the settings of every kind.
 var common = []string{"prefix", "ttl"}
 
-// setting reports whether name is one of ours, and which values it may have; nil allows any.
+// setting reports whether name is a setting, and its allowed values; nil allows any.
 func (s *Scheme) setting(name string) (allowed []string, ok bool) {
 	if allowed, ok = s.Settings[name]; ok {
 		return allowed, true
@@ -20,8 +20,8 @@ func (s *Scheme) setting(name string) (allowed []string, ok bool) {
 	return nil, slices.Contains(common, name)
 }
 
-// divide separates our settings from the options of the client, and takes them out of the
-// URL.
+// divide separates the driver's settings from the client's options, and removes them from
+// the URL.
 func (u *URL) divide(parsed *url.URL) error {
 	given, err := url.ParseQuery(parsed.RawQuery)
 	if err != nil {
@@ -39,7 +39,7 @@ func (u *URL) divide(parsed *url.URL) error {
 		}
 		u.settings[name] = values
 		delete(given, name)
-		parsed.RawQuery = strings.ReplaceAll(given.Encode(), "+", "%20") // pgx does not take a plus for a space
+		parsed.RawQuery = strings.ReplaceAll(given.Encode(), "+", "%20") // pgx does not read a plus as a space
 	}
 	_, err = u.ttl()
 	return err
@@ -52,7 +52,7 @@ func choice(allowed []string) string {
 	return "as " + strings.Join(allowed, " or ")
 }
 
-// ttl is that of the setting; 0 if it is not given.
+// ttl returns the setting ttl; 0 without one.
 func (u *URL) ttl() (time.Duration, error) {
 	text := u.Setting("ttl")
 	if text == "" {
@@ -68,9 +68,9 @@ func (u *URL) ttl() (time.Duration, error) {
 	return ttl, nil
 }
 
-// checkOptions refuses an option that is not known. Clients would ignore it, or send it to a
-// server that turns the connection away. The error repeats the option's name, never its
-// value, which may be a password.
+// checkOptions rejects an unknown option. Clients would ignore it, or send it to a server
+// that then refuses the connection. The error repeats the option's name, never its value,
+// which may be a password.
 func (u *URL) checkOptions() error {
 	for _, name := range slices.Sorted(maps.Keys(u.query)) {
 		if !slices.Contains(u.scheme.Options, name) {
@@ -80,18 +80,18 @@ func (u *URL) checkOptions() error {
 	return nil
 }
 
-// known are all options of a URL, ours last.
+// known returns all options of a URL, the settings last.
 func (s *Scheme) known() string {
 	return strings.Join(slices.Concat(s.Options, slices.Sorted(maps.Keys(s.Settings)), common), ", ")
 }
 
-// A TTLError tells which TTL a backend can grant instead of the requested one.
+// A TTLError reports which TTL a backend can grant instead of the requested one.
 type TTLError struct{ Reason string }
 
-// Error is one sentence, without the TTL that was requested.
+// Error returns one sentence, without the requested TTL.
 func (e *TTLError) Error() string { return e.Reason }
 
-// CheckTTL refuses, without connecting, a TTL that the backend cannot grant; 0 is the
+// CheckTTL rejects, without connecting, a TTL that the backend cannot grant; 0 is the
 // default. Errors are [*TTLError].
 func (u *URL) CheckTTL(ttl time.Duration) error {
 	s, units := u.scheme, ""

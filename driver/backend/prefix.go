@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// below puts a prefix before every name, for drivers that know none.
+// below adds a prefix to every name, for drivers without prefixes.
 func below(prefix string, l Locks) Locks {
 	if prefix == "" {
 		return l
@@ -33,7 +33,7 @@ func (p *prefixed) Release(ctx context.Context, name, owner string) error {
 	return renamed(p.Fenced.Release(ctx, p.prefix+name, owner), p.prefix+name, name)
 }
 
-// belowView is below for a view.
+// belowView does the same for a view.
 func belowView(prefix string, v View) View {
 	if prefix == "" {
 		return v
@@ -48,7 +48,7 @@ type closedView struct {
 
 func (v closedView) Close(ctx context.Context) error { return v.close(ctx) }
 
-// viewer is what locks and views have in common.
+// viewer is the common part of locks and views.
 type viewer interface {
 	driver.Inspector
 	driver.Watcher
@@ -86,8 +86,8 @@ func (p *prefixedView) Break(ctx context.Context, b driver.Break) (driver.BreakR
 	return record, ok, renamed(err, b.Name, name)
 }
 
-// Breaks without a name looks through what is recorded for everybody's names, and
-// so may show less than there is.
+// Breaks without a name filters the newest records of all prefixes, and so may
+// return fewer than exist.
 func (p *prefixedView) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	if name == driver.BaseName { // all prefixes share it
 		return p.viewer.Breaks(ctx, name, limit)
@@ -111,7 +111,7 @@ func (p *prefixedView) own(records []driver.BreakRecord, limit int) (own []drive
 	return own
 }
 
-// renamed is err with the name that the user knows.
+// renamed returns err with the caller's name of the lock.
 func renamed(err error, from, to string) error {
 	var e *interlock.Error
 	var held *interlock.HeldError
@@ -124,7 +124,7 @@ func renamed(err error, from, to string) error {
 	return err
 }
 
-// belowValues is below for values.
+// belowValues does the same for values.
 func belowValues(prefix string, v driver.Values) driver.Values {
 	if prefix == "" {
 		return v

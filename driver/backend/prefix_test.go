@@ -11,8 +11,8 @@ import (
 	_ "github.com/interlock-dev/interlock/driver/memory"
 )
 
-// Names below a prefix are those that the user knows, wherever they come back;
-// those beside it are neither shown nor touched.
+// Callers always see names without the prefix. Names outside it are neither shown
+// nor changed.
 func TestPrefix(t *testing.T) {
 	all, team := locksAt(t, "memory://prefix"), locksAt(t, "memory://prefix?prefix=team/")
 	acquire := func(l backend.Locks, name, owner string) error {

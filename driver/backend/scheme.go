@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Ability is a set of what a backend can do beside locks.
+// Ability is a set of a backend's features beside locks.
 type Ability uint
 
-// The abilities, each with the interface that a [Connection] which has it implements.
+// The abilities, each with the interface of the [Connection] that implements it.
 const (
 	Values       Ability = 1 << iota // [ValueKeeper]
 	Journals                         // [JournalKeeper]
@@ -22,7 +22,7 @@ const (
 	Participants                     // [Preparer]
 )
 
-// A Scheme is how the URLs of one kind of backend are read and opened.
+// A Scheme defines how URLs of one kind of backend are parsed and opened.
 type Scheme struct {
 	// Kind names the backend, and is the scheme of its URLs: "redis".
 	Kind string
@@ -30,43 +30,41 @@ type Scheme struct {
 	Also []string
 	// Form shows a URL, for errors: "redis://host:port[/number]".
 	Form string
-	// Port is that of a host without one. A URL of a kind without a Port has no hosts: what
-	// stands in their place is a [URL.Namespace].
+	// Port is the default port of a host. URLs of a kind without a Port have no hosts, but a
+	// [URL.Namespace] in their place.
 	Port string
 	// Several allows a list of hosts, separated by commas.
 	Several bool
-	// Options are the names of the query that the client of the backend understands. They
-	// may hold secrets.
+	// Options are the query parameters for the backend's client. They may contain secrets.
 	Options []string
-	// Settings are the names of the query that mean something to the driver, with the values
-	// that they may have; nil allows any. They hold no secrets. The settings ttl and prefix
-	// are known for every kind.
+	// Settings are the query parameters for the driver, with their allowed values; nil allows
+	// any. They contain no secrets. Every kind has the settings ttl and prefix.
 	Settings map[string][]string
-	// Prefixes tells that Connect's locks and values know prefixes. Otherwise a [Backend] puts
-	// them before the names.
+	// Prefixes reports that Connect's locks and values support prefixes. Otherwise a [Backend]
+	// adds them to the names.
 	Prefixes bool
-	// Abilities are those of every connection of this kind.
+	// Abilities are the features of every connection of this kind.
 	Abilities Ability
-	// Hint is appended to the error about an option that is not known.
+	// Hint is appended to the error about an unknown option.
 	Hint string
-	// MinTTL and MaxTTL bound [LockOptions.TTL], and WholeSeconds tells that it has no
-	// fraction of a second.
+	// MinTTL and MaxTTL bound [LockOptions.TTL], and WholeSeconds forbids a fraction of a
+	// second.
 	MinTTL, MaxTTL time.Duration
 	WholeSeconds   bool
-	// Check refuses a URL by rules of the kind, with a [*URLError]. It reaches nothing; nil
-	// refuses nothing.
+	// Check rejects a URL by rules of the kind, with a [*URLError]. It does no I/O; nil accepts
+	// all.
 	Check func(*URL) error
-	// CheckFenced refuses URLs of locks without tokens, with a [*URLError]. It reaches nothing;
-	// nil refuses nothing.
+	// CheckFenced rejects URLs of locks without tokens, with a [*URLError]. It does no I/O; nil
+	// accepts all.
 	CheckFenced func(*URL) error
 	// Connect opens a URL that Check has accepted. The context bounds the opening only.
 	Connect func(ctx context.Context, u *URL) (Connection, error)
 }
 
-// WithoutTokens is what a CheckFenced returns for the locks of a mode.
+// WithoutTokens returns the error of CheckFenced for the locks of a mode.
 func WithoutTokens(mode string) error {
-	return &URLError{"locks of ?mode=" + mode + " have no token, so that no guard can refuse what a late holder writes: " +
-		"they can be listed, shown and released here, not taken; leave mode out for locks with tokens"}
+	return &URLError{"locks of ?mode=" + mode + " have no token, so no guard can reject a stale holder's writes: " +
+		"they can be listed, shown and released here, not acquired; omit mode for locks with tokens"}
 }
 
 var (
@@ -74,8 +72,8 @@ var (
 	schemes = map[string]*Scheme{}
 )
 
-// Register makes URLs of a kind known. Drivers call it in an init function. It panics if a
-// scheme is registered twice or has no Connect.
+// Register adds a scheme for URLs. Drivers call it in an init function. It panics if a scheme
+// is registered twice or has no Connect.
 func Register(s Scheme) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -93,11 +91,11 @@ func schemeOf(name string) *Scheme {
 	return schemes[name]
 }
 
-// drivers are the packages that register the schemes of this project.
+// drivers lists the packages that register the schemes of this project.
 var drivers = map[string]string{"redis": "redis", "rediss": "redis", "etcd": "etcd", "zookeeper": "zookeeper", "kube": "kube", "consul": "consul",
 	"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "memory": "memory"}
 
-// unknown is the error about a scheme that nothing has registered.
+// unknown returns the error about a scheme that is not registered.
 func unknown(name string, isURL bool) error {
 	mu.RLock()
 	defer mu.RUnlock()

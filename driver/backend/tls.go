@@ -8,12 +8,12 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// TLSOptions are options of URLs whose scheme does not tell whether TLS is used: each of
-// them turns it on. A driver that lists them in [Scheme.Options] has [CheckTLS] called by
-// its Check, and uses [URL.TLS].
+// TLSOptions are URL options for schemes that do not imply TLS: each of them enables it. A
+// driver that lists them in [Scheme.Options] calls [CheckTLS] in its Check, and uses
+// [URL.TLS].
 var TLSOptions = []string{"tls", "tls_ca", "tls_cert", "tls_key"}
 
-// CheckTLS refuses values of [TLSOptions] that mean nothing, with a [*URLError].
+// CheckTLS rejects invalid values of [TLSOptions], with a [*URLError].
 func CheckTLS(u *URL) error {
 	if u.query.Has("tls") && u.query.Get("tls") != "true" {
 		return &URLError{"the option tls of " + article(u.Kind()) + " URL has the value true, or is left out"}
@@ -24,7 +24,7 @@ func CheckTLS(u *URL) error {
 	return nil
 }
 
-// TLS is how the [TLSOptions] of the URL want the servers to be reached; nil is without TLS.
+// TLS returns the configuration that the [TLSOptions] of the URL request; nil means no TLS.
 // It reads the files that they name (driver.LoadTLS). Errors are [*URLError].
 func (u *URL) TLS() (*tls.Config, error) {
 	wanted := false
@@ -41,8 +41,8 @@ func (u *URL) TLS() (*tls.Config, error) {
 	return c, nil
 }
 
-// Dialer connects by TCP, and by TLS with a configuration that is not nil. A server's
-// certificate is checked for the host that is dialed.
+// Dialer returns a function that connects by TCP, and by TLS if c is not nil. TLS verifies
+// the certificate for the dialed host.
 func Dialer(c *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
 	if c == nil {
 		return new(net.Dialer).DialContext
@@ -50,8 +50,8 @@ func Dialer(c *tls.Config) func(ctx context.Context, network, address string) (n
 	return (&tls.Dialer{Config: c}).DialContext
 }
 
-// Probe is nil if at least one of the servers accepts a connection. The clients of etcd and
-// ZooKeeper wait for servers that refuse as patiently as for slow ones.
+// Probe returns nil if at least one server accepts a connection. The clients of etcd and
+// ZooKeeper wait as long for servers that refuse as for slow ones.
 func Probe(ctx context.Context, servers []string, c *tls.Config) (first error) {
 	dial := Dialer(c)
 	for _, server := range servers {

@@ -6,8 +6,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Untyped is db for code that uses SQL only, whatever its transactions are to the user's
-// code: Native of a transaction is its SQL.
+// Untyped returns db for code that uses SQL only, whatever its type of transaction:
+// Native of a transaction is its SQL.
 func Untyped[T any](db driver.BeginnerAt[T]) driver.BeginnerAt[driver.SQL] {
 	if a, ok := db.(driver.Autocommitter); ok {
 		return autocommitter[T]{untyped[T]{db}, a}

@@ -11,26 +11,25 @@ import (
 // A URL names a backend. It prints without user, password and options of the client.
 type URL struct {
 	scheme   *Scheme
-	written  string     // the scheme as it was written
-	raw      string     // without our settings
+	written  string     // the scheme in the given URL
+	raw      string     // without the driver's settings
 	hosts    []string   // host:port, or the namespace
 	path     string     // with its first slash, without its last
-	fragment bool       // something stood after #
+	fragment bool       // text came after #
 	query    url.Values // options of the client
-	settings url.Values // those of the driver
+	settings url.Values // settings of the driver
 	user     *url.Userinfo
 }
 
-// A URLError tells why a URL cannot be used. It never holds the URL, which may carry a
-// password.
+// A URLError is the reason why a URL cannot be used. It never contains the URL, which may
+// have a password.
 type URLError struct{ Reason string }
 
-// Error is one sentence.
+// Error returns one sentence.
 func (e *URLError) Error() string { return e.Reason }
 
-// Parse reads a URL: scheme://[user:password@]host[:port][,host…][/path][?name=value…]. What
-// of that a backend takes is up to its [Scheme]. It connects to nothing. Errors are
-// [*URLError].
+// Parse parses a URL: scheme://[user:password@]host[:port][,host…][/path][?name=value…]. The
+// [Scheme] of a backend restricts that further. It does not connect. Errors are [*URLError].
 func Parse(raw string) (*URL, error) {
 	name, rest, ok := strings.Cut(raw, "://")
 	s := schemeOf(name)
@@ -47,8 +46,8 @@ func Parse(raw string) (*URL, error) {
 		account, hosts = hosts[:i+1], hosts[i+1:]
 	}
 	parsed, err := url.Parse(name + "://" + account + "host" + tail)
-	// An @ after the hosts means that part of a password was taken for a path. The names of
-	// contexts in Kubernetes contain one.
+	// An @ after the hosts means that part of a password was parsed as a path. Context names
+	// in Kubernetes contain one.
 	if err != nil || account == "" && s.Port != "" && strings.Contains(tail, "@") {
 		return nil, &URLError{"the " + s.Kind + " URL has a user name, a password or a path that must be escaped with %"}
 	}
@@ -64,7 +63,7 @@ func Parse(raw string) (*URL, error) {
 	return u, u.check()
 }
 
-// check refuses what would otherwise be ignored.
+// check rejects parts that would otherwise be ignored.
 func (u *URL) check() error {
 	switch {
 	case !u.scheme.Several && len(u.hosts) > 1:
@@ -78,8 +77,8 @@ func (u *URL) check() error {
 	return u.scheme.Check(u)
 }
 
-// hosts reads a list of addresses. Errors do not repeat an address: it may be part of a
-// password that was not escaped.
+// hosts parses a list of addresses. Errors do not repeat an address: it may be part of an
+// unescaped password.
 func (s *Scheme) hosts(text string) (list []string, err error) {
 	if s.Port == "" {
 		if text == "" {
@@ -112,8 +111,8 @@ func (s *Scheme) hosts(text string) (list []string, err error) {
 // Has reports, without connecting, whether the backend has one of the abilities.
 func (u *URL) Has(any Ability) bool { return u.scheme.Abilities&any != 0 }
 
-// CheckFenced refuses, without connecting, a URL whose locks have no tokens: they can be
-// shown, and not acquired by [Backend.Fenced]. Errors are [*URLError].
+// CheckFenced rejects, without connecting, a URL whose locks have no tokens: [Backend.View]
+// can list them, but [Backend.Fenced] cannot acquire them. Errors are [*URLError].
 func (u *URL) CheckFenced() error {
 	if u.scheme.CheckFenced == nil {
 		return nil
@@ -121,17 +120,17 @@ func (u *URL) CheckFenced() error {
 	return u.scheme.CheckFenced(u)
 }
 
-// isHost accepts IP addresses and what a DNS name consists of.
+// isHost accepts IP addresses and the characters of DNS names.
 func isHost(s string) bool {
 	return s != "" && (net.ParseIP(s) != nil || !strings.ContainsFunc(s, func(r rune) bool {
 		return !(r == '-' || r == '.' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z')
 	}))
 }
 
-// Kind is the [Scheme.Kind].
+// Kind returns the [Scheme.Kind].
 func (u *URL) Kind() string { return u.scheme.Kind }
 
-// Hosts are the addresses, each host:port; none for a kind without hosts.
+// Hosts returns the addresses, each host:port; none for a kind without hosts.
 func (u *URL) Hosts() []string {
 	if u.scheme.Port == "" {
 		return nil
@@ -139,7 +138,7 @@ func (u *URL) Hosts() []string {
 	return slices.Clone(u.hosts)
 }
 
-// Namespace is what stands in the place of the hosts of a kind without hosts.
+// Namespace returns the text in place of the hosts, for a kind without hosts.
 func (u *URL) Namespace() string {
 	if u.scheme.Port != "" || len(u.hosts) == 0 {
 		return ""
@@ -147,26 +146,26 @@ func (u *URL) Namespace() string {
 	return u.hosts[0]
 }
 
-// Path begins with a slash, and ends without one; empty if there is none.
+// Path returns the path with a leading slash and no trailing one; empty without one.
 func (u *URL) Path() string { return u.path }
 
-// User is the account; nil if there is none.
+// User returns the user and password; nil without them.
 func (u *URL) User() *url.Userinfo { return u.user }
 
-// Client is the URL for the backend's client, with secrets and without settings of ours.
+// Client returns the URL for the backend's client, with secrets but no driver settings.
 func (u *URL) Client() string { return u.raw }
 
-// Query has the options of the client.
+// Query returns the options of the client.
 func (u *URL) Query() url.Values { return u.query }
 
-// Setting is the value of one of [Scheme.Settings]; empty if it is not given.
+// Setting returns the value of one of [Scheme.Settings]; empty if it is not given.
 func (u *URL) Setting(name string) string { return u.settings.Get(name) }
 
-// Public is the URL without user, password and options of the client: fit for logs, and
-// for a command that only has to know where the backend is.
+// Public returns the URL without user, password and client options: fit for logs, and for
+// commands that only need the address.
 func (u *URL) Public() string {
 	path := (&url.URL{Path: u.path}).EscapedPath()
-	path = strings.ReplaceAll(path, "@", "%40") // Parse takes another for part of a password
+	path = strings.ReplaceAll(path, "@", "%40") // Parse treats a plain @ as part of a password
 	public := u.written + "://" + strings.Join(u.hosts, ",") + path
 	if len(u.settings) > 0 {
 		public += "?" + u.settings.Encode()
@@ -174,10 +173,10 @@ func (u *URL) Public() string {
 	return public
 }
 
-// String is [URL.Public], so that printing a URL shows no secret.
+// String returns [URL.Public], so that printing a URL shows no secret.
 func (u *URL) String() string { return u.Public() }
 
-// GoString is [URL.Public] as well.
+// GoString returns [URL.Public] as well.
 func (u *URL) GoString() string { return u.Public() }
 
 func article(kind string) string {

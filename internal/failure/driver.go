@@ -9,41 +9,41 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Driver makes the errors of one driver, by its name.
+// Driver creates the errors of one driver, by its name.
 type Driver string
 
-// New is an error of op on name. The name may be empty.
+// New returns an error of op on name, which may be empty.
 func (d Driver) New(op, name string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Driver: string(d), Name: name, Kind: kind, Err: err}
 }
 
-// Unsent is the end of ctx before anything was sent.
+// Unsent returns the error of a ctx that ended before a request was sent.
 func (d Driver) Unsent(ctx context.Context, op, name string) error {
 	return d.New(op, name, interlock.Definite, context.Cause(ctx))
 }
 
-// Unanswered is the end of ctx after something was sent.
+// Unanswered returns the error of a ctx that ended after a request was sent.
 func (d Driver) Unanswered(ctx context.Context, op, name string) error {
 	return d.New(op, name, interlock.Uncertain, context.Cause(ctx))
 }
 
-// Closed is a call after Close.
+// Closed returns the error of a call after Close.
 func (d Driver) Closed(op, name string) error {
 	return d.New(op, name, interlock.Bug, interlock.ErrClosed)
 }
 
-// CheckNames refuses what no lock and no owner can be called.
+// CheckNames rejects invalid names of locks and owners.
 func (d Driver) CheckNames(op, name, owner string) error {
 	if err := driver.CheckText("the name", name, 1, driver.MaxName); err != nil {
 		return d.New(op, name, interlock.Bug, err)
 	}
 	if err := driver.CheckText("the owner", owner, 1, driver.MaxName); err != nil {
-		return d.New(op, name, interlock.Bug, errors.New(err.Error())) // the name is not at fault
+		return d.New(op, name, interlock.Bug, errors.New(err.Error())) // the name is valid
 	}
 	return nil
 }
 
-// CheckBreak refuses a break that cannot be recorded.
+// CheckBreak rejects a break that cannot be recorded.
 func (d Driver) CheckBreak(b driver.Break) error {
 	if err := d.CheckNames("break", b.Name, b.Owner); err != nil {
 		return err

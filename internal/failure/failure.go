@@ -1,6 +1,6 @@
-// Package failure passes errors of the layer below on to the caller: what was tried
-// is said in the caller's words, and what may be concluded is never more than was
-// known. It makes no errors of its own but Bug.
+// Package failure returns errors of the layer below to the caller: with the caller's
+// operation, and with no stronger conclusion than is known. It creates no errors of its own
+// but Bug.
 package failure
 
 import (
@@ -11,13 +11,13 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Bug is a broken rule: nothing was done.
+// Bug returns the error of a broken rule: nothing was done.
 func Bug(op, name, format string, args ...any) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
 }
 
-// About tells a driver's error as one of op on name, with its driver, its kind and its
-// reason. Any other error, nil too, comes back as it is: it has its operation already.
+// About returns a driver's error as one of op on name, with its driver, kind and reason. It
+// returns any other error, and nil, unchanged: it already has its operation.
 func About(op, name string, err error) error {
 	var e *interlock.Error
 	if !errors.As(err, &e) || e.Driver == "" {
@@ -26,9 +26,9 @@ func About(op, name string, err error) error {
 	return &interlock.Error{Op: op, Driver: e.Driver, Name: name, Kind: e.Kind, Err: e.Err}
 }
 
-// Uncommitted makes a driver's error of unknown outcome Retryable: what a statement did
-// does not matter in a transaction that is never committed. What it was wrapped in stays.
-// Any other error comes back as it is.
+// Uncommitted makes a driver's error of unknown outcome Retryable: an effect does not matter
+// in a transaction that is never committed. Its wrappers stay. It returns any other error
+// unchanged.
 func Uncommitted(err error) error {
 	var e *interlock.Error
 	if !errors.As(err, &e) || e.Driver == "" || e.Kind != interlock.Uncertain {
@@ -41,7 +41,7 @@ func Uncommitted(err error) error {
 	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: why}
 }
 
-// known is an error whose outcome is not unknown any more.
+// known is an error whose outcome is now known.
 type known struct{ error }
 
 func (k known) As(target any) bool { return errors.As(k.error, target) }
@@ -60,10 +60,10 @@ var tableStates = map[string]string{
 	"23502": "a table has a column that this version of Interlock does not know",
 }
 
-// Table is About for statements on tables of Interlock. If the database refuses one because
-// a table is missing, older or newer, the error is Definite and names the command that
-// prints the tables. Part is what they belong to, as that command names it; empty means
-// tables with columns of the user's, of which only a missing one is explained.
+// Table works like About, for statements on tables of Interlock. If a table is missing,
+// older or newer, the error is Definite and names the command that prints the tables. part
+// is their name in that command; empty means tables with the user's columns, of which only a
+// missing one is explained.
 func Table(op, name, part string, err error) error {
 	if err == nil {
 		return nil

@@ -19,7 +19,7 @@ func (s state) SQLState() string { return string(s) }
 func TestAbout(t *testing.T) {
 	plain := errors.New("plain")
 	if err := failure.About("x", "y", plain); err != plain {
-		t.Errorf("an error of somebody else: %v", err)
+		t.Errorf("a foreign error: %v", err)
 	}
 	if err := failure.About("x", "y", nil); err != nil {
 		t.Errorf("nil: %v", err)
@@ -39,19 +39,19 @@ func TestUncommitted(t *testing.T) {
 	} {
 		err := failure.Uncommitted(&interlock.Error{Op: "x", Driver: "postgres", Kind: kind, Err: state("y")})
 		if interlock.Kind(err) != want || !errors.Is(err, state("y")) {
-			t.Errorf("%v became %v", kind, err)
+			t.Errorf("%v changed to %v", kind, err)
 		}
 	}
 	if err := failure.Uncommitted(&interlock.Error{Op: "call", Kind: interlock.Uncertain, Err: state("y")}); interlock.Kind(err) != interlock.Uncertain {
-		t.Errorf("an error of no driver became %v", err)
+		t.Errorf("an error of no driver changed to %v", err)
 	}
 	mine := errors.New("mine")
 	err := failure.Uncommitted(errors.Join(mine, &interlock.Error{Op: "x", Driver: "postgres", Kind: interlock.Uncertain, Err: state("y")}))
 	if interlock.Kind(err) != interlock.Retryable || errors.Is(err, interlock.ErrUncertain) || !errors.Is(err, mine) || !errors.Is(err, state("y")) {
-		t.Errorf("an error with others became %v", err)
+		t.Errorf("a joined error changed to %v", err)
 	}
 	if plain := errors.New("plain"); failure.Uncommitted(plain) != plain || failure.Uncommitted(nil) != nil {
-		t.Error("an error of somebody else was changed")
+		t.Error("a foreign error was changed")
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"net/url"
 )
 
-// RedactURL returns an address as errors, logs and lists may show it: without its user
-// information, query and fragment, which can contain secrets.
+// RedactURL returns an address for errors, logs and lists: without its user information,
+// query and fragment, which can contain secrets.
 func RedactURL(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Opaque != "" { // such as http:user:password@host
@@ -21,8 +21,8 @@ func RedactURL(address string) string {
 }
 
 // RedactError returns an error of package net/url or of an HTTP client with its address
-// as [RedactURL] returns it. What a parser reports can quote a part of a password, so it
-// is left out. Any other error is returned as it is.
+// redacted by [RedactURL]. It omits a parser's message, which can quote part of a
+// password. It returns any other error unchanged.
 func RedactError(err error) error {
 	var of *url.Error
 	switch {

@@ -23,7 +23,7 @@ func TestWaitersWakesThoseOfTheName(t *testing.T) {
 	w.Wake("a")
 	w.Wake("a") // hints become one
 	if !received(a) || !received(again) || received(a) || received(b) {
-		t.Error("a wake must reach all who wait for its name once, and nobody else")
+		t.Error("a wake must reach each waiter of its name once, and no other")
 	}
 	w.Wake("")
 	if !received(a) || !received(b) {

@@ -7,11 +7,10 @@ import (
 	"sync"
 )
 
-// MostNames is how many different names a Mailbox of names of locks keeps for a slow
-// reader.
+// MostNames is the most names of locks that a Mailbox keeps for a slow reader.
 const MostNames = 1000
 
-// Mailbox collects the names that changed since its reader last looked. Create it with
+// Mailbox collects the names that changed since the last Take. Create it with
 // [NewMailbox]. It is safe for concurrent use.
 type Mailbox struct {
 	prefix string
@@ -23,13 +22,13 @@ type Mailbox struct {
 	missed bool
 }
 
-// NewMailbox collects names that begin with prefix. With more than most different ones it
-// keeps none and counts as missed; 0 is no bound.
+// NewMailbox returns a Mailbox of names with prefix. With more than most different names
+// it keeps none and counts as missed; 0 means no bound.
 func NewMailbox(prefix string, most int) *Mailbox {
 	return &Mailbox{prefix: prefix, most: most, wake: make(chan struct{}, 1), names: map[string]bool{}}
 }
 
-// Add notes that a name changed.
+// Add records that a name changed.
 func (m *Mailbox) Add(name string) {
 	if !strings.HasPrefix(name, m.prefix) {
 		return
@@ -43,7 +42,7 @@ func (m *Mailbox) Add(name string) {
 	Signal(m.wake)
 }
 
-// Miss notes that changes may have been missed.
+// Miss records that changes may have been missed.
 func (m *Mailbox) Miss() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,14 +50,14 @@ func (m *Mailbox) Miss() {
 	Signal(m.wake)
 }
 
-// Wake has the reader look although nothing was noted.
+// Wake wakes the reader without a change.
 func (m *Mailbox) Wake() { Signal(m.wake) }
 
-// Woken receives a hint after each Add, Miss and Wake.
+// Woken returns a channel with a hint after each Add, Miss and Wake.
 func (m *Mailbox) Woken() <-chan struct{} { return m.wake }
 
-// Take removes and returns what was noted: the names in order, and whether any other
-// name may have changed too.
+// Take removes and returns the names in order, and whether any other name may have
+// changed too.
 func (m *Mailbox) Take() (names []string, missed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,11 +1,11 @@
-// Package hints passes on hints that something may have changed, inside one process. A
-// hint carries no data and may be wrong: who gets one looks for itself. Hints are not a
-// queue: several of them become one, and a sender never blocks.
+// Package hints passes hints that something may have changed, inside one process. A
+// hint carries no data and may be wrong: its receiver checks the state. Hints are not a
+// queue: several become one, and a sender never blocks.
 package hints
 
 import "sync"
 
-// Signal puts a hint into a channel of capacity 1, unless there is one.
+// Signal sends a hint to a channel of capacity 1, unless it has one.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -13,8 +13,8 @@ func Signal(c chan struct{}) {
 	}
 }
 
-// Waiters wakes those who wait for a name. The zero value is ready to use, by many
-// goroutines at once.
+// Waiters wakes the waiters of a name. The zero value is ready. It is safe for
+// concurrent use.
 type Waiters struct {
 	mu      sync.Mutex
 	waiting map[string]map[chan struct{}]bool
@@ -43,7 +43,7 @@ func (w *Waiters) Enter(name string) (woken <-chan struct{}, leave func()) {
 	}
 }
 
-// Wake wakes all who wait for the name, and everyone if it is empty.
+// Wake wakes the waiters of the name; of all names if it is empty.
 func (w *Waiters) Wake(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -2,8 +2,8 @@ package join
 
 import "context"
 
-// Wait calls wait, and returns when that returns, or with the cause of ctx when ctx ends
-// before. wait then goes on in a goroutine.
+// Wait calls wait, and returns when that returns, or with the cause of ctx if ctx ends
+// first. Then wait continues in a goroutine.
 func Wait(ctx context.Context, wait func()) error {
 	done := make(chan struct{})
 	go func() {

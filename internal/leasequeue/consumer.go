@@ -14,22 +14,22 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// DefaultLease is that of consumers that do not say.
+// DefaultLease is the lease of consumers without one.
 const DefaultLease = 30 * time.Second
 
-// A lease lasts so long at least, and at most.
+// The bounds of a lease.
 const (
 	MinLease = 100 * time.Millisecond
 	MaxLease = 24 * time.Hour
 )
 
-// What stores have in common.
+// The common rules of stores.
 const (
-	PerGroup = 16          // messages of a group that one lease takes at most
-	Aging    = time.Minute // how much longer a group waits than one of the next lower priority
+	PerGroup = 16          // most messages of a group in one lease
+	Aging    = time.Minute // extra wait that equals one step of priority
 )
 
-// How long a consumer waits before it looks again: the first time, and at most.
+// The pauses of a consumer between two claims: the first and the longest.
 const (
 	minPoll = time.Millisecond
 	maxPoll = time.Second
@@ -56,7 +56,7 @@ type Consumer struct {
 
 var _ driver.QueueConsumer = (*Consumer)(nil)
 
-// Join begins to consume a store. notifier may be nil.
+// Join returns a consumer of a store. notifier may be nil.
 func Join(store Store, name string, o driver.QueueOptions, notifier driver.Notifier) (*Consumer, error) {
 	const op = "join queue"
 	if err := driver.CheckName(op, "a queue", name, 255); err != nil {
@@ -83,7 +83,7 @@ func Join(store Store, name string, o driver.QueueOptions, notifier driver.Notif
 	return c, nil
 }
 
-// Receive waits for messages; see [driver.QueueConsumer].
+// Receive blocks until there are messages; see [driver.QueueConsumer].
 func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]*driver.Received, error) {
 	ctx, stop := join.Context(ctx, c.life)
 	defer stop()
@@ -108,7 +108,7 @@ func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]*dri
 	}
 }
 
-// take makes deliveries of what was leased.
+// take returns the leased messages as deliveries.
 func (c *Consumer) take(groups []Group, sent boottime.Instant) (all []*driver.Received) {
 	grants := make([]*Grant, len(groups))
 	for i, g := range groups {
@@ -146,7 +146,7 @@ func (c *Consumer) wait(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// renew renews all leases, until the consumer is closed.
+// renew renews all leases until the consumer is closed.
 func (c *Consumer) renew() {
 	for c.sleep(c.options.Lease / 3) {
 		held, grants := c.holding()
@@ -158,7 +158,7 @@ func (c *Consumer) renew() {
 		kept, lost, err := c.store.Renew(ctx, held, c.options.Lease)
 		cancel()
 		if err != nil {
-			continue // the next one comes before the lease ends
+			continue // the next renewal precedes the lease's end
 		}
 		for _, h := range kept {
 			grants[h].lease.Renew(sent, c.options.Lease)
@@ -196,7 +196,7 @@ func (c *Consumer) lose(g *Grant) {
 	g.finish(interlock.ErrLost)
 }
 
-// Close gives back what is held; see [driver.QueueConsumer].
+// Close releases all leases; see [driver.QueueConsumer].
 func (c *Consumer) Close(ctx context.Context) error {
 	c.unlisten()
 	c.end(interlock.ErrClosed)

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// slow leases one message once; its answer comes when the lease has expired.
+// slow leases one message once, and answers after the lease has expired.
 type slow struct{ claimed bool }
 
 func (s *slow) Claim(ctx context.Context, _ string, lease time.Duration, _ driver.QueueLimit) ([]Group, time.Duration, error) {
@@ -29,8 +29,8 @@ func (*slow) Renew(context.Context, []Held, time.Duration) (kept, lost []Held, e
 
 func (*slow) Settle(context.Context, []Settled) (lost []Held, err error) { return nil, nil }
 
-// TestLeaseExpiresBeforeItsAnswer: a claim whose lease has expired when the answer comes is never
-// valid, is not renewed, and can be settled.
+// TestLeaseExpiresBeforeItsAnswer requires that a claim whose lease expired before the answer is
+// never valid nor renewed, and can be settled.
 func TestLeaseExpiresBeforeItsAnswer(t *testing.T) {
 	c, err := Join(&slow{}, "q", driver.QueueOptions{Lease: MinLease}, nil)
 	if err != nil {

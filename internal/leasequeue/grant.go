@@ -24,7 +24,7 @@ type Grant struct {
 	mu    sync.Mutex
 	timer *time.Timer
 
-	unsettled int  // messages; the consumer's mutex guards it, and kept
+	unsettled int  // messages; the consumer's mutex guards unsettled and kept
 	kept      bool // a message was settled and kept
 }
 
@@ -44,29 +44,29 @@ func (c *Consumer) grant(g Group, sent boottime.Instant) *Grant {
 	return n
 }
 
-// Name is that of the queue and the key.
+// Name returns the name of the queue and the key.
 func (g *Grant) Name() string { return g.name }
 
-// Owner is that of the consumer.
+// Owner returns the consumer's owner.
 func (g *Grant) Owner() string { return g.owner }
 
-// Token is that of the lease.
+// Token returns the lease's token.
 func (g *Grant) Token() interlock.Token { return g.Held.Token }
 
-// Context ends with the lease.
+// Context returns a context that ends with the lease.
 func (g *Grant) Context() context.Context { return g.ctx }
 
-// Remaining is how long the lease lasts without a renewal.
+// Remaining returns the rest of the lease.
 func (g *Grant) Remaining() time.Duration { return g.lease.Remaining() }
 
 // Valid reports whether the lease lasts.
 func (g *Grant) Valid() bool { return g.ctx.Err() == nil && g.Remaining() > 0 }
 
-// Revoked is closed when the grant ends: a lease is not asked back.
+// Revoked returns a channel that is closed when the grant ends; leases are never revoked early.
 func (g *Grant) Revoked() <-chan struct{} { return g.revoked }
 
-// Finish removes messages in the user's transaction. ok is false, and nothing is removed, if one
-// of them is of a queue in no database.
+// Finish removes messages in the user's transaction. If one is of a queue outside a database, ok
+// is false and nothing is removed.
 func Finish(ctx context.Context, db driver.SQL, all []driver.Received) (ok bool, err error) {
 	byStore := map[Finisher][]Place{}
 	for _, m := range all {
@@ -104,7 +104,7 @@ func (g *Grant) watch() {
 	}
 }
 
-// finish ends the grant for a reason.
+// finish ends the grant with a cause.
 func (g *Grant) finish(cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -42,7 +42,7 @@ func (c *Consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 	return answers
 }
 
-// record asks the store, one call at a time.
+// record calls Store.Settle, once at a time.
 func (c *Consumer) record(ctx context.Context, order []*Grant, byGrant map[*Grant]*Settled) (lost []Held, err error) {
 	select {
 	case c.settling <- struct{}{}:
@@ -55,7 +55,7 @@ func (c *Consumer) record(ctx context.Context, order []*Grant, byGrant map[*Gran
 	return lost, err
 }
 
-// count says which leases have nothing left.
+// count returns the outcomes by lease, and marks leases without further messages.
 func (c *Consumer) count(order []*Grant, byGrant map[*Grant]*Settled) (all []Settled) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *Consumer) count(order []*Grant, byGrant map[*Grant]*Settled) (all []Set
 	return all
 }
 
-// counted notes what was recorded.
+// counted applies recorded outcomes to the leases.
 func (c *Consumer) counted(order []*Grant, byGrant map[*Grant]*Settled, lost []Held, err error) {
 	if err != nil {
 		return

@@ -1,6 +1,6 @@
 // Package leasequeue consumes queues whose groups of messages are leased, one batch of a group
-// at a time: it renews leases, waits for messages, and counts what a lease still covers. How
-// messages are kept is the affair of a Store. It handles nothing and retries nothing.
+// at a time: it renews leases, waits for messages, and counts the unsettled messages of a
+// lease. A Store keeps the messages. The package calls no handlers and retries nothing.
 package leasequeue
 
 import (
@@ -19,13 +19,13 @@ type Group struct {
 	Messages []driver.Received // without Claim; at least one
 }
 
-// Held names a group under the token of its lease.
+// Held is a group and the token of its lease.
 type Held struct {
 	ID    int64
 	Token interlock.Token
 }
 
-// Settled is the outcomes of messages of one group.
+// Settled has the outcomes of messages of one group.
 type Settled struct {
 	Held
 	Outcomes []driver.Settlement
@@ -33,17 +33,17 @@ type Settled struct {
 	Kept     bool // an earlier outcome of the lease kept its message: Retry, Park or Release
 }
 
-// A Store keeps one queue. Each method is one atomic step. A lease that has expired, and that
-// nobody took over, is still that of its token.
+// A Store keeps one queue. Each method is one atomic step. An expired lease belongs to its
+// token until another owner takes the group.
 type Store interface {
-	// Claim leases groups that are ready, under tokens above all former ones of each group.
-	// The first message of a group whose lease had expired has one more attempt. If there is
-	// none it says how long until one is ready; 0 if that is not known.
+	// Claim leases groups that are ready, under tokens above all former ones of each group. If
+	// a group's lease had expired, its first message has one more attempt. Without a ready
+	// group, wait is the time until one is ready; 0 if not known.
 	Claim(ctx context.Context, owner string, lease time.Duration, limit driver.QueueLimit) (groups []Group, wait time.Duration, err error)
-	// Renew begins the leases of groups again. It returns those that it renewed, and those
-	// that others have. A group that is in neither is locked for a moment.
+	// Renew restarts the leases of groups. It returns the renewed ones, and the lost ones,
+	// which other owners have. A group in neither is briefly locked.
 	Renew(ctx context.Context, held []Held, lease time.Duration) (kept, lost []Held, err error)
-	// Settle records outcomes. It changes nothing of groups that others have, and returns them.
+	// Settle records outcomes. It does not change groups of other owners, and returns them.
 	Settle(ctx context.Context, settled []Settled) (lost []Held, err error)
 }
 
@@ -53,8 +53,8 @@ type Place struct {
 	Place int64
 }
 
-// A Finisher removes messages in the user's transaction, if their leases are still those of
-// the tokens. Else the error is an interlock.ErrLost.
+// A Finisher removes messages in the user's transaction, if the tokens still have their leases.
+// Otherwise the error is an interlock.ErrLost.
 type Finisher interface {
 	// Finish is the last statement on the leases in that transaction.
 	Finish(ctx context.Context, db driver.SQL, all []Place) error

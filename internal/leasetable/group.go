@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	mostRuns = 2   // statements of one group that are under way at once
+	mostRuns = 2   // concurrent statements of one group
 	mostAsks = 128 // members of one statement
-	// slow is when a statement no longer counts as one of mostRuns: it may wait for a row
-	// that another transaction has locked, or for a server that does not answer.
+	// slow is the time after which a statement no longer counts as one of mostRuns: it
+	// may wait for a locked row, or for a server that does not answer.
 	slow = 50 * time.Millisecond
 )
 
-// An Ask is the request of one owner to take a name or to release it.
+// An Ask is a request of one owner to take or release a name.
 type Ask struct {
 	driver.Request     // Rows.Free uses the name and the owner
-	Row            Row // what Rows.Take found
+	Row            Row // the result of Rows.Take
 
 	group     *group
 	sent      bool
-	withdrawn bool // its caller no longer waits, and it need not be sent
+	withdrawn bool // its caller left before it was sent
 	next      *Ask // of the same name and owner
 	err       error
 	done      chan struct{}
@@ -44,8 +44,8 @@ func Find(asks []*Ask, name string) *Ask {
 	return asks[i]
 }
 
-// asks are those that have no answer yet. Those of one name and owner are sent in their
-// order, each after the answer to the one before, even if its caller no longer waits.
+// asks are the requests without an answer. Those of one name and owner are sent in order,
+// each after the answer to the one before, even if its caller no longer waits.
 type asks struct {
 	mu      sync.Mutex
 	closed  bool
@@ -55,8 +55,8 @@ type asks struct {
 
 type claimed struct{ name, owner string }
 
-// groups send what owners ask for together: what waits while statements are under way shares
-// the next one, and its commit. A context that ends gives up nothing but its own wait.
+// groups batches requests: those that wait while statements run share the next statement,
+// and its commit. A context that ends cancels only its own wait.
 type groups struct {
 	asks
 	takes, frees group
@@ -72,7 +72,7 @@ func newGroups(d failure.Driver, rows Rows) *groups {
 // take gives the row to the owner, unless another has it.
 func (g *groups) take(ctx context.Context, r driver.Request) (Row, error) { return g.takes.do(ctx, r) }
 
-// free releases what owner has on name.
+// free releases the name if owner has it.
 func (g *groups) free(ctx context.Context, name, owner string) error {
 	_, err := g.frees.do(ctx, driver.Request{Name: name, Owner: owner})
 	return err
@@ -86,7 +86,7 @@ type group struct {
 	send   func(ctx context.Context, asks []*Ask) error
 
 	waiting []*Ask // guarded by asks.mu
-	runs    int    // goroutines that send what waits; guarded by asks.mu
+	runs    int    // goroutines that send requests; guarded by asks.mu
 }
 
 // do sends an Ask and waits for its answer or ctx.
@@ -123,7 +123,7 @@ func (s *asks) begin(a *Ask) bool {
 	return true
 }
 
-// withdraw reports whether an Ask will not be sent.
+// withdraw cancels an Ask that is not yet sent, and reports whether it did.
 func (s *asks) withdraw(a *Ask) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *asks) withdraw(a *Ask) bool {
 	return a.withdrawn
 }
 
-// end gives the answer, and has the next Ask of the name and owner sent.
+// end completes an Ask, and queues the next one of the name and owner.
 func (s *asks) end(a *Ask) {
 	close(a.done)
 	if a.next != nil {
@@ -154,8 +154,8 @@ func (g *group) start() {
 	}
 }
 
-// run sends what waits, until nothing does or a statement is slow. Then another run takes
-// its place.
+// run sends waiting requests, until there are none or a statement is slow. Then another
+// run replaces it.
 func (g *group) run() {
 	for members := g.choose(); members != nil; members = g.choose() {
 		timer := time.AfterFunc(slow, g.yield)
@@ -167,7 +167,7 @@ func (g *group) run() {
 	}
 }
 
-// yield has another run take the place of one that is slow.
+// yield starts another run in place of a slow one.
 func (g *group) yield() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -175,10 +175,10 @@ func (g *group) yield() {
 	g.start()
 }
 
-// choose takes the members of the next statement: different names in their order, so that
-// no two groups wait for each other. It returns nil, and the run ends, if nothing waits.
+// choose returns the requests of the next statement: different names in order, so that
+// groups cannot deadlock. If none waits, it returns nil, and the run ends.
 func (g *group) choose() (members []*Ask) {
-	for range 4 { // who has just got an answer asks for the next name, which goes along
+	for range 4 { // callers that just got an answer can add their next request
 		runtime.Gosched()
 	}
 	g.mu.Lock()
@@ -211,8 +211,8 @@ func (g *group) pick() (members []*Ask) {
 	return members
 }
 
-// settle passes an answer on to the members. If one of them is at fault or has a row
-// that is locked, each is sent again alone; nothing was done about them.
+// settle completes the requests of a statement. If it was refused as a whole, because of
+// one of them or a locked row, nothing was done: each is sent again alone.
 func (g *group) settle(members []*Ask, err error) {
 	refused := err != nil && (interlock.Kind(err) == interlock.Definite || errors.Is(err, interlock.ErrHeld))
 	g.mu.Lock()
@@ -233,7 +233,7 @@ func (g *group) alone(a *Ask) {
 	g.settle(members, g.send(context.Background(), members))
 }
 
-// close refuses what is asked from now on.
+// close rejects further requests.
 func (s *asks) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
-// recorder is a database that takes 10 ms for a statement.
+// recorder is a database whose statements take 10 ms.
 type recorder struct {
 	Rows
 	mu         sync.Mutex
@@ -44,7 +44,7 @@ func (r *recorder) Free(_ context.Context, asks []*Ask) error { return r.send("f
 
 func (r *recorder) groups() *groups { return newGroups(failure.Driver("test"), r) }
 
-// takeAll has owners take names at once, and returns the error of each.
+// takeAll takes names concurrently, and returns the error of each.
 func takeAll(t *testing.T, g *groups, names ...string) (errs []error) {
 	errs = make([]error, len(names))
 	var all sync.WaitGroup
@@ -80,7 +80,7 @@ func TestAsksOfOneOwnerAreInOrder(t *testing.T) {
 		defer cancel()
 		_, err := g.take(ctx, driver.Request{Name: "a", Owner: "o"})
 		if interlock.Kind(err) != interlock.Uncertain {
-			t.Errorf("an answer that did not come: %v", err)
+			t.Errorf("a missing answer: %v", err)
 		}
 		go func() { _ = g.free(t.Context(), "a", "o") }()
 		synctest.Wait()

@@ -7,8 +7,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Guarantees are those of a table. pushed says that a release wakes other processes, and
-// durable that the server keeps what it has committed.
+// Guarantees returns the guarantees of a table. pushed reports that a release wakes other
+// processes; durable reports that commits survive a crash of the server.
 func Guarantees(name string, pushed, durable bool, ttl, minTTL, maxTTL time.Duration) interlock.Guarantees {
 	g := interlock.Guarantees{
 		Driver: name, Class: interlock.Fenced,
@@ -31,17 +31,17 @@ func Guarantees(name string, pushed, durable bool, ttl, minTTL, maxTTL time.Dura
 	return g
 }
 
-// Counters are the stored counters of a namespace, which [Counters.Seed] judges.
+// Counters are the stored counters of a namespace, which [Counters.Seed] checks.
 type Counters struct {
 	Last, Now int64 // the highest counter, and that of the server's clock
-	// Raise lifts all counters to at least floor, and Lower those beyond the clock to it,
-	// on record.
+	// Raise raises all counters to at least floor. Lower lowers those above the clock to
+	// it, and records that.
 	Raise func(floor int64) error
 	Lower func(owner string, r *driver.Repair) error
 }
 
-// Seed judges the counters by the server's clock, and raises or lowers them as the seed
-// asks. Counters that are not plausible are an error unless it asks for a repair.
+// Seed compares the counters with the server's clock, and raises or lowers them as the
+// seed requests. Implausible counters are an error unless the seed has a repair.
 func (c Counters) Seed(s driver.Seed) error {
 	now := time.UnixMicro(interlock.EpochUnixMicro + c.Now)
 	if err := driver.Plausible(c.Last, now); err != nil {

@@ -38,13 +38,13 @@ func (show Show) List(ctx context.Context, prefix string, limit int) (_ []driver
 	return locks[:limit], true, nil
 }
 
-// State is that of a name that an owner holds.
+// State returns the state of a name that an owner holds.
 func State(name, owner string, counter int64, since time.Time, left time.Duration) (driver.LockState, error) {
 	token, err := interlock.NewToken(counter, 0)
 	return driver.LockState{Name: name, Holder: &driver.Contender{Owner: owner, Token: token, Since: since, Expires: left}}, err
 }
 
-// Broken is the record of a break. A counter of 0 is that of a lock without a token.
+// Broken returns the record of a break. A counter of 0 means a lock without a token.
 func Broken(b driver.Break, counter int64, at time.Time) (record driver.BreakRecord, err error) {
 	record = driver.BreakRecord{Break: b, At: at}
 	if counter != 0 {
@@ -53,7 +53,7 @@ func Broken(b driver.Break, counter int64, at time.Time) (record driver.BreakRec
 	return record, err
 }
 
-// show is Show of the rows, unless the table was closed.
+// show calls Rows.Show, unless the table is closed.
 func (t *Table) show(ctx context.Context, op, name string, prefix bool, limit int) ([]driver.LockState, error) {
 	if err := t.usable(ctx, op, name); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (t *Table) show(ctx context.Context, op, name string, prefix bool, limit in
 	return t.rows.Show(ctx, op, name, prefix, limit)
 }
 
-// Lock shows one name; see driver.Inspector. The table does not know who waits.
+// Lock returns the state of one name, without waiters; see driver.Inspector.
 func (t *Table) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	return Show(t.show).One(ctx, t.Driver, name)
 }
@@ -71,7 +71,7 @@ func (t *Table) Locks(ctx context.Context, prefix string, limit int) ([]driver.L
 	return Show(t.show).List(ctx, prefix, limit)
 }
 
-// Break takes a lock away, on record; see driver.Breaker. The holder learns of it with its
+// Break revokes a lock and records that; see driver.Breaker. The holder learns it at its
 // next renewal.
 func (t *Table) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	err := t.Driver.CheckBreak(b)
@@ -89,7 +89,7 @@ func (t *Table) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, 
 	return *record, true, nil
 }
 
-// Breaks shows what was recorded, which is kept until an operator deletes it.
+// Breaks returns the records of breaks, which only an operator deletes.
 func (t *Table) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	if err := t.usable(ctx, "list breaks", name); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (t *Table) Breaks(ctx context.Context, name string, limit int) ([]driver.Br
 }
 
 // Watch reports when holders change; see driver.Watcher. It reads the table about four
-// times a second, one statement each time: it is meant for people and few watchers.
+// times a second, one statement each: use it for interactive tools and few watchers.
 func (t *Table) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	if err := t.usable(ctx, "watch", prefix); err != nil {
 		return err
@@ -107,13 +107,13 @@ func (t *Table) Watch(ctx context.Context, prefix string, changed func(name stri
 	return w.Run(ctx, prefix, changed)
 }
 
-// watchEvery is about how often a watch looks.
+// watchEvery is the average interval of a watch's reads.
 const watchEvery = 250 * time.Millisecond
 
-// Watch looks for changes again and again.
+// Watch polls for changes.
 type Watch struct {
 	Driver failure.Driver
-	Life   context.Context // of what is watched
+	Life   context.Context // of the watched driver
 	States func(ctx context.Context, prefix string) (map[string]string, error)
 }
 

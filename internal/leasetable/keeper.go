@@ -14,17 +14,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// keeper renews what one Table holds: one loop, whatever the number of locks.
+// keeper renews the leases of one Table in one loop.
 type keeper struct {
 	table *Table
 	wake  chan struct{}
 
 	mu   sync.Mutex
 	held map[string]*holding // by owner
-	at   boottime.Instant    // when run looks again
+	at   boottime.Instant    // the next wake-up of run
 }
 
-// holding is a lease that is renewed, guarded by keeper.mu.
+// holding is a renewed lease, guarded by keeper.mu.
 type holding struct {
 	driver.Request
 	lease  *boottime.Lease
@@ -32,7 +32,7 @@ type holding struct {
 	silent bool // its events are not reported
 }
 
-// add renews a lease from now on.
+// add starts the renewals of a lease.
 func (k *keeper) add(r driver.Request, lease *boottime.Lease, sent boottime.Instant) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -43,14 +43,14 @@ func (k *keeper) add(r driver.Request, lease *boottime.Lease, sent boottime.Inst
 	}
 }
 
-// remove ends the renewals and the events of an owner.
+// remove stops the renewals and the events of an owner.
 func (k *keeper) remove(owner string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.held, owner)
 }
 
-// silence ends the events of an owner, until a repeated Acquire adds it again.
+// silence stops the events of an owner, until a repeated Acquire adds it again.
 func (k *keeper) silence(owner string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -79,7 +79,7 @@ func (k *keeper) run(life context.Context) {
 	}
 }
 
-// next is when something is due.
+// next returns the time of the next renewal or sweep.
 func (k *keeper) next() boottime.Instant {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -91,8 +91,8 @@ func (k *keeper) next() boottime.Instant {
 	return at
 }
 
-// due returns the leases to renew now and, if there are any, those that would be due
-// soon. Leases that have ended are dropped.
+// due returns the leases to renew now and, if there are any, those that are due soon. It
+// drops expired leases.
 func (k *keeper) due(now boottime.Instant) (due []*holding) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -114,7 +114,7 @@ func (k *keeper) due(now boottime.Instant) (due []*holding) {
 	return due
 }
 
-// alike is how many of the first ones one statement renews: they have one TTL.
+// alike returns how many of the first leases one statement can renew: they have one TTL.
 func (k *keeper) alike(due []*holding) int {
 	n := slices.IndexFunc(due, func(h *holding) bool { return h.TTL != due[0].TTL })
 	if n < 0 {
@@ -137,8 +137,8 @@ func (k *keeper) renew(due []*holding) {
 	k.settle(due, sent, lost, err)
 }
 
-// settle takes the answer to a renewal. Events are reported under keeper.mu, so that none
-// comes after a release.
+// settle applies the result of a renewal. It reports events under keeper.mu, so that none
+// follows a release.
 func (k *keeper) settle(due []*holding, sent boottime.Instant, lost []string, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -148,7 +148,7 @@ func (k *keeper) settle(due []*holding, sent boottime.Instant, lost []string, er
 	now, ttl := boottime.Now(), k.table.TTL
 	for _, h := range due {
 		switch {
-		case k.held[h.Owner] != h: // released, or asked for again
+		case k.held[h.Owner] != h: // released, or requested again
 		case err != nil:
 			h.due = now.Add(min(time.Second, h.Lease(ttl)/10))
 			h.reportRenewed(now.Sub(sent), err)
@@ -169,7 +169,7 @@ func (h *holding) reportRenewed(took time.Duration, err error) {
 	}
 }
 
-// reportLost ends the lease. Its end by time is not reported.
+// reportLost ends the lease. It does not report expiry.
 func (h *holding) reportLost(err error) {
 	expired := h.lease.Remaining() <= 0
 	h.lease.End()
@@ -178,13 +178,13 @@ func (h *holding) reportLost(err error) {
 	}
 }
 
-// Schedule is when to sweep: every so often, and again at once while there is more to do.
+// Schedule is the time of sweeps: at an interval, and at once if more rows are left.
 type Schedule struct {
 	Every time.Duration
 	Next  boottime.Instant
 }
 
-// Due reports whether it is time, and sets the next one.
+// Due reports whether a sweep is due, and sets the next one.
 func (s *Schedule) Due(now boottime.Instant) bool {
 	if now < s.Next {
 		return false
@@ -193,7 +193,7 @@ func (s *Schedule) Due(now boottime.Instant) bool {
 	return true
 }
 
-// sweep removes rows when it is time. If it fails, the next sweep repeats it.
+// sweep removes rows when due. If it fails, the next sweep repeats it.
 func (k *keeper) sweep(now boottime.Instant) {
 	t := k.table
 	if !t.Sweeps.Due(now) {

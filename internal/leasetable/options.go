@@ -8,8 +8,8 @@ import (
 
 var namespacePattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,19}$`)
 
-// CheckOptions refuses a TTL that is out of bounds, and a namespace that names of tables
-// cannot begin with.
+// CheckOptions rejects a TTL that is out of bounds, and an invalid namespace of table
+// names.
 func CheckOptions(ttl, least, most time.Duration, namespace string) error {
 	switch {
 	case ttl < least || ttl > most:

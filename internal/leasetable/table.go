@@ -1,7 +1,7 @@
 // Package leasetable is a fenced lock by rows with a lease: a row for each name, with its
-// owner, its counter and when it expires by the server's clock. It does not speak SQL: a
-// driver supplies [Rows]. This package does what is the same for every database: waiting,
-// renewal, clean-up, inspection and forced release.
+// owner, its counter and its expiry by the server's clock. It contains no SQL: a driver
+// supplies [Rows]. This package has what is the same for every database: waiting, renewal,
+// clean-up, inspection and forced release.
 package leasetable
 
 import (
@@ -17,57 +17,56 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// Rows is the table in one database. Each method is one transaction, bounded by the
-// driver as well as by ctx, and returns errors as the driver reports them. Renew locks rows
-// in the order of their names, too.
+// Rows is the table in one database. Each method is one transaction, bounded by the driver
+// and by ctx, and returns errors as the driver reports them. Renew too locks rows in the
+// order of their names.
 type Rows interface {
-	// Take gives each row to the owner who asks, unless another has it, and sets Row. Names
-	// differ and are in order, and rows are locked in that order. An error is of all: if it is
-	// Definite or interlock.ErrHeld, nothing was done. If there are several, a row that
-	// another transaction has locked is an interlock.ErrHeld.
+	// Take gives each row to the owner who requests it, unless another has it, and sets Row.
+	// Names differ and are in order, and rows are locked in that order. An error concerns
+	// all: if it is Definite or interlock.ErrHeld, nothing was done. With several requests, a
+	// row that another transaction has locked is an interlock.ErrHeld.
 	Take(ctx context.Context, asks []*Ask) error
-	// Free releases what owners have, as Take.
+	// Free releases the names of owners, with the rules of Take.
 	Free(ctx context.Context, asks []*Ask) error
-	// Renew extends the leases of owners, each of which has the name at the same index.
-	// It returns the owners that do not have theirs any more.
+	// Renew extends the leases of owners, each for the name at the same index. It returns the
+	// owners that lost theirs.
 	Renew(ctx context.Context, names, owners []string, ttl time.Duration) (lost []string, err error)
-	// Sweep removes rows that were not used for long; more of them may be left.
+	// Sweep removes rows that were long unused; more reports that some are left.
 	Sweep(ctx context.Context) (more bool, err error)
-	// Show returns who holds a name, or the names with a prefix, in order.
+	// Show returns the holder of a name, or of the names with a prefix, in order.
 	Show(ctx context.Context, op, name string, prefix bool, limit int) ([]driver.LockState, error)
-	// States returns the names with a prefix, and a text each that changes with the
-	// holder. Its errors are never Uncertain.
+	// States returns the names with a prefix, each with a text that changes with the holder.
+	// Its errors are never Uncertain.
 	States(ctx context.Context, prefix string) (map[string]string, error)
-	// Break takes the row from its owner, on record; nil if it is not theirs.
+	// Break takes the row from its owner, and records that; nil if another has it.
 	Break(ctx context.Context, b driver.Break) (*driver.BreakRecord, error)
 	// Breaks returns the records of a name, or of all if it is empty, newest first.
 	Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error)
 }
 
-// Row is what Take found.
+// Row is the result of Take.
 type Row struct {
 	Sent    boottime.Instant // just before the statement was sent
 	Counter int64            // of the grant; 0 if another owner has the row
-	Owner   string           // who has it
-	Since   time.Time        // when they got it, by the server's clock
+	Owner   string           // the owner of the row
+	Since   time.Time        // start of ownership, by the server's clock
 	Until   time.Time        // when it expires
 	Left    time.Duration    // time until then
 }
 
-// Config of a Table.
+// Config configures a Table.
 type Config struct {
-	Driver failure.Driver // as errors name it
+	Driver failure.Driver // the name in errors
 	TTL    time.Duration
-	// Interval is how long to wait after so many refusals, unless a hint comes or the
-	// holder's lease expires before.
+	// Interval returns the pause after a number of refusals. A hint or the end of the
+	// holder's lease ends it early.
 	Interval func(refusals int) time.Duration
 	Batch    int      // the most leases of one Renew
 	Sweeps   Schedule // when to sweep
 }
 
-// Table implements driver.Fenced but for its Guarantees, and driver.Inspector,
-// driver.Watcher and driver.Breaker. It keeps one goroutine, and one for each statement under
-// way.
+// Table implements driver.Fenced but for its Guarantees, and driver.Inspector, driver.Watcher
+// and driver.Breaker. It has one goroutine, and one for each running statement.
 type Table struct {
 	Config
 	rows    Rows
@@ -80,7 +79,7 @@ type Table struct {
 	loops sync.WaitGroup
 }
 
-// New returns a Table that has to be started. It does no I/O.
+// New returns a Table that is not started. It does no I/O.
 func New(rows Rows, c Config) *Table {
 	t := &Table{Config: c, rows: rows, groups: newGroups(c.Driver, rows)}
 	t.keeper = &keeper{table: t, wake: make(chan struct{}, 1), held: map[string]*holding{}}
@@ -88,17 +87,17 @@ func New(rows Rows, c Config) *Table {
 	return t
 }
 
-// Start begins to renew and sweep, and runs loops beside that until Close.
+// Start runs renewals, sweeps and loops until Close.
 func (t *Table) Start(loops ...func(life context.Context)) {
 	for _, loop := range append(loops, t.keeper.run) {
 		t.loops.Go(func() { loop(t.life) })
 	}
 }
 
-// Wake has those who wait for a name try at once; everyone if it is empty.
+// Wake wakes the waiters of a name to try again; of all names if it is empty.
 func (t *Table) Wake(name string) { t.waiters.Wake(name) }
 
-// Acquire waits until r.Owner holds r.Name; see driver.Fenced.
+// Acquire blocks until r.Owner holds r.Name; see driver.Fenced.
 func (t *Table) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := t.Driver.CheckNames("acquire", r.Name, r.Owner); err != nil {
 		return driver.Grant{}, err
@@ -131,7 +130,7 @@ func (t *Table) take(ctx context.Context, r driver.Request) (Row, error) {
 	return t.groups.take(ctx, r)
 }
 
-// grant keeps the lease from now on.
+// grant starts the renewals of the lease.
 func (t *Table) grant(r driver.Request, row Row) (driver.Grant, error) {
 	if err := driver.Plausible(row.Counter, row.Since); err != nil {
 		return driver.Grant{}, t.Driver.New("acquire", r.Name, interlock.Definite, err)
@@ -163,7 +162,7 @@ func (t *Table) pause(ctx context.Context, name string, woken <-chan struct{}, d
 	return nil
 }
 
-// Release releases what owner has on name; see driver.Fenced.
+// Release releases the name if owner has it; see driver.Fenced.
 func (t *Table) Release(ctx context.Context, name, owner string) error {
 	if err := t.Driver.CheckNames("release", name, owner); err != nil {
 		return err
@@ -176,7 +175,7 @@ func (t *Table) Release(ctx context.Context, name, owner string) error {
 	return t.groups.free(ctx, name, owner)
 }
 
-// usable refuses a call after Close, or whose context has ended.
+// usable rejects a call after Close, or whose context has ended.
 func (t *Table) usable(ctx context.Context, op, name string) error {
 	switch {
 	case t.life.Err() != nil:
@@ -187,8 +186,8 @@ func (t *Table) usable(ctx context.Context, op, name string) error {
 	return nil
 }
 
-// Close stops renewing and waits for every statement and goroutine, or until ctx ends. What
-// is held is left to expire.
+// Close stops renewals, and blocks until all statements and goroutines end or ctx ends. Held
+// locks expire by their leases.
 func (t *Table) Close(ctx context.Context) error {
 	t.stop()
 	t.groups.close()

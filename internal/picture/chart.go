@@ -5,19 +5,19 @@ import (
 	"math"
 )
 
-// A Chart shows figures as bars on a logarithmic scale. Without bars it is only a title.
+// A Chart shows numbers as bars on a logarithmic scale. Without bars it is only a title.
 type Chart struct {
 	Title string
 	Bars  []Bar
-	Line  float64 // where a line crosses all bars; 0 means nowhere
+	Line  float64 // the value at which a line crosses all bars; 0 draws none
 }
 
-// A Bar is one figure. Value is above 0, Text is how it is written.
+// A Bar is one number. Value is above 0; Text is its label.
 type Bar struct {
 	Name  string
 	Value float64
 	Text  string
-	Goal  float64 // where a mark stands; 0 means nowhere
+	Goal  float64 // the value at which a mark is drawn; 0 draws none
 }
 
 // SVG draws the chart.
@@ -45,7 +45,7 @@ func (c Chart) SVG() string {
 	return out.finish(names+width+90, bottom+10, c.Title, alt)
 }
 
-// names is the width of the longest name.
+// names returns the width of the longest name.
 func (c Chart) names() int {
 	longest := 160
 	for _, b := range c.Bars {
@@ -54,7 +54,7 @@ func (c Chart) names() int {
 	return longest
 }
 
-// scale turns a value into a length of at most width.
+// scale returns a function from a value to a length of at most width.
 func (c Chart) scale(width float64) func(value float64) int {
 	low, high := math.Inf(1), 0.0
 	for _, b := range c.Bars {
@@ -64,17 +64,17 @@ func (c Chart) scale(width float64) func(value float64) int {
 			}
 		}
 	}
-	low /= 3 // so that the shortest bar is to be seen
+	low /= 3 // so that the shortest bar is visible
 	return func(value float64) int { return int(width * math.Log(value/low) / math.Log(high/low)) }
 }
 
-// Decisions shows a list of rules, of which the first one that fits is taken.
+// Decisions shows a list of rules, of which the first that matches applies.
 type Decisions struct {
 	Title string
 	Rules []Rule
 }
 
-// A Rule is what to do under a condition. An empty condition always fits.
+// A Rule is an action and its condition. An empty condition always matches.
 type Rule struct{ When, Then string }
 
 // SVG draws the decisions.

@@ -1,6 +1,6 @@
 // Package picture draws the diagrams of the docs as SVG: sequences in time, bars and
-// decision lists. It measures no fonts: texts are wrapped by an average width of letters.
-// A picture follows the reader's light or dark theme, and has its content as text.
+// decision lists. It measures no fonts: texts are wrapped by an average width of letters. A
+// picture follows the reader's light or dark theme, and contains its content as text.
 package picture
 
 import (
@@ -16,7 +16,7 @@ const (
 	line   = 18
 )
 
-// canvas collects the elements of an SVG.
+// canvas is the elements of an SVG.
 type canvas struct {
 	strings.Builder
 }
@@ -48,7 +48,7 @@ func (c *canvas) text(class string, x, y int, text string) {
 	fmt.Fprintf(c, `<text class="%s" x="%d" y="%d">%s</text>`+"\n", class, x, y, html.EscapeString(text))
 }
 
-// lines writes a text of several lines, and returns their number.
+// lines writes a text in several lines, and returns their number.
 func (c *canvas) lines(class string, x, y, width int, text string) int {
 	wrapped := wrap(text, width)
 	for i, part := range wrapped {

@@ -17,7 +17,7 @@ type Series struct {
 	Values []int
 }
 
-// A Mark is a line across a Plot.
+// A Mark is a line across a Plot, at a value or a second.
 type Mark struct {
 	At   int
 	Text string

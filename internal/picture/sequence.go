@@ -2,10 +2,10 @@ package picture
 
 import "fmt"
 
-// Tone is how a text is coloured.
+// Tone is the colour of a text.
 type Tone string
 
-// Tones. The zero value is the normal one.
+// The tones. The zero value is the normal one.
 const (
 	Normal Tone = ""
 	Bad    Tone = "bad"
@@ -13,26 +13,26 @@ const (
 	Dim    Tone = "dim"
 )
 
-// A Sequence shows what happens in time, in a lane for each process or store.
+// A Sequence shows events over time, with a lane for each process or store.
 type Sequence struct {
 	Title string
 	Lanes []string
 	Rows  []Row
 }
 
-// A Row is one moment.
+// A Row is one point in time.
 type Row struct {
 	At    string // the time; may be empty
 	Cells []Cell
 }
 
-// A Cell is what happens in a lane.
+// A Cell is an event in a lane.
 type Cell struct {
 	Lane   int
 	Text   string
 	Tone   Tone
-	To     int  // the lane that an arrow leads to; the cell's own lane means none
-	Paused bool // the lane stands still in this row
+	To     int  // the target lane of an arrow; the cell's own lane means none
+	Paused bool // the lane is paused in this row
 }
 
 const (
@@ -84,7 +84,7 @@ func (s Sequence) cell(c *canvas, cell Cell, y, height int) string {
 	return s.Lanes[cell.Lane] + ": " + cell.Text + ". "
 }
 
-// arrow draws a line from below a cell's text to the lane that it leads to.
+// arrow draws a line from below a cell's text to the target lane.
 func (s Sequence) arrow(c *canvas, cell Cell, y int) {
 	y += (len(wrap(cell.Text, laneWidth-34))-1)*line + 6
 	from, to, tip := laneX(cell.Lane)+14, laneX(cell.To)+4, -5

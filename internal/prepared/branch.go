@@ -8,22 +8,22 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A Session is the session of one branch. All of its methods but Mark end the branch and
-// free the session, whatever they return.
+// A Session is the database session of one branch. All of its methods but Mark end the
+// branch and free the session, even on an error.
 type Session interface {
 	// Mark inserts the mark of the branch, if the branch has changed anything.
 	Mark(ctx context.Context) (changed bool, err error)
-	// EndUnchanged ends a branch that has changed nothing.
+	// EndUnchanged ends a branch without changes.
 	EndUnchanged(ctx context.Context) error
 	// Prepare prepares a branch with a mark.
 	Prepare(ctx context.Context) (driver.Vote, error)
 	// CommitOne commits without preparing.
 	CommitOne(ctx context.Context) error
-	// Rollback takes back what the branch did, also after ctx has ended.
+	// Rollback rolls the branch back, also after ctx has ended.
 	Rollback(ctx context.Context) error
 }
 
-// Branch is driver.Preparing by a Session, which it ends once.
+// Branch implements driver.Preparing by a Session, which it ends once.
 type Branch struct {
 	session Session
 	space   Space
@@ -31,7 +31,7 @@ type Branch struct {
 	ended   bool
 }
 
-// NewBranch is a branch at work in a session.
+// NewBranch returns an open branch in a session.
 func (s Space) NewBranch(x driver.XID, session Session) *Branch {
 	return &Branch{session: session, space: s, xid: x}
 }
@@ -76,7 +76,7 @@ func (b *Branch) Abandon(ctx context.Context) error {
 	return b.session.Rollback(ctx)
 }
 
-// end notes that the session is ended now.
+// end marks the session as ended.
 func (b *Branch) end(op string) error {
 	if b.ended {
 		return b.space.Driver.New(op, Name(b.xid), interlock.Bug, errors.New("the branch has ended"))

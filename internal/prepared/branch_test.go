@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// session notes how it was ended.
+// session records how it was ended.
 type session struct {
 	changed bool
 	err     error // of Mark

@@ -1,6 +1,5 @@
-// Package prepared is what participants that prepare branches in a SQL database have in
-// common: the rules of their names, what a mark says of a branch, and how a branch ends.
-// It does no I/O.
+// Package prepared is the common part of participants that prepare branches in a SQL
+// database: rules of names, outcomes of marks, and the end of a branch. It does no I/O.
 package prepared
 
 import (
@@ -14,21 +13,21 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Outcomes that a mark says.
+// The outcomes in a mark.
 const (
 	Committed  = "committed"
 	RolledBack = "rolled back"
 )
 
-// Space is the branches of one namespace at one participant.
+// Space is the set of branches of one namespace at one participant.
 type Space struct {
-	Driver    failure.Driver // as errors name it
+	Driver    failure.Driver // the name in errors
 	Namespace string
 	Marks     string // the quoted table of marks
 }
 
-// Open checks what a participant is opened with. marks is a table, or schema.table, and
-// pool says that there is a pool.
+// Open checks the options of a participant. marks is a table, or schema.table, and pool
+// reports that there is a pool.
 func Open(ctx context.Context, d failure.Driver, dialect driver.Dialect, namespace, marks string, pool bool) (s Space, err error) {
 	const op = "open participant"
 	s = Space{Driver: d, Namespace: namespace}
@@ -47,10 +46,10 @@ func Open(ctx context.Context, d failure.Driver, dialect driver.Dialect, namespa
 	return s, nil
 }
 
-// Name is the branch in errors.
+// Name returns the name of a branch in errors.
 func Name(x driver.XID) string { return x.Transaction + " " + x.Branch }
 
-// Check refuses what no branch can be called, and a call whose context has ended.
+// Check rejects an invalid name, and a call whose context has ended.
 func (s Space) Check(ctx context.Context, op string, x driver.XID) error {
 	if err := x.Check(); err != nil {
 		return s.Driver.New(op, Name(x), interlock.Bug, fmt.Errorf("%w: %w", interlock.ErrName, err))
@@ -61,8 +60,8 @@ func (s Space) Check(ctx context.Context, op string, x driver.XID) error {
 	return nil
 }
 
-// CommitFound is the answer to a Commit of a branch that is not prepared, by the outcome
-// of its mark; empty is none.
+// CommitFound returns the result of Commit for a branch that is not prepared, by the
+// outcome of its mark; empty means no mark.
 func (s Space) CommitFound(op string, x driver.XID, outcome string) error {
 	switch outcome {
 	case Committed:
@@ -73,7 +72,7 @@ func (s Space) CommitFound(op string, x driver.XID, outcome string) error {
 	return s.heuristic(op, x, "it is not prepared, and left no mark of having been committed")
 }
 
-// RollbackFound is the answer to a Rollback of a branch that is not prepared.
+// RollbackFound returns the result of Rollback for a branch that is not prepared.
 func (s Space) RollbackFound(op string, x driver.XID, outcome string) error {
 	if outcome == Committed {
 		return s.heuristic(op, x, "it was committed")

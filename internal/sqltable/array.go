@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Numbers is an array of PostgreSQL as text, which every client can send.
+// Numbers returns an array of PostgreSQL as text, which every client can send.
 func Numbers(all []int64) string {
 	return array(all, 12*len(all), func(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) })
 }
 
-// Texts is [Numbers] of texts.
+// Texts returns an array of texts, like [Numbers].
 func Texts(all []string) string {
 	return array(all, 24*len(all), func(b []byte, s string) []byte { return append(append(append(b, '"'), escape.Replace(s)...), '"') })
 }
 
 var escape = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
-// Bytes is [Numbers] of byte strings.
+// Bytes returns an array of byte strings, like [Numbers].
 func Bytes[T string | []byte](all []T) string {
 	const digits = "0123456789abcdef"
 	size := 0
@@ -33,7 +33,7 @@ func Bytes[T string | []byte](all []T) string {
 	})
 }
 
-// array joins the elements; size is about how many bytes they have.
+// array joins the elements; size is their approximate number of bytes.
 func array[V any](all []V, size int, element func([]byte, V) []byte) string {
 	b := append(make([]byte, 0, size+2), '{')
 	for i, v := range all {

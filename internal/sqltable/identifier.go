@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// identifiers is how a database quotes a name, and how long one may be: longer
-// ones it would cut or refuse, and two tables might become one.
+// identifiers has the quote and the length limit of names. A database would cut or
+// refuse longer ones, and two tables might become one.
 var identifiers = map[driver.Dialect]struct {
 	quote string
 	max   int // bytes in PostgreSQL, characters in MariaDB: bytes are the stricter
@@ -18,9 +18,8 @@ var identifiers = map[driver.Dialect]struct {
 	driver.MariaDB:  {"`", 64},
 }
 
-// Identifier is "name" or "schema.name" as a quoted identifier, with suffix added
-// to the name. Names are taken as they are written, case included. What cannot
-// be one is an error of kind Bug.
+// Identifier returns "name" or "schema.name" as a quoted identifier, with suffix
+// added to the name. Case is significant. An invalid name is an error of kind Bug.
 func Identifier(d driver.Dialect, name, suffix string) (string, error) {
 	rule, ok := identifiers[d]
 	if !ok {

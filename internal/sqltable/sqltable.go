@@ -1,6 +1,6 @@
-// Package sqltable runs statements on tables of Interlock, in the SQL of PostgreSQL or
-// of MariaDB. It builds no statements: each is written out where it is used, as a
-// template; see [Tables.Text]. It begins no transactions and retries nothing.
+// Package sqltable runs statements on tables of Interlock, in the SQL of PostgreSQL or MariaDB. It
+// builds no statements: each is written where it is used, as a template; see [Tables.Text]. It begins
+// no transactions and retries nothing.
 //
 //	var layout = sqltable.Layout{Part: "box", Default: "interlock_box", Tables: map[string]string{"boxes": ""}}
 //
@@ -21,26 +21,26 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// A Layout is the tables of one feature.
+// A Layout defines the tables of one feature.
 type Layout struct {
-	Part    string            // what "interlock schema --only" calls them
-	Lock    string            // what the lock of their creation is called; empty is Part
-	Default string            // the name of tables that have none
-	Tables  map[string]string // suffixes to the name, by the word that a statement uses
+	Part    string            // the name in "interlock schema --only"
+	Lock    string            // the name of the lock for their creation; empty means Part
+	Default string            // the default name of the tables
+	Tables  map[string]string // suffixes of the name, by their word in statements
 	Indexes map[string]string // the same for indexes, whose names have no schema
 
 	opened sync.Map // *names by where
 }
 
-// where is a name in a dialect.
+// where is a table name in a dialect.
 type where struct {
 	dialect driver.Dialect
 	name    string
 }
 
-// Open returns the tables of a name, or schema.name, for one operation in the
-// transaction db. op and about are what errors say; no about is the name. A name that cannot be used, an
-// unknown dialect, and a db that is nil are Bugs.
+// Open returns the tables of a name, or schema.name, for one operation in the transaction db. op and
+// about are for errors; about defaults to the name. An invalid name, an unknown dialect and a nil db
+// are Bugs.
 func (l *Layout) Open(op, about string, db driver.SQL, name string) (t Tables, err error) {
 	name = cmp.Or(name, l.Default)
 	t = Tables{db: db, op: op, about: cmp.Or(about, name), part: l.Part, lock: cmp.Or(l.Lock, l.Part), defined: map[string]string{}}
@@ -60,11 +60,11 @@ func (l *Layout) Open(op, about string, db driver.SQL, name string) (t Tables, e
 	return t, nil
 }
 
-// Unqualified is the name of a table without its schema.
+// Unqualified returns the name of a table without its schema.
 func Unqualified(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
 
-// OpenUsers returns tables and columns of the user's, as [Layout.Open] does. They come in
-// pairs of a word and the name that it stands for.
+// OpenUsers returns the user's tables and columns, as [Layout.Open] does. Each pair is a word and its
+// name.
 func OpenUsers(op, about string, db driver.SQL, pairs ...string) (Tables, error) {
 	t := Tables{db: db, op: op, about: about, lock: "users", names: &names{words: map[string]string{}}, defined: map[string]string{}}
 	if db == nil {
@@ -80,33 +80,31 @@ func OpenUsers(op, about string, db driver.SQL, pairs ...string) (Tables, error)
 	return t, nil
 }
 
-// Tables are tables in one transaction, for one operation. Errors of the database say
-// the operation and what it is about, and keep their kind. If a table is missing, or
-// of another version, they name the command that creates it.
+// Tables are tables in one transaction, for one operation. Errors of the database contain the
+// operation and its object, and keep their kind. If a table is missing or of another version, errors
+// name the command that creates it.
 type Tables struct {
 	db                    driver.SQL
 	op, about, part, lock string
 	names                 *names
-	defined               map[string]string // what a word stands for in these alone
+	defined               map[string]string // texts of words, in these tables only
 }
 
-// SQL is the transaction.
+// SQL returns the transaction.
 func (t Tables) SQL() driver.SQL { return t.db }
 
-// Maria reports whether the database is MariaDB, and not PostgreSQL.
+// Maria reports whether the database is MariaDB; otherwise it is PostgreSQL.
 func (t Tables) Maria() bool { return t.db.Dialect() == driver.MariaDB }
 
-// Quoted is the name that a word stands for.
+// Quoted returns the quoted name of a word.
 func (t Tables) Quoted(word string) string { return t.names.words[word] }
 
-// Define lets a word stand for a text that is no template. The texts of these tables are
-// then not kept.
+// Define sets the text of a word; the text is not a template. It disables the cache of these tables.
 func (t Tables) Define(word, text string) { t.defined[word] = text }
 
-// Exactly is the condition for the row of which the column of a word is a value, and its
-// parameters. Rows that the database takes for the same do not meet it: MariaDB compares
-// numbers with any text, and texts without their case. Its first comparison can use an
-// index.
+// Exactly returns the condition, and its parameters, that the column of a word has exactly this
+// value. MariaDB compares numbers with any text, and texts without case; this condition excludes such
+// rows. Its first comparison can use an index.
 func (t Tables) Exactly(word, value string) (condition string, args []any) {
 	if t.Maria() {
 		return `{` + word + `} = ? and convert({` + word + `} using utf8mb4) collate utf8mb4_nopad_bin = ?`, []any{value, value}
@@ -145,14 +143,14 @@ func List[R any](ctx context.Context, t Tables, query string, args []any, fields
 	return all, err
 }
 
-// Column lists the only column of a query.
+// Column returns the values of a query's only column.
 func Column[V any](ctx context.Context, t Tables, query string, args ...any) ([]V, error) {
 	return List(ctx, t, query, args, func(v *V) []any { return []any{v} })
 }
 
-// Create runs the statements that create the tables, unless they are empty in the
-// database's SQL. On PostgreSQL it keeps other sessions from creating the same
-// part, because CREATE … IF NOT EXISTS fails if another session creates it just then.
+// Create runs the statements that create the tables, and skips those that are empty for this
+// database. On PostgreSQL it takes a lock, because CREATE … IF NOT EXISTS fails if another session
+// creates the same table.
 func (t Tables) Create(ctx context.Context, statements ...string) error {
 	lock := `{pg select pg_advisory_xact_lock(hashtextextended('interlock ` + t.lock + `: create', 0))}`
 	for _, query := range append([]string{lock}, statements...) {
@@ -165,24 +163,23 @@ func (t Tables) Create(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// A Deletion says which rows to delete, and in which order.
+// A Deletion selects rows to delete, and their order.
 type Deletion struct {
 	Table string // its word
 	Key   string // the columns of its primary key
 	Where string // a template
 	Args  []any  // of Where
 	Order string // columns; empty is any order
-	Limit int    // how many rows at most
+	Limit int    // the most rows
 }
 
-// deletedAtOnce is how many rows one statement of MariaDB deletes.
+// deletedAtOnce is the number of rows that one statement deletes on MariaDB.
 const deletedAtOnce = 200
 
-// Delete deletes rows and returns how many. It waits for no rows on PostgreSQL, where it
-// is one statement: an array is computed once, while a plan may run a subquery, and its
-// limit, for each row. On MariaDB it looks without locks and deletes by key, because
-// deleting by age would lock the gaps into which new rows go. Rows that no longer meet
-// the condition stay.
+// Delete deletes rows and returns their number. Rows that no longer meet the condition stay. On
+// PostgreSQL it is one statement that skips locked rows; the array is computed once, while a plan may
+// run a subquery, with its limit, for each row. On MariaDB it reads without locks and deletes by key,
+// because a delete by age would lock the gaps for new rows.
 func (t Tables) Delete(ctx context.Context, d Deletion) (deleted int64, err error) {
 	order := ``
 	if d.Order != "" {
@@ -217,7 +214,7 @@ func (t Tables) Delete(ctx context.Context, d Deletion) (deleted int64, err erro
 	return deleted, err
 }
 
-// isRow is the condition for the row of a key on MariaDB, whose values may be empty texts.
+// isRow returns the condition for the row of a key on MariaDB; values may be empty texts.
 func isRow(key []string, values []any) string {
 	equal := make([]string, len(key))
 	for i, column := range key {
@@ -229,15 +226,14 @@ func isRow(key []string, values []any) string {
 	return `(` + strings.Join(equal, ` and `) + `)`
 }
 
-// Failed makes a database's error one of the operation. Any other error comes back as
-// it is.
+// Failed wraps a database's error with the operation. It returns any other error unchanged.
 func (t Tables) Failed(err error) error { return failure.Table(t.op, t.about, t.part, err) }
 
-// Refused makes an error that only Interlock can see one of the database: it is Definite.
+// Refused returns a Definite error that Interlock detects, in the form of the database's errors.
 func (t Tables) Refused(err error) error { return t.problem(interlock.Definite, err) }
 
-// Outdated refuses a transaction of MariaDB whose snapshot is older than the last change
-// of what it has locked. It is Retryable.
+// Outdated returns the Retryable error of a MariaDB transaction whose snapshot is older than the last
+// change of the rows that it locked.
 func (t Tables) Outdated() error { return t.problem(interlock.Retryable, errOutdated) }
 
 var errOutdated = errors.New("the transaction's snapshot is older than the last change")
@@ -246,7 +242,7 @@ func (t Tables) problem(kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: t.op, Driver: map[bool]string{true: "mariadb", false: "postgres"}[t.Maria()], Name: t.about, Kind: kind, Err: err}
 }
 
-// Bug is a broken rule: nothing was done.
+// Bug returns the error of a broken rule: nothing was done.
 func (t Tables) Bug(format string, args ...any) error {
 	return failure.Bug(t.op, t.about, format, args...)
 }

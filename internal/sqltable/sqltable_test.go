@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 var layout = sqltable.Layout{Part: "box", Default: "interlock_box",
 	Tables: map[string]string{"boxes": "", "lids": "_lid"}, Indexes: map[string]string{"due": "_due"}}
 
-// spoken is a database of a dialect in which nothing can be done.
+// spoken is a database of a dialect without any operation.
 type spoken struct {
 	driver.SQL
 	dialect driver.Dialect
@@ -55,8 +55,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestTextsAreKept: the second use of a table and of a template writes nothing again, and
-// what one use defines is not seen by others.
+// TestTextsAreKept requires that the second use of a table and of a template uses the
+// cache, and that definitions of one use do not affect others.
 func TestTextsAreKept(t *testing.T) {
 	db := spoken{dialect: driver.Postgres}
 	open := func() sqltable.Tables {
@@ -72,7 +72,7 @@ func TestTextsAreKept(t *testing.T) {
 	s := open()
 	s.Define("x", "1")
 	if s.Text(`{x}`) != `1` || open().Text(`{x}`) != `{x}` {
-		t.Error("a word that was defined for some tables stands for the same in others")
+		t.Error("a definition for some tables affects others")
 	}
 	for i := range 1000 {
 		open().Text(fmt.Sprintf(`select %d from {boxes}`, i))
@@ -90,9 +90,8 @@ func TestWhatCannotBeOpened(t *testing.T) {
 	}
 }
 
-// TestDelete: the first rows go, up to the limit, and of several columns in the key only
-// those that meet the condition; what another transaction has locked does not keep
-// PostgreSQL from the others.
+// TestDelete: the first rows up to the limit are deleted; with a key of several columns
+// only those that meet the condition. On PostgreSQL locked rows do not block others.
 func TestDelete(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

@@ -8,22 +8,22 @@ import (
 	"sync"
 )
 
-// Text is a template in the database's SQL. A ? is a parameter. A word in braces is the
-// name of a table or an index, or one of these:
+// Text returns a template in the database's SQL. A ? is a parameter. A word in braces is
+// the name of a table or an index, or one of these:
 //
-//	{pg TEXT} {maria TEXT}   TEXT, a template, in one database and nothing in the other
-//	{now} {start}            the time now, and when the statement began
-//	{span}                   a parameter, as an interval of so many microseconds
+//	{pg TEXT} {maria TEXT}   TEXT, a template, in one database, and nothing in the other
+//	{now} {start}            the current time, and the start of the statement
+//	{span}                   a parameter in microseconds, as an interval
 //	{micros TIME}            microseconds from 1970 to a column, now or start
 //	{millis TIME}            milliseconds
-//	{?} {empty}              a parameter that may be an empty text, and an empty text: MariaDB
+//	{?} {empty}              a parameter that may be empty, and an empty text: MariaDB
 //	                         has a sql_mode that makes others NULL
-//	{share}                  the end of a query that locks rows against writers alone
+//	{share}                  the end of a query that locks rows against writers only
 //	{as present}             the alias of a table in an insert, for the following
-//	{or KEY}                 what the insert sets if there is a row of that key
-//	{leave COLUMN}           the end of an insert that leaves a row as it is
-//	{old COLUMN}             the column of the row that is there
-//	{new COLUMN}             the column of the row that was to be inserted
+//	{or KEY}                 the start of assignments if the key exists
+//	{leave COLUMN}           the end of an insert that keeps an existing row
+//	{old COLUMN}             the column of the existing row
+//	{new COLUMN}             the column of the inserted row
 //	{name N} {id N}          types of columns: a text of N bytes compared by its bytes,
 //	                         of which PostgreSQL bounds the second one
 //	{string N} {word N}      a text of N bytes, compared by its bytes on MariaDB, and one
@@ -44,16 +44,16 @@ func (t Tables) Text(template string) string {
 	return t.names.text(template, write)
 }
 
-// names are quoted names by the words of a layout, and the texts of templates with them.
+// names are quoted names by the words of a layout, and a cache of texts by template.
 type names struct {
 	words map[string]string
 
 	mu    sync.Mutex
-	texts map[string]string // by template; nil keeps none
+	texts map[string]string // by template; nil disables the cache
 }
 
-// At most maxTexts texts are kept, of templates of at most maxTemplate bytes: some name
-// as many parameters as there are rows.
+// The cache has at most maxTexts texts, of templates of at most maxTemplate bytes: some
+// have a parameter for each row.
 const (
 	maxTexts    = 200
 	maxTemplate = 4 << 10
@@ -75,7 +75,7 @@ func (n *names) text(template string, write func() string) string {
 	return text
 }
 
-// quote adds the names with these suffixes.
+// quote adds the names with the suffixes.
 func (n *names) quote(base where, suffixes map[string]string) (err error) {
 	for _, word := range slices.Sorted(maps.Keys(suffixes)) {
 		if n.words[word], err = Identifier(base.dialect, base.name, suffixes[word]); err != nil {
@@ -127,7 +127,7 @@ func (w *writer) parameter() {
 	w.text.WriteString("$" + strconv.Itoa(w.parameters))
 }
 
-// braced is the length of the text in braces that s begins with.
+// braced returns the length of the text in braces at the start of s.
 func braced(s string) int {
 	depth := 0
 	for i, c := range s {
@@ -143,8 +143,8 @@ func braced(s string) int {
 	return len(s)
 }
 
-// word writes what a text in braces stands for. One that is not known stays as it is,
-// which the database refuses.
+// word writes the text of a word in braces. It leaves an unknown word unchanged, which
+// the database then rejects.
 func (w *writer) word(braced string) {
 	word := strings.Trim(braced, "{}")
 	for _, words := range []map[string]string{w.tables.defined, w.tables.names.words} {
@@ -168,7 +168,7 @@ func (w *writer) word(braced string) {
 	}
 }
 
-// dialects is a word in both databases.
+// dialects returns the text of a word in both databases.
 func dialects(verb, what string) (postgres, maria string, ok bool) {
 	switch verb {
 	case "pg":
@@ -207,7 +207,7 @@ func dialects(verb, what string) (postgres, maria string, ok bool) {
 	return types(verb, what)
 }
 
-// moment is a column, or the word for now or start.
+// moment returns a column, or the word for now or start.
 func moment(what string) string {
 	if what == "now" || what == "start" {
 		return "{" + what + "}"
@@ -215,7 +215,7 @@ func moment(what string) string {
 	return what
 }
 
-// types are the types of columns in both databases.
+// types returns the type of a column in both databases.
 func types(verb, what string) (postgres, maria string, ok bool) {
 	switch verb {
 	case "name":

@@ -31,8 +31,8 @@ func Go(tb testing.TB, pkg string) string {
 	return built(tb, wanted{pkg, Race})
 }
 
-// GoPlain is [Go] without the race detector, for a program that runs a short command
-// many times: the detector triples the processor time of a start.
+// GoPlain builds like [Go] without the race detector, for a program that runs a
+// short command many times: the detector triples the processor time of a start.
 func GoPlain(tb testing.TB, pkg string) string {
 	tb.Helper()
 	return built(tb, wanted{pkg, false})

@@ -19,7 +19,7 @@ func Consul(tb testing.TB, extra ...string) *Server {
 	return launch(tb, consulServer(Binary(tb, "consul"), "server-0", 1, nil, askConsul), extra)
 }
 
-// ConsulTLS is [Consul] over HTTPS with client certificates. The PEM file ca has the authority
+// ConsulTLS starts [Consul] over HTTPS with client certificates. The PEM file ca has the authority
 // that signs the certificates of clients and of the server, for 127.0.0.1.
 func ConsulTLS(tb testing.TB, ca, cert, key string, extra ...string) *Server {
 	tb.Helper()

@@ -20,8 +20,8 @@ func Etcd(tb testing.TB, extra ...string) *Server {
 	return launch(tb, oneEtcd(tb, "http", askEtcd), extra)
 }
 
-// EtcdTLS is [Etcd] with client certificates. The PEM file ca has the authority that signs
-// the certificates of clients and of the server, for 127.0.0.1.
+// EtcdTLS starts [Etcd] with client certificates. The PEM file ca has the authority that
+// signs the certificates of clients and of the server, for 127.0.0.1.
 func EtcdTLS(tb testing.TB, ca, cert, key string) *Server {
 	tb.Helper()
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -89,7 +89,7 @@ func EtcdCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 	return e
 }
 
-// leadsEtcd reports whether a member considers itself the leader.
+// leadsEtcd reports whether a member is the leader by its own status.
 func leadsEtcd(addr string) bool {
 	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Post("http://"+addr+"/v3/maintenance/status", "application/json", strings.NewReader("{}"))

@@ -25,6 +25,6 @@ func TestEventuallyNamesWhatDidNotCome(t *testing.T) {
 		t.Errorf("failed as %q", o.failed)
 	}
 	if took := time.Since(began); took < limit {
-		t.Errorf("it gave up after %v, and had %v", took, limit)
+		t.Errorf("it ended after %v, and had %v", took, limit)
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Main is the TestMain of a package without goroutine leaks: it runs the tests, stops the
-// [Shared] servers, and fails if a goroutine is left ten seconds later. Some clients end
+// [Shared] servers, and fails if a goroutine remains after ten seconds. Some clients end
 // theirs about a second after Close.
 func Main(m *testing.M) {
 	code := m.Run()

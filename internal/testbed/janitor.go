@@ -59,7 +59,7 @@ var home = sync.OnceValues(func() (string, error) {
 // written; the kernel closes it when this process ends. It is a variable so that
 // it is not collected, and closed, earlier.
 //
-//lint:ignore U1000 it is held, not used
+//lint:ignore U1000 it is only kept open
 var lifeline *os.File
 
 func startJanitor(dir string) error {

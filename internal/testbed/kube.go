@@ -93,7 +93,7 @@ func kubeOn(tb testing.TB, store []*Server, extra []string) *Kube {
 	return &Kube{Server: launch(tb, k, extra), CA: keys.certificate, Namespace: "default"}
 }
 
-// renew is Wipe for a server whose data is in store.
+// renew wipes a server whose data is in store.
 func renew(store []*Server) error {
 	for _, s := range store { // kill all first, because a running one would pass on its data
 		s.mu.Lock()

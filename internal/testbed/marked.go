@@ -74,7 +74,7 @@ func belongs(entry, dir string) bool {
 }
 
 // environ returns the environment of a process. During an exec it reads as empty, so
-// environ reads it again. Unreadable processes are not ours.
+// environ reads it again. Unreadable processes belong to other users.
 func environ(entry string) []byte {
 	for end := time.Now().Add(time.Second); ; time.Sleep(tick) {
 		env, err := os.ReadFile(filepath.Join(entry, "environ"))
@@ -95,7 +95,7 @@ func inside(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, dir+"/")
 }
 
-// signalMarked is signalFrom for every process.
+// signalMarked calls signalFrom for every process.
 func signalMarked(dir string, sig syscall.Signal, settled func(pid int) bool) error {
 	return signalFrom(dir, 0, sig, settled)
 }

@@ -51,8 +51,8 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 // forward the other side's close; new ones are reset immediately.
 func (p *Proxy) Cut() { p.change(func(f *faults) { f.cut = true }) }
 
-// Abandon is a Cut that the server notices: it sees the end of every connection and
-// the clients do not. Abandon returns when the server has closed them.
+// Abandon cuts so that the server sees the end of every connection, and the clients
+// do not. It returns when the server has closed them.
 func (p *Proxy) Abandon() {
 	p.Cut()
 	p.mu.Lock()
@@ -72,8 +72,7 @@ func (p *Proxy) DropReplies() { p.change(func(f *faults) { f.replies = true }) }
 func (p *Proxy) Delay(d time.Duration) { p.change(func(f *faults) { f.delay = d }) }
 
 // CutAfter forwards n more bytes of replies, over all connections together, and then
-// closes the connection of the next byte. It does so
-// once.
+// closes the connection of the next byte, once.
 func (p *Proxy) CutAfter(n int) {
 	p.change(func(f *faults) { f.limited, f.left = true, n })
 }

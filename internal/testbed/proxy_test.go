@@ -95,7 +95,7 @@ func hear(t *testing.T, conn net.Conn, want string) {
 	conn.SetReadDeadline(time.Now().Add(bound))
 	got := make([]byte, len(want))
 	if _, err := io.ReadFull(conn, got); err != nil || string(got) != want {
-		t.Fatalf("heard %q (%v), want %q", got, err, want)
+		t.Fatalf("received %q (%v), want %q", got, err, want)
 	}
 }
 

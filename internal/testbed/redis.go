@@ -23,7 +23,7 @@ func Redis(tb testing.TB, extra ...string) *Server {
 	return redisServer(tb, path, extra)
 }
 
-// Valkey is [Redis] in a newer version, which has WAITAOF.
+// Valkey starts a newer [Redis], which has WAITAOF.
 func Valkey(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	return redisServer(tb, Binary(tb, "valkey-server"), extra)

@@ -81,8 +81,8 @@ func Borrowed(tb testing.TB, start func(testing.TB, ...string) *Server, clean fu
 	return s
 }
 
-// SharedKube is [Shared] for an API server, with the arguments of the first call. The test
-// has its own namespace there.
+// SharedKube returns an API server like [Shared], with the arguments of the first call. The test has its own
+// namespace there.
 func SharedKube(tb testing.TB, extra ...string) *Kube {
 	tb.Helper()
 	shared.Lock()

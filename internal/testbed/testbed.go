@@ -1,7 +1,8 @@
 // Package testbed runs real servers for tests: Redis, etcd, PostgreSQL, PgBouncer,
-// MariaDB, ZooKeeper, Kafka, NATS, Consul, kube-apiserver and an emulator of SQS as child processes on loopback, in
-// their own directories, and a TCP proxy that breaks the path to them. It does not isolate a test from the machine:
-// a slow disk or a busy processor has an effect. Except for SQS, it never simulates a server.
+// MariaDB, ZooKeeper, Kafka, NATS, Consul, kube-apiserver and an emulator of SQS as
+// child processes on loopback, in their own directories, and a TCP proxy that breaks
+// the path to them. It does not isolate a test from the machine: a slow disk or a
+// busy processor has an effect. Except for SQS, it never simulates a server.
 //
 //	func TestAgainstRedis(t *testing.T) {
 //		server := testbed.Redis(t, "--appendonly", "yes")
@@ -16,16 +17,17 @@
 // If the program of a server is missing, the test is skipped, with one line on how to
 // get it. It fails instead if the environment variable INTERLOCK_REQUIRE names the
 // program in its comma list of redis, etcd, etcdctl, postgres, pgbouncer, mariadb,
-// zookeeper, kafka, nats-server, consul, kube-apiserver, and of the peers elasticmq, redis-py, kazoo and curator. Under
-// -short every test that needs a server or a tool is skipped.
+// zookeeper, kafka, nats-server, consul, kube-apiserver, and of the peers elasticmq,
+// redis-py, kazoo and curator. Under -short every test that needs a server or a tool
+// is skipped.
 //
-// Nothing is left behind, even if the test process is killed. Three mechanisms ensure
-// that: tb.Cleanup; on Linux the kernel, which kills a child when the thread that
-// started it ends; and a small shell process that waits for the end of the test
-// process, kills all processes that have its mark and removes its directory. The
-// mark is the environment variable INTERLOCK_TESTBED, which children inherit, or a
-// working directory inside ours. Finding marked processes needs /proc; without it
-// only orderly clean-up and process groups remain.
+// The testbed leaves nothing, even if the test process is killed. Three mechanisms
+// ensure that: tb.Cleanup; on Linux the kernel, which kills a child when the thread
+// that started it ends; and a small shell process that waits for the end of the test
+// process, kills all processes with its mark and removes its directory. The mark is
+// the environment variable INTERLOCK_TESTBED, which children inherit, or a working
+// directory inside ours. Finding marked processes needs /proc; without it only
+// orderly clean-up and process groups remain.
 //
 // Methods end the test by tb.Fatal if they fail, so call them on the test's own
 // goroutine.

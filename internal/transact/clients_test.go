@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// bound is how long a test waits for a condition.
+// bound limits the wait for a condition.
 const bound = 20 * time.Second
 
 // TestClients tests the transactions of each client of each database.
@@ -39,13 +39,13 @@ func TestClients(t *testing.T) {
 	}, databases.All...)
 }
 
-// rows is how many rows are committed.
+// rows returns the number of committed rows.
 func rows(t *testing.T, db *databases.DB) int64 {
 	t.Helper()
 	return databases.One[int64](t, db, `select count(*) from kept`)
 }
 
-// far is db by connections over a path.
+// far returns db with connections through a proxy.
 func far(t *testing.T, db *databases.DB) (*databases.DB, *testbed.Proxy) {
 	t.Helper()
 	proxy := testbed.NewProxy(t, db.Server.Addr())
@@ -128,11 +128,11 @@ func testDeadlock(t *testing.T, db *databases.DB) {
 	testbed.WantKind(t, err, interlock.Retryable, nil)
 	var native interface{ SQLState() string }
 	if !errors.As(err, &native) || !strings.HasPrefix(native.SQLState(), "40") {
-		t.Errorf("%v is no deadlock", err)
+		t.Errorf("%v is not a deadlock", err)
 	}
 }
 
-// testLostCommit loses the reply to a COMMIT that was done, also of a bounded transaction.
+// testLostCommit loses the reply to a successful COMMIT, also of a bounded transaction.
 func testLostCommit(t *testing.T, db *databases.DB) {
 	for i, bind := range []bool{false, true} {
 		client, proxy := far(t, db)

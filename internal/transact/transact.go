@@ -1,6 +1,5 @@
-// Package transact runs work in a new transaction, or in one of the caller's so that it is
-// not committed in part. It does not retry, and cannot undo effects outside of the
-// transaction.
+// Package transact runs work in a new transaction, or in one of the caller's so that it is not
+// committed in part. It does not retry, and cannot undo effects outside the transaction.
 package transact
 
 import (
@@ -12,18 +11,18 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// ErrNothing is what work returns if there is nothing to commit: Do then rolls back and
-// returns nil.
+// ErrNothing is returned by work that has nothing to commit: Do then rolls back and returns
+// nil.
 var ErrNothing = errors.New("nothing to commit")
 
-// Do begins a transaction, runs work in it, and commits if that returns nil. Otherwise,
-// and if work panics, it rolls back; that ignores the end of ctx and has a bound of its
-// own. name is what errors are about.
+// Do begins a transaction, runs work in it, and commits if that returns nil. Otherwise, and if
+// work panics, it rolls back; the rollback ignores the end of ctx and has its own bound. name
+// is the object in errors.
 //
 // An error of work is returned unchanged, except a driver's of unknown outcome: it becomes
-// Retryable, because nothing was committed. If ctx has ended before COMMIT was sent, it is
-// not sent, and the error is Definite. So an Uncertain error of a driver means that COMMIT
-// was sent without a reply.
+// Retryable, because nothing was committed. If ctx ends before COMMIT is sent, Do does not send
+// it, and the error is Definite. So an Uncertain error of a driver means that COMMIT was sent
+// without a reply.
 func Do[T any](ctx context.Context, begin func(context.Context) (driver.Tx[T], error), name string, work func(tx driver.Tx[T]) error) error {
 	tx, err := begin(ctx)
 	if err != nil {
@@ -41,7 +40,7 @@ func Do[T any](ctx context.Context, begin func(context.Context) (driver.Tx[T], e
 		return nil
 	case err != nil:
 		return failure.Uncommitted(err)
-	case ctx.Err() != nil: // a client that is asked to commit now may not know what it did
+	case ctx.Err() != nil: // a commit now could have an unknown outcome
 		return &interlock.Error{Op: "commit", Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
 	sent = true
@@ -63,12 +62,12 @@ func Notify[T any](ctx context.Context, db driver.Beginner[T], notifier driver.N
 	return err
 }
 
-// At begins transactions of a level.
+// At returns a function that begins transactions of a level.
 func At[T any](db driver.BeginnerAt[T], level driver.Isolation) func(context.Context) (driver.Tx[T], error) {
 	return func(ctx context.Context) (driver.Tx[T], error) { return db.BeginAt(ctx, level) }
 }
 
-// Preferably begins transactions of a level, where db can choose one.
+// Preferably returns a function that begins transactions of a level, if db supports levels.
 func Preferably[T any](db driver.Beginner[T], level driver.Isolation) func(context.Context) (driver.Tx[T], error) {
 	if at, ok := db.(driver.BeginnerAt[T]); ok {
 		return At(at, level)

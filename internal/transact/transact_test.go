@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// TestDo: what work did is there if it returned nil, and only then; a connection is
-// given back whatever work does.
+// TestDo requires that work is committed only if it returned nil; and that its
+// connection is always returned.
 func TestDo(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
@@ -56,7 +56,7 @@ func TestDo(t *testing.T) {
 	}, databases.All...)
 }
 
-// TestPanicRollsBack: a panic of work goes on, and leaves nothing.
+// TestPanicRollsBack requires that a panic of work propagates, and rolls back.
 func TestPanicRollsBack(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
@@ -74,7 +74,7 @@ func TestPanicRollsBack(t *testing.T) {
 				panic("oops")
 			})
 		}()
-		db.Exec(t, insert(1)) // it does not wait for anybody
+		db.Exec(t, insert(1)) // it waits for no lock
 	}, databases.Pgx, databases.Maria)
 }
 
@@ -92,7 +92,7 @@ func (u unanswered) Commit(ctx context.Context) error {
 	return &interlock.Error{Op: "commit", Driver: "x", Kind: interlock.Uncertain, Err: errors.New("no answer")}
 }
 
-// TestLostCommit: a COMMIT that was not answered is of unknown outcome.
+// TestLostCommit requires that the outcome of an unanswered COMMIT is unknown.
 func TestLostCommit(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

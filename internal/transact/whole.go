@@ -10,12 +10,11 @@ import (
 // spoilTimeout bounds the statement that spoils a transaction.
 const spoilTimeout = 5 * time.Second
 
-// Whole runs work in a transaction that somebody else will commit, perhaps even if
-// work fails: a part of it must not be. If work does not succeed after
-// it has called begin, by an error or a panic, nothing of the transaction can be
-// committed any more. PostgreSQL then rolls back instead; on MariaDB it is rolled back
-// at once, and what is sent by db afterwards is refused. The server reports why; it
-// is the program's own, without quotes.
+// Whole runs work in a transaction that its caller commits, perhaps even if work
+// fails. If work calls begin and then fails or panics, the transaction can no longer
+// be committed. PostgreSQL then rolls back instead of committing. MariaDB rolls back
+// at once, and db refuses further statements. why is the reason that the server
+// reports; it must be a constant without quotes.
 func Whole(ctx context.Context, db driver.SQL, why string, work func(begin func()) error) error {
 	begun, good := false, false
 	defer func() {
@@ -30,9 +29,9 @@ func Whole(ctx context.Context, db driver.SQL, why string, work func(begin func(
 	return err
 }
 
-// spoil is a statement that fails. That would not keep MariaDB from committing the
-// others: there it undoes them first, and then fails as a deadlock does, after which
-// the driver lets nothing more be sent.
+// spoil returns a statement that fails. On MariaDB a failure does not prevent a
+// commit: there the statement rolls back first, and then fails as a deadlock does.
+// After that the driver refuses further statements.
 func spoil(d driver.Dialect, why string) string {
 	if d == driver.MariaDB {
 		return `begin not atomic

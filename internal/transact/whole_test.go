@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// TestWhole: nothing of what did not succeed can be committed, by any
-// caller; what failed before it began leaves the transaction as it was.
+// TestWhole requires that failed work cannot be committed by any caller; a failure
+// before begin leaves the transaction usable.
 func TestWhole(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

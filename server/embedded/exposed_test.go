@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/server/embedded"
 )
 
-// TestBrowsersAreKeptOut checks that a page in a browser on the same machine cannot read
-// the node, neither from another origin nor by a name that resolves to loopback.
+// TestBrowsersAreKeptOut checks that a browser page on the same machine cannot read the
+// node, neither from another origin nor by a name that resolves to loopback.
 func TestBrowsersAreKeptOut(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())
@@ -70,7 +70,8 @@ func TestDataIsPrivate(t *testing.T) {
 	}
 }
 
-// TestLinksAreNotFollowed: a user who can create a link must not choose the written file.
+// TestLinksAreNotFollowed: a user that can create a link must not choose the written
+// file.
 func TestLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"etcd.log", "interlock.lock", "member", "."} {

@@ -74,7 +74,7 @@ func (s *Server) keepSpace() {
 		select {
 		case <-timer.C:
 			if err := k.check(ctx); err != nil && ctx.Err() == nil {
-				s.options.Log.Warn("etcd: its room could not be checked", "error", err.Error())
+				s.options.Log.Warn("etcd: the size of its data could not be checked", "error", err.Error())
 			}
 		case <-ctx.Done():
 			return
@@ -152,7 +152,7 @@ func (k *keeper) warn(st Status, now time.Time) {
 		return
 	}
 	k.warned, k.full = now, st.Full
-	level, text := slog.LevelWarn, "etcd: the quota comes near: remove what has ended, or raise the quota"
+	level, text := slog.LevelWarn, "etcd: the quota is nearly used up: delete old data or raise the quota"
 	if st.Full {
 		level, text = slog.LevelError, "etcd: the quota is used up and writes are refused: raise the quota"
 	}

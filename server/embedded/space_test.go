@@ -100,7 +100,7 @@ func TestQuotaComesNear(t *testing.T) {
 		_, err := s.Client().Put(t.Context(), fmt.Sprint("key", keys), strings.Repeat("x", big))
 		return err
 	}
-	for !log.has("the quota comes near") {
+	for !log.has("the quota is nearly used up") {
 		if err := fill(); err != nil {
 			t.Fatalf("refused before it was near: %v: %s", err, &log.out)
 		}

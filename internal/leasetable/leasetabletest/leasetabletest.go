@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// CostOfManyAtOnce requires that calls which wait while statements are under way share the next
-// one: they cost at most half a statement each. count returns the number of statements.
+// CostOfManyAtOnce requires that calls which wait while statements run share the next one: they
+// cost at most half a statement each. count returns the number of statements.
 func CostOfManyAtOnce(t *testing.T, d driver.Fenced, many int, count func() int64) {
 	t.Helper()
 	for way, do := range eachWay(d) {
@@ -44,7 +44,7 @@ func LockedRowHoldsUpNobody(t *testing.T, d driver.Fenced, lock func(name string
 	}
 }
 
-// atOnce calls do with many names at once, and returns the answers.
+// atOnce calls do with many names concurrently, and returns the answers.
 func atOnce(many int, do func(name string) error) <-chan error {
 	answers := make(chan error, many)
 	for i := range many {
@@ -53,8 +53,8 @@ func atOnce(many int, do func(name string) error) <-chan error {
 	return answers
 }
 
-// receive requires an answer without an error, in less than the time for which a statement may
-// wait for a locked row.
+// receive requires an answer without an error, sooner than a statement may wait for a locked
+// row.
 func receive(t *testing.T, answers <-chan error, what string) {
 	t.Helper()
 	select {

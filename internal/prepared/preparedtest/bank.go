@@ -1,6 +1,6 @@
-// Package preparedtest tests what participants that prepare branches in a SQL database have
-// in common, and what takes SQL to test: marks, branches that are finished by hand, lost
-// replies, crashes and costs. drivertest.RunParticipant tests the rest.
+// Package preparedtest tests the common part of participants that prepare branches in a SQL
+// database, where a test needs SQL: marks, manual commits, lost replies, crashes and costs.
+// drivertest.RunParticipant tests the rest.
 package preparedtest
 
 import (
@@ -15,27 +15,28 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// bound is how long a test waits for a condition.
+// bound limits the wait for a condition.
 const bound = 20 * time.Second
 
 // Preparer is the participant of a SQL database.
 type Preparer[T any] interface {
 	driver.Preparer[T]
-	// Forget removes marks that an earlier Forget has seen before that time.
+	// Forget deletes marks that an earlier Forget saw before that time.
 	Forget(ctx context.Context, before time.Time) (int64, error)
 }
 
-// A Database is one kind of database, by one of its clients.
+// A Database is one kind of database with one of its clients.
 type Database[T any] struct {
 	Start func(tb testing.TB, settings ...string) *testbed.Server
-	// Open opens a participant and a pool beside it, which may be the same, and closes them by
-	// t.Cleanup. Without a URL it passes no pool. Empty marks are the default.
+	// Open opens a participant and a pool beside it, which may be the same, and closes them
+	// by t.Cleanup. Without a URL it passes no pool. Empty marks mean the default.
 	Open   func(ctx context.Context, t testing.TB, url, namespace, marks string) (Preparer[T], *sql.DB, error)
 	Exec   func(ctx context.Context, in T, query string) error
 	Insert string // a statement that inserts an account of a random name
 	Schema string // of tables
 	Quote  string // around names
-	// ByHand is the statement with which a person finishes a branch of namespace shop.
+	// ByHand returns the statement with which an operator finishes a branch of namespace
+	// shop.
 	ByHand  func(verb, transaction string) string
 	Missing string // SQLSTATE of a missing table
 }
@@ -62,7 +63,7 @@ func (d Database[T]) openBank(t testing.TB, url, namespace, marks string) Bank[T
 	return d.BankOf(t, p, db)
 }
 
-// BankOf is the bank of a participant.
+// BankOf returns the bank of a participant.
 func (d Database[T]) BankOf(t testing.TB, p Preparer[T], db *sql.DB) Bank[T] {
 	t.Helper()
 	b := Bank[T]{p, db, d}
@@ -80,7 +81,7 @@ func (b Bank[T]) Do(t testing.TB, queries ...string) {
 	}
 }
 
-// Text is the single value of a query.
+// Text returns the single value of a query.
 func (b Bank[T]) Text(t testing.TB, query string, args ...any) (s string) {
 	t.Helper()
 	if err := b.DB.QueryRowContext(context.WithoutCancel(t.Context()), query, args...).Scan(&s); err != nil {
@@ -137,7 +138,7 @@ func WantNo(t testing.TB, p driver.Preparing, kind interlock.ErrorKind, state st
 	}
 }
 
-// Doubts are the branches in doubt.
+// Doubts returns the branches in doubt.
 func (b Bank[T]) Doubts(t testing.TB) (all []driver.XID) {
 	t.Helper()
 	found, err := b.InDoubt(context.WithoutCancel(t.Context()))
@@ -153,8 +154,8 @@ func (b Bank[T]) Doubts(t testing.TB) (all []driver.XID) {
 	return all
 }
 
-// Decide commits or rolls back, and repeats what may be repeated: the server may not have
-// noticed yet that the session of the branch has ended.
+// Decide commits or rolls back, and repeats Retryable errors: the server may not yet know
+// that the session of the branch has ended.
 func (b Bank[T]) Decide(t testing.TB, commit bool, x driver.XID) {
 	t.Helper()
 	finish := b.Rollback
@@ -164,10 +165,10 @@ func (b Bank[T]) Decide(t testing.TB, commit bool, x driver.XID) {
 	Persist(t, func() error { return finish(context.WithoutCancel(t.Context()), x) })
 }
 
-// One is a branch of a transaction.
+// One returns a branch of a transaction.
 func One(transaction string) driver.XID { return driver.XID{Transaction: transaction, Branch: "b"} }
 
-// Persist repeats what may be repeated.
+// Persist repeats a call while its error is Retryable.
 func Persist(t testing.TB, try func() error) {
 	t.Helper()
 	var err error
@@ -180,8 +181,8 @@ func Persist(t testing.TB, try func() error) {
 	}
 }
 
-// WantState requires an error of a kind with a SQLSTATE, which is empty for an error that is
-// not the server's.
+// WantState requires an error of a kind with a SQLSTATE; it is empty for errors that are not
+// the server's.
 func WantState(t testing.TB, err error, kind interlock.ErrorKind, state string) {
 	t.Helper()
 	var native interface{ SQLState() string }

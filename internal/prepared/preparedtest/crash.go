@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 )
 
-// Drive is the role of a coordinator of one branch that keeps its decision in a file: the
-// first run begins the branch, each further one finishes it. open opens a participant of
+// Drive returns the role of a coordinator of one branch that stores its decision in a file:
+// the first run begins the branch, each later one finishes it. open opens a participant of
 // namespace crash whose connections use the wire. The arguments are the URL, the transaction
 // and the file.
 func Drive[T any](d Database[T], open func(ctx context.Context, url string, wire *crash.Wire) (driver.Preparer[T], error)) crash.Role {
@@ -43,7 +43,7 @@ func Drive[T any](d Database[T], open func(ctx context.Context, url string, wire
 	}
 }
 
-// Decisions of a file.
+// The decisions in a file.
 const (
 	begun     = "begun"
 	committed = "commit"
@@ -66,7 +66,7 @@ func begin[T any](ctx context.Context, d Database[T], p driver.Preparer[T], x dr
 	return write(file, committed)
 }
 
-// write replaces the file in one step.
+// write replaces the file atomically.
 func write(file, text string) error {
 	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
 		return err
@@ -74,7 +74,7 @@ func write(file, text string) error {
 	return os.Rename(file+".new", file)
 }
 
-// untilDone repeats what is Retryable: the server has to notice that a process died.
+// untilDone repeats Retryable errors: the server needs time to detect that a process died.
 func untilDone(try func() error) (err error) {
 	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if err = try(); interlock.Kind(err) != interlock.Retryable {
@@ -85,7 +85,7 @@ func untilDone(try func() error) (err error) {
 }
 
 // Crashes kills the process of a role made by [Drive] before and after each request of a
-// branch, and requires that the next process finishes the branch as decided.
+// branch. The next process must finish the branch as decided.
 func Crashes[T any](t *testing.T, d Database[T], role string) {
 	server := d.Start(t)
 	b := d.OpenBank(t, server.URL(), "crash")

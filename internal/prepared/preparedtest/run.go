@@ -48,14 +48,14 @@ func testOpenedWrongly[T any](t *testing.T, d Database[T]) {
 	WantState(t, err, interlock.Retryable, "")
 }
 
-// testFinishedByHand: what a person did to a branch in doubt is reported, and not taken for
-// the decision.
+// testFinishedByHand requires that an operator's end of a branch in doubt is reported, and
+// not returned as the decision.
 func testFinishedByHand[T any](t *testing.T, d Database[T]) {
 	b := d.OpenBank(t, d.Start(t).URL(), "shop")
 	committed, rolledBack := One("committed"), One("rolled-back")
 	for x, verb := range map[driver.XID]string{committed: "commit", rolledBack: "rollback"} {
 		b.Prepared(t, x, d.Insert)
-		testbed.Eventually(t, verb+" by hand", bound, func() bool { // the session that prepared it may not be gone
+		testbed.Eventually(t, verb+" by hand", bound, func() bool { // the session that prepared it may still be open
 			_, err := b.DB.ExecContext(t.Context(), d.ByHand(verb, x.Transaction))
 			return err == nil
 		})
@@ -68,8 +68,8 @@ func testFinishedByHand[T any](t *testing.T, d Database[T]) {
 	testbed.OK(t, b.Rollback(t.Context(), rolledBack))
 }
 
-// testMarksAreGone: without the table nothing is prepared, and the outcome of what was is
-// unknown.
+// testMarksAreGone requires that without the table nothing is prepared, and earlier
+// outcomes are unknown.
 func testMarksAreGone[T any](t *testing.T, d Database[T]) {
 	b := d.openBank(t, d.Start(t).URL(), "shop", d.Schema+".marks of ours")
 	x := One("t")
@@ -82,8 +82,8 @@ func testMarksAreGone[T any](t *testing.T, d Database[T]) {
 	WantNo(t, p, interlock.Definite, d.Missing)
 }
 
-// testForget: the age of a mark begins when a Forget sees the branch committed. It does not
-// wait for a branch in doubt.
+// testForget requires that the age of a mark begins when a Forget sees the branch
+// committed. Forget does not wait for a branch in doubt.
 func testForget[T any](t *testing.T, d Database[T]) {
 	server := d.Start(t)
 	b, other := d.OpenBank(t, server.URL(), "shop"), d.OpenBank(t, server.URL(), "shop-2")
@@ -101,7 +101,7 @@ func testForget[T any](t *testing.T, d Database[T]) {
 	other.Decide(t, true, old)
 	testbed.OK(t, b.Rollback(t.Context(), One("never")))
 	forget(later, 0)                      // sees them
-	forget(time.Now().Add(-time.Hour), 0) // not as old as that
+	forget(time.Now().Add(-time.Hour), 0) // not yet that old
 	b.Decide(t, true, doubt)
 	forget(later, 2)
 	for range 2 { // it was committed after the last Forget
@@ -113,7 +113,7 @@ func testForget[T any](t *testing.T, d Database[T]) {
 }
 
 // testLostReplies cuts the connection after each part of the replies. Whatever Prepare
-// returns, the branch is done completely or not at all, and is listed while it is in doubt.
+// returns, the branch is atomic, and is listed while it is in doubt.
 func testLostReplies[T any](t *testing.T, d Database[T]) {
 	server := d.Start(t)
 	b := d.OpenBank(t, server.URL(), "shop")
@@ -147,9 +147,9 @@ func testLostReplies[T any](t *testing.T, d Database[T]) {
 	}
 }
 
-// Costs counts statements besides those of the user: BEGIN, the mark and PREPARE; COMMIT or
-// ROLLBACK of the prepared branch. A branch that changed nothing, or is alone, is committed
-// without being prepared. more is what the client adds to a prepared branch.
+// Costs counts statements besides the user's: BEGIN, the mark and PREPARE; COMMIT or
+// ROLLBACK of the prepared branch. A branch without changes, or alone, is committed without
+// being prepared. more is the number that the client adds to a prepared branch.
 func Costs[T any](t *testing.T, b Bank[T], count func() int64, more int64) {
 	for i, c := range []struct {
 		what string

@@ -44,8 +44,8 @@ import (
 // order in every run.
 type Role func(ctx context.Context, at *Points, args []string) error
 
-// Points are the places at which a process can be killed, or stopped by a [Walk],
-// numbered from 1 in the order in which they are passed.
+// Points are the places at which a process can be killed, or stopped by a [Walk]. They
+// are numbered from 1 in the order in which they are passed.
 type Points struct {
 	chosen int64 // 0 means none
 	passed atomic.Int64
@@ -133,8 +133,8 @@ func Run(tb testing.TB, role string, point int, args ...string) (passed int, kil
 	return passed, false
 }
 
-// Start is Run without waiting for the end: the test may pause the process, read
-// its output, or kill it.
+// Start does not wait for the end, unlike Run: the test may pause the process, read its
+// output, or kill it.
 func Start(tb testing.TB, role string, point int, args ...string) *testbed.Process {
 	tb.Helper()
 	return start(tb, role, strconv.Itoa(point), args)

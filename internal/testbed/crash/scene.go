@@ -25,9 +25,9 @@ func Once(t *testing.T, role string, scene func(testing.TB) Scene) int {
 	return Share(t, role, 0, 1, scene)
 }
 
-// Share is Once for one of several places, such as databases, that divide the points. It
-// kills at every of-th point, starting with the part-th, from 0, or at all points if
-// [Full] is true.
+// Share runs Once for one of several places, such as databases, that divide the points. It
+// kills at every of-th point, starting with the part-th, from 0, or at all points if [Full] is
+// true.
 func Share(t *testing.T, role string, part, of int, scene func(testing.TB) Scene) int {
 	t.Helper()
 	if Full() {
@@ -52,8 +52,8 @@ func Part(t *testing.T) int {
 }
 
 // Seconds returns the points at which the second run of an in-memory process is killed, after
-// the first was killed at first. It is every point if [Full] is true, else every third, or
-// every twelfth under the race detector, which takes ten times as long and finds little here.
+// the first was killed at first. It is every point if [Full] is true, else every third. Under
+// the race detector, which takes ten times as long and finds little here, it is every twelfth.
 // Over consecutive first points, all points are covered.
 func Seconds(first int) (from, step int) {
 	if Full() {
@@ -66,7 +66,7 @@ func Seconds(first int) (from, step int) {
 	return 1 + first%step, step
 }
 
-// Twice is Once, and kills the second run too, at each of its points.
+// Twice runs Once, and kills the second run too, at each of its points.
 func Twice(t *testing.T, role string, scene func(testing.TB) Scene) {
 	t.Helper()
 	all := whole(t, role, scene)
@@ -91,9 +91,8 @@ func Twice(t *testing.T, role string, scene func(testing.TB) Scene) {
 	}
 }
 
-// Pairs is Twice if [Full] is true. Otherwise it runs sample pairs: points spread over the
-// first run, each with a random point of the second run. The choice is the same in every
-// run.
+// Pairs runs Twice if [Full] is true. Otherwise it runs sample pairs: points spread over the
+// first run, each with a random point of the second run. The choice is the same in every run.
 func Pairs(t *testing.T, role string, sample int, scene func(testing.TB) Scene) {
 	t.Helper()
 	if Full() {

@@ -12,7 +12,7 @@ func Beginner[T any](db driver.Beginner[T], at *Points) driver.Beginner[T] {
 	return beginner[T]{db, at}
 }
 
-// BeginnerAt is Beginner for transactions with a chosen isolation level.
+// BeginnerAt does the same for transactions with a chosen isolation level.
 func BeginnerAt[T any](db driver.BeginnerAt[T], at *Points) driver.BeginnerAt[T] {
 	return beginnerAt[T]{beginner[T]{db, at}, db}
 }

@@ -1,7 +1,6 @@
-// Package databases gives each test of SQL code its own databases on a real
-// PostgreSQL and a real MariaDB, by each client library that the drivers support.
-// It contains only the SQL that it needs for that; differences between databases
-// are left to the test.
+// Package databases gives each test of SQL code its own databases on a real PostgreSQL
+// and MariaDB, by each client library that the drivers support. It contains only the SQL
+// that it needs for that; tests must handle differences between databases.
 //
 //	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 //		t.Run("a row is claimed once", func(t *testing.T) {

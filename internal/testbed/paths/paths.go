@@ -1,5 +1,5 @@
-// Package paths connects each driver of a test to a real server over its own path,
-// and breaks server and paths as the suites of driver/drivertest request. It does
+// Package paths connects each driver of a test to a real server over its own path.
+// It breaks server and paths as the suites of driver/drivertest request. It does
 // not inject faults inside a driver, such as a push that arrives and is ignored. It
 // does not affect clients that connect to the server directly.
 //

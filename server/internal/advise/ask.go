@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// ErrQuit is what Ask returns when the user ends it, or the input does.
+// ErrQuit is returned by Ask when the user or the input ends.
 var ErrQuit = errors.New("ended without an answer")
 
-// RequestRelease asks the questions of a guide that have no answer yet, one by one, and puts
-// the answers in. An answer is a number or an id; "why" explains the question,
-// "back" goes to the one before.
+// Ask asks the questions of a guide that have no answer yet, one by one, and stores the
+// answers. An answer is a number or an id; "why" explains the question, "back" returns to
+// the one before.
 func (g *Guides) Ask(guide Guide, answers map[string]string, in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	var open []Question
@@ -33,7 +33,7 @@ func (g *Guides) Ask(guide Guide, answers map[string]string, in io.Reader, out i
 	return nil
 }
 
-// ask asks one question once, and says how many questions to go on by.
+// ask asks one question once, and returns the number of questions to move by.
 func ask(q Question, answers map[string]string, lines *bufio.Scanner, out io.Writer) (step int, err error) {
 	fmt.Fprintf(out, "\n%s\n", q.Ask)
 	for i, a := range q.Answers {

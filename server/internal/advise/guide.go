@@ -1,6 +1,6 @@
-// Package advise answers what to use, from a few questions. It knows what is
-// written in guide.yaml and nothing of the user's systems: its answers are as
-// good as the user's own.
+// Package advise recommends what to use, from a few questions. It knows only
+// guide.yaml and nothing of the user's systems: its advice is as good as the user's
+// answers.
 package advise
 
 import (
@@ -15,27 +15,27 @@ import (
 //go:embed guide.yaml
 var text []byte
 
-// Guides is everything that is known: questions, and decision tables over them.
+// Guides has all questions, and the decision tables over them.
 type Guides struct {
 	Questions []Question
 	Guides    []Guide
 }
 
-// A Question has the answers that it can have.
+// A Question has its possible answers.
 type Question struct {
 	ID      string
 	Ask     string
-	Why     string // it is asked
+	Why     string // the reason for the question
 	Answers []Answer
 }
 
-// An Answer is one of a question's.
+// An Answer is one answer of a question.
 type Answer struct {
 	ID   string
 	Says string
 }
 
-// A Guide is a table: the first row that fits the answers is the advice.
+// A Guide is a table: the first row that matches the answers is the advice.
 type Guide struct {
 	ID    string
 	Title string
@@ -43,10 +43,10 @@ type Guide struct {
 	Rows  []Row
 }
 
-// A Row is one piece of advice, and when it fits.
+// A Row is one piece of advice and its condition.
 type Row struct {
-	// When names for some questions the answers that fit; a question that it
-	// does not name may be answered anyhow.
+	// When lists the matching answers of some questions; a question that is not
+	// listed matches any answer.
 	When      map[string][]string `json:"when"`
 	Choose    string              `json:"choose"`
 	Reason    string              `json:"reason"`
@@ -57,7 +57,7 @@ type Row struct {
 	Code      string              `json:"code"`
 }
 
-// Load reads the guides that the program carries.
+// Load returns the embedded guides.
 func Load() (*Guides, error) { return parse(text) }
 
 func parse(text []byte) (*Guides, error) {
@@ -70,7 +70,7 @@ func parse(text []byte) (*Guides, error) {
 	return g, g.validate()
 }
 
-// UnmarshalYAML sets what a row need not say: that its code is Go.
+// UnmarshalYAML sets the default language of code, which is Go.
 func (r *Row) UnmarshalYAML(node *yaml.Node) error {
 	type plain Row
 	p := plain{Lang: "go"}
@@ -81,7 +81,7 @@ func (r *Row) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// validate finds names that lead nowhere.
+// validate rejects unknown names.
 func (g *Guides) validate() error {
 	for _, guide := range g.Guides {
 		for _, id := range guide.Asks {
@@ -113,7 +113,7 @@ func (g *Guides) validateWhen(guide Guide, row Row) error {
 	return nil
 }
 
-// Question finds a question.
+// Question returns a question by its id.
 func (g *Guides) Question(id string) (Question, bool) {
 	i := slices.IndexFunc(g.Questions, func(q Question) bool { return q.ID == id })
 	if i < 0 {
@@ -122,7 +122,7 @@ func (g *Guides) Question(id string) (Question, bool) {
 	return g.Questions[i], true
 }
 
-// Guide finds a guide.
+// Guide returns a guide by its id.
 func (g *Guides) Guide(id string) (Guide, bool) {
 	i := slices.IndexFunc(g.Guides, func(guide Guide) bool { return guide.ID == id })
 	if i < 0 {
@@ -136,7 +136,7 @@ func (q Question) Has(answer string) bool {
 	return slices.ContainsFunc(q.Answers, func(a Answer) bool { return a.ID == answer })
 }
 
-// IDs lists the answers' ids, in order.
+// IDs returns the answers' ids, in order.
 func (q Question) IDs() []string {
 	ids := make([]string, len(q.Answers))
 	for i, a := range q.Answers {
@@ -145,8 +145,8 @@ func (q Question) IDs() []string {
 	return ids
 }
 
-// Choose is the advice for answers, by question: the first row that fits. ok is
-// false if a question that the guide asks has no answer.
+// Choose returns the first row that matches the answers, which are by question. ok
+// is false if a question of the guide has no answer.
 func (guide Guide) Choose(answers map[string]string) (row Row, ok bool) {
 	for _, id := range guide.Asks {
 		if answers[id] == "" {

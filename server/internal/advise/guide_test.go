@@ -22,7 +22,7 @@ func load(t *testing.T) *Guides {
 	return g
 }
 
-// each visits every combination of answers to a guide's questions.
+// each visits every combination of answers of a guide.
 func (g *Guides) each(guide Guide, visit func(answers map[string]string)) {
 	answers := map[string]string{}
 	var next func(i int)
@@ -53,14 +53,14 @@ func TestEveryAnswerHasAdviceAndEveryAdviceAnAnswer(t *testing.T) {
 		})
 		for i, row := range guide.Rows {
 			if !reached[fmt.Sprint(row)] {
-				t.Errorf("%s: nobody is ever told row %d, %q", guide.ID, i+1, row.Choose)
+				t.Errorf("%s: no answers match row %d, %q", guide.ID, i+1, row.Choose)
 			}
 		}
 	}
 }
 
-// TestWhatIsAsked: the opening questions come first and feed the guides; each
-// question is asked somewhere.
+// TestWhatIsAsked requires that the opening questions come first and are used by
+// the guides, and that each question is used.
 func TestWhatIsAsked(t *testing.T) {
 	g := load(t)
 	asked := map[string]bool{}
@@ -76,7 +76,7 @@ func TestWhatIsAsked(t *testing.T) {
 	}
 	for _, q := range g.Questions {
 		if !asked[q.ID] {
-			t.Errorf("nobody asks %s", q.ID)
+			t.Errorf("no guide asks %s", q.ID)
 		}
 		if q.Ask == "" || q.Why == "" || len(q.Answers) < 2 {
 			t.Errorf("%s lacks a text or answers", q.ID)
@@ -108,7 +108,7 @@ func TestRowsAreWhole(t *testing.T) {
 	}
 }
 
-// TestDecisions pins advice that must not change by accident.
+// TestDecisions pins advice against accidental changes.
 func TestDecisions(t *testing.T) {
 	g := load(t)
 	for _, c := range []struct{ guide, answers, want string }{
@@ -141,8 +141,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestRedlockIsForNothingThatMatters: whatever else is answered, it is advised
-// only where nothing bad can happen.
+// TestRedlockIsForNothingThatMatters requires that it is advised only where a
+// failure is harmless.
 func TestRedlockIsForNothingThatMatters(t *testing.T) {
 	g := load(t)
 	for _, guide := range g.Guides {
@@ -156,7 +156,7 @@ func TestRedlockIsForNothingThatMatters(t *testing.T) {
 	}
 }
 
-// preamble declares what the code of a row takes for granted.
+// preamble declares the variables that the code of a row uses.
 const preamble = `package snippets
 
 import (
@@ -240,8 +240,7 @@ func pay(ctx context.Context, tx pgx.Tx) (idempotency.Response, error) { return 
 func payment(ctx context.Context, tx pgx.Tx) (int64, error) { return 0, nil }
 `
 
-// TestCodeCompiles builds every piece of Go in a package that exists only for
-// the compiler.
+// TestCodeCompiles builds all Go code in a package for the compiler only.
 func TestCodeCompiles(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(preamble)
@@ -253,7 +252,7 @@ func TestCodeCompiles(t *testing.T) {
 			code := strings.TrimRight(r.Code, "\n")
 			formatted, err := format.Source([]byte(code))
 			if err != nil || string(formatted) != code {
-				t.Errorf("%s %d: gofmt would have it otherwise (%v):\n%s", guide.ID, i+1, err, formatted)
+				t.Errorf("%s %d: not gofmt-ed (%v):\n%s", guide.ID, i+1, err, formatted)
 			}
 			fmt.Fprintf(&b, "\nfunc _(ctx context.Context, d driver.Fenced, plain driver.Advisory, locks *lock.Fenced, client rueidis.Client,\n"+
 				"\tclients []rueidis.Client, pool *pgxpool.Pool, values driver.Values, store *fence.Store, g *partition.Group, data []byte) (err error) {\n"+
@@ -280,7 +279,7 @@ func TestCodeCompiles(t *testing.T) {
 	}
 }
 
-// uses counts what a piece of code declares and does not use as used.
+// uses returns a statement that uses the variables of a piece of code.
 func uses(code string) string {
 	for _, name := range []string{"locks", "plain", "quorum", "d"} {
 		if strings.HasPrefix(code, name+", err :=") || strings.Contains(code, "\n"+name+", err :=") {
@@ -311,7 +310,7 @@ func TestBadGuidesAreRefused(t *testing.T) {
 		"questions: [{id: q, answers: [{id: a}]}]\nguides: [{id: g, asks: [], rows: [{when: {q: [a]}}]}]",
 	} {
 		if _, err := parse([]byte(text)); err == nil {
-			t.Errorf("%q was taken", text)
+			t.Errorf("%q was accepted", text)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// root is the repository, as seen from here.
+// root is the repository, relative to this package.
 const root = "../../.."
 
 var quoted = regexp.MustCompile("`([^`\n]+)`")
@@ -22,8 +22,8 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// TestShown: the tests that docs/explanation/transactions.md names are in the packages that it
-// names before them, in each if those come in a row.
+// TestShown requires that each test in docs/explanation/transactions.md exists in the packages
+// named before it: in each of them, if several come in a row.
 func TestShown(t *testing.T) {
 	const page = "docs/explanation/transactions.md"
 	var packages []string
@@ -56,7 +56,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// tests is all of a package's tests.
+// tests returns all tests of a package.
 func tests(t *testing.T, dir string) (all string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, dir, "*_test.go"))

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Markdown is the page docs/explanation/choosing.md. The command prints what the page omits: the
-// checklist and the code of a row.
+// Markdown returns the page docs/explanation/choosing.md. Only the command prints the checklist
+// and the code of a row.
 func (g *Guides) Markdown() string {
 	var b strings.Builder
 	b.WriteString("# Choosing\n\n<!-- Written by: go test ./server/internal/advise -update -->\n\n" +
@@ -36,7 +36,7 @@ func (guide Guide) markdown(b *strings.Builder) {
 	}
 }
 
-// when lists the conditions in the order of the questions.
+// when returns the conditions in the order of the questions.
 func (r Row) when(asks []string) string {
 	var conditions []string
 	for _, id := range asks {
@@ -50,7 +50,7 @@ func (r Row) when(asks []string) string {
 	return strings.Join(conditions, "; ")
 }
 
-// Text is a row for a terminal.
+// Text returns a row for a terminal.
 func (r Row) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n  why     %s\n  risk    %s\n  avoid   %s\n", r.Choose, r.Reason, r.Risk, r.Avoid)

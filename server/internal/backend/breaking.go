@@ -1,7 +1,7 @@
 package backend
 
-// BreakingCosts says what a forced release costs on this backend besides the one
-// lock, and when its holder learns of it.
+// BreakingCosts returns the side effects of a forced release on this backend, and
+// when the holder learns of it.
 func (t Target) BreakingCosts() string {
 	kind, table := t.Kind(), t.Setting("mode") == "table"
 	switch {
@@ -13,20 +13,20 @@ func (t Target) BreakingCosts() string {
 	case kind == "kube":
 		return "the holder learns of it when it sees the Lease changed or fails to renew it"
 	case kind == "postgres", kind == "mysql":
-		return "the holder learns of it with its next renewal"
+		return "the holder learns of it at its next renewal"
 	}
 	return ""
 }
 
-// Forgetting says which forced releases this backend does not remember.
+// Forgetting returns which forced releases this backend does not record.
 func (t Target) Forgetting() string {
 	switch t.Kind() {
 	case "etcd", "zookeeper":
 		return "about the last thousand of the namespace are kept"
 	case "redis":
-		return "the last thousand of each hash slot are kept, for as long as the server keeps its data"
+		return "the last thousand of each hash slot are kept, as long as the server keeps its data"
 	case "kube":
-		return "the last sixteen of each Lease are kept, for as long as the Lease exists"
+		return "the last sixteen of each Lease are kept, as long as the Lease exists"
 	}
-	return "they are kept until somebody deletes them from the table"
+	return "they are kept until an operator deletes them from the table"
 }

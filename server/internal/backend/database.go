@@ -18,8 +18,8 @@ type Database struct {
 	Close func()
 }
 
-// Database connects to a database; one of another kind is refused with a [*URLError].
-// The context bounds the opening only.
+// Database connects to a database; another kind of backend is a [*URLError]. The
+// context bounds the opening only.
 func (t Target) Database(ctx context.Context) (*Database, error) {
 	if !t.Has(backend.Tables) {
 		return nil, &URLError{Reason: t.Kind() + " is no database; use a postgres:// or mysql:// URL"}
@@ -32,14 +32,14 @@ func (t Target) Database(ctx context.Context) (*Database, error) {
 	return &Database{db, closing(b)}, nil
 }
 
-// In runs something in a transaction of its own, and commits it if that returns nil.
+// In runs do in a transaction, and commits it if do returns nil.
 func (d *Database) In(ctx context.Context, do func(driver.SQL) error) error {
 	tx, err := d.db.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	if err := do(tx); err != nil {
-		_ = tx.Rollback(context.WithoutCancel(ctx)) // the first error says more
+		_ = tx.Rollback(context.WithoutCancel(ctx)) // the first error matters
 		return err
 	}
 	return tx.Commit(ctx)
@@ -54,22 +54,21 @@ func in[T any](ctx context.Context, d *Database, do func(driver.SQL) (T, error))
 	return v, err
 }
 
-// SetSlices is [outbox.SetSlices].
+// SetSlices calls [outbox.SetSlices].
 func (d *Database) SetSlices(ctx context.Context, t outbox.Table, c outbox.SliceChange) (moved int64, err error) {
 	return outbox.SetSlices(ctx, d.db, t, c)
 }
 
-// Journal connects to a journal of transactions; a backend that keeps none is refused
-// with a [*URLError]. name is that of its tables in a database, or the prefix of its
-// keys in etcd; empty is the default of each. The tables are created unless they exist.
-// The context bounds the opening only.
+// Journal connects to a journal of transactions; a backend without one is a [*URLError].
+// name is the name of its tables in a database, or the prefix of its keys in etcd; empty
+// means the default. It creates missing tables. The context bounds the opening only.
 func (t Target) Journal(ctx context.Context, name string) (store driver.Journal, disconnect func(), err error) {
 	return t.journal(ctx, name, journal.OpenStore)
 }
 
-// JournalThere is [Target.Journal] for commands that only look, or operate on what exists:
-// it creates nothing, and returns [journal.ErrNoTables] where a database has no such tables.
-// In etcd a journal of which nothing was written is like any other.
+// JournalThere connects like [Target.Journal] to an existing journal: it creates nothing,
+// and returns [journal.ErrNoTables] if a database lacks the tables. In etcd an empty journal
+// is no error.
 func (t Target) JournalThere(ctx context.Context, name string) (store driver.Journal, disconnect func(), err error) {
 	return t.journal(ctx, name, journal.FindStore)
 }
@@ -83,9 +82,9 @@ func (t Target) journal(ctx context.Context, name string,
 	return store, closing(b), err
 }
 
-// Limits connects to the rate limits of a backend: in a database those of a table, which is not
-// created; disconnect ends that. A backend without limits is refused with a [*URLError].
-// The context bounds the opening only.
+// Limits connects to the rate limits of a backend, in a database to those of a table, which it
+// does not create. disconnect closes it. A backend without limits is a [*URLError]. The context
+// bounds the opening only.
 func (t Target) Limits(ctx context.Context, table limit.Table) (l driver.LimitInspector, disconnect func(), err error) {
 	refusal := &URLError{Reason: t.Kind() + " keeps no rate limits; name a redis://, postgres:// or mysql:// URL with --backend"}
 	if !t.Has(backend.Tables) && t.Kind() != "redis" {

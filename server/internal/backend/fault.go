@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 )
 
-// Forbidden reports whether a backend refused who we are or what we may do.
+// Forbidden reports whether a backend refused our identity or our rights.
 func Forbidden(err error) bool {
 	return forbiddenByEtcd(err) || forbiddenByRedis(err) || forbiddenByPostgres(err) || forbiddenByMySQL(err) ||
 		errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrAuthFailed) ||
@@ -30,7 +30,7 @@ func forbiddenByConsul(err error) bool {
 	return errors.As(err, &answer) && (answer.Code == http.StatusForbidden || answer.Code == http.StatusUnauthorized)
 }
 
-// forbiddenByMySQL knows the numbers: access to a database, a user, a table, a
+// forbiddenByMySQL reports error numbers about rights: a database, a user, a table, a
 // column, a privilege, and an account without a password.
 func forbiddenByMySQL(err error) bool {
 	var reply *client.MySQLError
@@ -69,14 +69,14 @@ func forbiddenByPostgres(err error) bool {
 	return strings.HasPrefix(sql.SQLState(), "28") || sql.SQLState() == "42501"
 }
 
-// Answered reports whether a backend was reached, and refuses for now: a Redis that is
-// out of memory, loads its data or follows another.
+// Answered reports whether a backend was reached but refuses for now: a Redis that is
+// out of memory, loads its data or is a replica.
 func Answered(err error) bool {
 	var reply *rueidis.RedisError
 	return errors.As(err, &reply) || errors.As(err, new(redis.Answer))
 }
 
-// NoDatabase reports whether a server answers that has no database of the name.
+// NoDatabase reports whether the server answers but lacks the named database.
 func NoDatabase(err error) bool {
 	var postgres interface{ SQLState() string }
 	var mysql *client.MySQLError

@@ -11,19 +11,19 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
-// GuardOptions says which guard of a backend is meant.
+// GuardOptions selects a guard of a backend.
 type GuardOptions struct {
 	Prefix string // etcd: the prefix of the fence's keys
 	Table  string // databases: the guard table; empty means interlock_fence
 }
 
-// Guard raises, shows and corrects the marks of resources.
+// Guard raises, lists and corrects the marks of resources.
 type Guard = driver.Fence
 
-// A Lister is a Guard that can list resources with a mark at the cost of what it returns.
+// A Lister is a Guard that can list resources with a mark at a cost by their number.
 type Lister interface {
-	// Resources lists at most limit resources; those that begin with prefix are among
-	// the first, others may be too.
+	// Resources lists at most limit resources: first those with the prefix, then perhaps
+	// others.
 	Resources(ctx context.Context, prefix string, limit int) ([]string, error)
 }
 
@@ -32,8 +32,8 @@ var (
 	_ Lister = (*etcd.Fence)(nil)
 )
 
-// Guard connects to the guard of a backend; disconnect ends that. The context
-// bounds the opening only.
+// Guard connects to the guard of a backend; disconnect closes it. The context bounds the
+// opening only.
 func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect func(), err error) {
 	if !t.Has(backend.Guards | backend.Tables) {
 		return nil, nil, &URLError{Reason: t.Kind() + " has no guards; use an etcd://, redis://, postgres:// or mysql:// URL"}

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/flow/queue"
 )
 
-// Queues are shown and repaired: those of a [queue.Table], each call in a transaction of its own, or
+// Queues shows and repairs queues: those of a [queue.Table], each call in its own transaction, or
 // the streams of a [redis.Queue].
 type Queues interface {
 	// Status shows all queues that have messages or dead letters, by name.
@@ -21,21 +21,21 @@ type Queues interface {
 	Stuck(ctx context.Context, name string, limit int) ([]queue.Stuck, error)
 	// DeadLetters lists dead letters, by place.
 	DeadLetters(ctx context.Context, name string, l queue.DeadLetterQuery) ([]queue.DeadLetter, error)
-	// DeadLetter is one dead letter.
+	// DeadLetter returns one dead letter.
 	DeadLetter(ctx context.Context, name string, place int64) (queue.DeadLetter, error)
-	// Edit replaces the payload of a dead letter. Streams refuse it.
+	// Edit replaces the payload of a dead letter. Streams reject it.
 	Edit(ctx context.Context, name string, by queue.By, place int64, payload []byte) error
 	// Replay delivers dead letters again.
 	Replay(ctx context.Context, name string, by queue.By, places ...int64) error
 	// Discard deletes dead letters.
 	Discard(ctx context.Context, name string, by queue.By, places ...int64) error
-	// Resume lets a parked key go on.
+	// Resume continues a parked key.
 	Resume(ctx context.Context, name string, by queue.By, key string) error
 }
 
-// Queues connects to the queues of a backend: in a database those of a table, which is not created;
-// disconnect ends that. A backend without queues is refused with a [*URLError]. The context bounds
-// the opening only.
+// Queues connects to the queues of a backend, in a database to those of a table, which it does not
+// create; disconnect closes it. A backend without queues is a [*URLError]. The context bounds the
+// opening only.
 func (t Target) Queues(ctx context.Context, table queue.Table) (q Queues, disconnect func(), err error) {
 	refusal := &URLError{Reason: t.Kind() + " keeps no queues; use a redis://, postgres:// or mysql:// URL"}
 	if !t.Has(backend.Tables) && t.Kind() != "redis" {
@@ -109,7 +109,7 @@ func (q streamQueues) Stuck(ctx context.Context, name string, limit int) (all []
 	return all, err
 }
 
-// streamLetters is how many dead letters are read at once.
+// streamLetters is the number of dead letters in one read.
 const streamLetters = 1000
 
 func (q streamQueues) DeadLetters(ctx context.Context, name string, l queue.DeadLetterQuery) (all []queue.DeadLetter, err error) {

@@ -9,12 +9,12 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// ShedLockTable is where ShedLock keeps its locks unless told otherwise.
+// ShedLockTable is ShedLock's default table.
 const ShedLockTable = "shedlock"
 
-// shedLock is what reads ShedLock's table in one kind of database. list reads what ShedLock
-// writes, as text or whole numbers: name, who, the microseconds since it was taken, and until
-// it ends. Its times have no zone and are those of UTC if it uses the database's clock.
+// shedLock has the queries on ShedLock's table in one kind of database. list returns text or
+// whole numbers: name, owner, and start and end in microseconds. ShedLock's times have no
+// zone; they are UTC if it uses the database's clock.
 type shedLock struct{ quote, exists, list string }
 
 var shedLocks = map[driver.Dialect]shedLock{
@@ -30,12 +30,12 @@ from {table} where lock_until > now() at time zone 'utc' and starts_with(name, $
 from {table} where lock_until > utc_timestamp(6) and left(name, char_length(?)) = ? order by binary name limit ?`},
 }
 
-// HasShedLock reports whether this backend is one where ShedLock may have a table.
+// HasShedLock reports whether ShedLock can have a table in this backend.
 func (t Target) HasShedLock() bool { return t.Kind() == "postgres" || t.Kind() == "mysql" }
 
-// ShedLock lists up to limit locks that ShedLock holds in a table, "name" or
-// "schema.name", in byte order, as foreign holders; it changes nothing. ok is false
-// if there is no such table. Times are right if ShedLock uses the database's clock.
+// ShedLock lists up to limit locks of ShedLock in a table, "name" or "schema.name", in byte
+// order, as foreign holders. It changes nothing. ok is false if the table does not exist.
+// Times are right if ShedLock uses the database's clock.
 func (t Target) ShedLock(ctx context.Context, table, prefix string, limit int) (locks []driver.LockState, ok bool, err error) {
 	db, err := t.Database(ctx)
 	if err != nil {

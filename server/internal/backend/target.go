@@ -1,5 +1,5 @@
-// Package backend opens, from a URL, what the command line needs of a backend: package
-// driver/backend with all drivers, and tables where a database needs them.
+// Package backend opens backends for the command line from a URL: package driver/backend
+// with all drivers, and the tables of databases.
 //
 //	target, err := backend.Parse("redis://:secret@127.0.0.1:6379/1")
 //	locks, err := target.Locks(ctx, backend.Options{TTL: 30 * time.Second})
@@ -23,17 +23,17 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// Names of package driver/backend.
+// Aliases of package driver/backend.
 type (
 	Options  = backend.LockOptions
 	URLError = backend.URLError
 	TTLError = backend.TTLError
 )
 
-// Target is a backend that was named but not yet reached.
+// Target is a backend that is not yet connected.
 type Target struct{ *backend.URL }
 
-// Parse reads a URL and connects to nothing. Errors are [*URLError].
+// Parse parses a URL and does not connect. Errors are [*URLError].
 func Parse(raw string) (Target, error) {
 	u, err := backend.Parse(raw)
 	return Target{u}, err
@@ -47,7 +47,7 @@ type Locks struct {
 
 type service = backend.Locks // it has a method Locks
 
-// Close stops renewing and disconnects. What is still held expires.
+// Close stops renewals and disconnects. Held locks expire.
 func (l *Locks) Close(ctx context.Context) error { return l.backend.Close(ctx) }
 
 // Locks connects to a lock service. The context bounds the opening only.
@@ -62,7 +62,7 @@ func (t Target) Locks(ctx context.Context, o Options) (*Locks, error) {
 	return &Locks{l, b}, nil
 }
 
-// A View is an open lock service of which nothing is acquired.
+// A View is an open lock service without acquisitions.
 type View struct {
 	backend.View
 	backend *backend.Backend
@@ -71,8 +71,8 @@ type View struct {
 // Close disconnects.
 func (v *View) Close(ctx context.Context) error { return v.backend.Close(ctx) }
 
-// View connects to a lock service to look at it, also to one whose locks have no
-// tokens and are not for [Target.Locks]. The context bounds the opening only.
+// View connects to a lock service to inspect it, also if its locks have no tokens and
+// [Target.Locks] fails. The context bounds the opening only.
 func (t Target) View(ctx context.Context, o Options) (*View, error) {
 	b, v, err := open(ctx, t, func(b *backend.Backend) (backend.View, error) { return b.View(ctx, o) })
 	if err != nil {
@@ -81,9 +81,8 @@ func (t Target) View(ctx context.Context, o Options) (*View, error) {
 	return &View{v, b}, nil
 }
 
-// Values connects to the small values that a lock service keeps under tokens, with a prefix
-// before their names; disconnect ends that. Where there are none, v is nil. The context
-// bounds the opening only.
+// Values connects to the small values of a lock service, with a prefix of their names;
+// disconnect closes it. v is nil if it has none. The context bounds the opening only.
 func (t Target) Values(ctx context.Context, prefix string) (v driver.Values, disconnect func(), err error) {
 	if !t.Has(backend.Values) {
 		return nil, func() {}, nil
@@ -92,8 +91,8 @@ func (t Target) Values(ctx context.Context, prefix string) (v driver.Values, dis
 	return v, closing(b), err
 }
 
-// KeyValues connects to the values that a lock service compares and swaps; one without is
-// refused with a [*URLError]. disconnect ends that. The context bounds the opening only.
+// KeyValues connects to the values for compare-and-swap; a backend without them is a
+// [*URLError]. disconnect closes it. The context bounds the opening only.
 func (t Target) KeyValues(ctx context.Context, prefix string) (k driver.KeyValues, disconnect func(), err error) {
 	b, k, err := open(ctx, t, func(b *backend.Backend) (driver.KeyValues, error) {
 		k, ok := b.KeyValues(prefix)
@@ -105,10 +104,10 @@ func (t Target) KeyValues(ctx context.Context, prefix string) (k driver.KeyValue
 	return k, closing(b), err
 }
 
-// Participant connects to a participant of two-phase commit, under the name that it
-// has with its coordinators; a backend that prepares nothing is refused with a
-// [*URLError]. namespace is that of the coordinators' journal; of etcd it is the
-// shard's prefix. The context bounds the opening only.
+// Participant connects to a participant of two-phase commit, under its name at its
+// coordinators; a backend that cannot prepare is a [*URLError]. namespace is the
+// namespace of the coordinators' journal, or the shard's prefix in etcd. The context
+// bounds the opening only.
 func (t Target) Participant(ctx context.Context, name, namespace string) (_ twopc.Defined, disconnect func(), err error) {
 	if !t.Has(backend.Participants) {
 		return nil, nil, &URLError{Reason: t.Kind() + " prepares no transactions; use a postgres://, mysql:// or etcd:// URL, or http:// of a participant"}
@@ -120,19 +119,19 @@ func (t Target) Participant(ctx context.Context, name, namespace string) (_ twop
 	return twopc.Finisher(name, p), closing(b), nil
 }
 
-// open opens something on a backend, which it closes if that fails.
+// open opens a backend and calls do, and closes the backend if do fails.
 func open[T any](ctx context.Context, t Target, do func(*backend.Backend) (T, error)) (b *backend.Backend, made T, err error) {
 	if b, err = t.Open(ctx); err != nil {
 		return nil, made, err
 	}
 	if made, err = do(b); err != nil {
-		closing(b)() // the first error says more
+		closing(b)() // the first error matters
 		return nil, made, err
 	}
 	return b, made, nil
 }
 
-// closing disconnects from a backend on which no locks are open.
+// closing returns a function that closes a backend without open locks.
 func closing(b *backend.Backend) func() {
 	return func() {
 		if b != nil {
@@ -141,5 +140,5 @@ func closing(b *backend.Backend) func() {
 	}
 }
 
-// KeepsValues reports, without connecting, whether there are [Target.Values].
+// KeepsValues reports, without connecting, whether [Target.Values] exist.
 func (t Target) KeepsValues() bool { return t.Has(backend.Values) }

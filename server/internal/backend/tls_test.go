@@ -48,29 +48,29 @@ func locked(t *testing.T, address string) error {
 	return errors.Join(err, l.Release(ctx, "a", "me"), examined)
 }
 
-// TestEtcdTLS: an etcd that asks for certificates is reached by the options of the URL.
+// TestEtcdTLS requires that URL options reach an etcd that requires certificates.
 func TestEtcdTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := testbed.CertificateFiles(t)
 	secured(t, "etcd://"+testbed.EtcdTLS(t, cert, cert, key).Addr(), cert, key)
 }
 
-// TestConsulTLS: an agent that asks for certificates likewise.
+// TestConsulTLS requires the same for a Consul agent.
 func TestConsulTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := testbed.CertificateFiles(t)
 	secured(t, "consul://"+testbed.ConsulTLS(t, cert, cert, key).Addr(), cert, key)
 }
 
-// TestZooKeeperTLS: TLS ends in front of the server, where it asks for certificates.
+// TestZooKeeperTLS uses a TLS proxy before the server, which requires certificates.
 func TestZooKeeperTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := testbed.CertificateFiles(t)
 	secured(t, "zookeeper://"+terminated(t, testbed.ZooKeeper(t).Addr(), cert, key), cert, key)
 }
 
-// secured expects that a backend is reached with both certificates, and not without that
-// of its authority. What cannot be read is an error of the URL's.
+// secured requires that a backend is reached with both certificates, and not without its
+// authority's. An unreadable file is an error of the URL.
 func secured(t *testing.T, address, cert, key string) {
 	t.Helper()
 	query := url.Values{"tls_ca": {cert}, "tls_cert": {cert}, "tls_key": {key}}
@@ -89,8 +89,7 @@ func secured(t *testing.T, address, cert, key string) {
 	}
 }
 
-// terminated listens with TLS for clients that show a certificate, and passes on what
-// they say to a server that knows none of it.
+// terminated starts a TLS proxy with client certificates for a plain server.
 func terminated(t *testing.T, server, cert, key string) (address string) {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(cert, key)

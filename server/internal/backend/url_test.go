@@ -120,7 +120,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestClient: a driver's client gets the URL with its secrets and options, and none of ours.
+// TestClient requires the secrets and options in the client's URL, and no settings.
 func TestClient(t *testing.T) {
 	for raw, want := range map[string]string{
 		"redis://:p%40ss@h:1/2?mode=plain":              "redis://:p%40ss@h:1/2",
@@ -135,7 +135,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// What a driver would refuse is refused before anything is reached.
+// TestCheckTTL requires that invalid TTLs are rejected before any connection.
 func TestCheckTTL(t *testing.T) {
 	for _, c := range []struct {
 		url string

@@ -17,17 +17,17 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// patience is how long a wait is not reported.
+// patience is the wait before the first report.
 const patience = 500 * time.Millisecond
 
-// closeTimeout bounds the orderly end of a connection, farewell that of one over
-// which the lock was lost.
+// disconnect bounds the close of a connection, lostCloseTimeout that of one whose lock was
+// lost.
 const (
 	disconnect       = 2 * time.Second
 	lostCloseTimeout = 200 * time.Millisecond
 )
 
-// waitFlags are those of every command that takes a lock.
+// waitFlags are the flags of every command that acquires a lock.
 type waitFlags struct {
 	wait    time.Duration
 	noWait  bool
@@ -57,7 +57,7 @@ func (w *waitFlags) check(f *pflag.FlagSet) error {
 	return nil
 }
 
-// checkTTL refuses what the backend cannot grant, before it is asked.
+// checkTTL rejects a TTL that the backend cannot grant, before any request.
 func (a *app) checkTTL(ttl time.Duration) error {
 	target, err := a.target()
 	if err != nil {
@@ -66,7 +66,7 @@ func (a *app) checkTTL(ttl time.Duration) error {
 	return ttlError(ttl, target.CheckTTL(ttl))
 }
 
-// ttlError names the flag if an error is about the TTL.
+// ttlError adds the flag to an error about the TTL.
 func ttlError(ttl time.Duration, err error) error {
 	var impossible *backend.TTLError
 	if errors.As(err, &impossible) {
@@ -75,8 +75,8 @@ func ttlError(ttl time.Duration, err error) error {
 	return err
 }
 
-// checkName refuses a lock's name that no backend takes, before anything is
-// sent; checkResource that of a guard's resource.
+// checkName rejects a lock's name that no backend accepts, before any request; checkResource
+// does the same for a guard's resource.
 func checkName(name string) error { return checkLength("a lock's name", name) }
 
 func checkResource(name string) error { return checkLength("a resource", name) }
@@ -88,7 +88,7 @@ func checkLength(what, name string) error {
 	return nil
 }
 
-// A grant is a lock that was acquired, with all that has to be closed after it.
+// A grant is an acquired lock, with everything to close after it.
 type grant struct {
 	*lock.Claim
 	app    *app
@@ -100,8 +100,8 @@ type grant struct {
 	unreleased bool // the backend did not confirm the release
 }
 
-// acquire opens the backend and takes the lock. ctx ends the wait. If it fails, it
-// has closed what it opened.
+// acquire opens the backend and acquires the lock. ctx ends the wait. On an error it closes
+// everything.
 func (a *app) acquire(ctx context.Context, name string, w waitFlags) (*grant, error) {
 	target, err := a.target()
 	if err != nil {
@@ -112,7 +112,7 @@ func (a *app) acquire(ctx context.Context, name string, w waitFlags) (*grant, er
 	if g.driver, err = a.open(ctx, target, w.ttl, a.reconnects(w)); err != nil {
 		return nil, err
 	}
-	w.wait = max(w.wait-time.Since(begun), min(w.wait, time.Second)) // what is left; one that was found late is asked, too
+	w.wait = max(w.wait-time.Since(begun), min(w.wait, time.Second)) // the rest; a backend that was reached late gets a request, too
 	if err := g.take(ctx, name, w); err != nil {
 		g.close()
 		return nil, a.explain(ctx, target, name, err)
@@ -120,9 +120,8 @@ func (a *app) acquire(ctx context.Context, name string, w waitFlags) (*grant, er
 	return g, nil
 }
 
-// reconnects is how long a backend is tried that cannot be reached: as long as
-// the lock is waited for, if that is bounded. A development server that does not
-// run is not waited for unless --wait asks for it.
+// reconnects returns how long to retry an unreachable backend: as long as the wait for the
+// lock, if that is bounded. Without --wait a stopped development server is not retried.
 func (a *app) reconnects(w waitFlags) time.Duration {
 	switch {
 	case w.noWait:
@@ -138,11 +137,11 @@ func (a *app) reconnects(w waitFlags) time.Duration {
 	return 0
 }
 
-// reconnectPause is between two attempts to reach a backend.
+// reconnectPause is the pause between two attempts to reach a backend.
 const reconnectPause = 200 * time.Millisecond
 
-// open connects, again and again for so long if the backend cannot be reached.
-// Each attempt is bounded by --timeout.
+// open connects, and retries for a time while the backend is unreachable. Each attempt is
+// bounded by --timeout.
 func (a *app) open(ctx context.Context, target backend.Target, ttl, until time.Duration) (*backend.Locks, error) {
 	begun, told := time.Now(), false
 	for {
@@ -183,7 +182,7 @@ func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) 
 		Wait:           w.wait,
 		NoRenewal:      w.noRenew,
 		Require:        interlock.Requirements{CrossProcess: true},
-		ReleaseTimeout: min(g.app.timeout, w.ttl), // after the TTL nothing is left to be released
+		ReleaseTimeout: min(g.app.timeout, w.ttl), // after the TTL the lock has expired
 		Hooks:          &observe.Lock{Log: observe.Silent, Waiting: waitNotice.place, RequestFailed: g.app.reportRetry},
 	})
 	if err != nil {
@@ -200,14 +199,14 @@ func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) 
 		stop()
 	}
 	g.waited = time.Since(begun)
-	if s := signalError(ctx); err == nil && s != nil { // it came while the grant was under way
+	if s := signalError(ctx); err == nil && s != nil { // it came during the grant
 		g.release()
 		return s
 	}
 	return err
 }
 
-// refused names the flag if a driver cannot do what it asks for.
+// refused adds the flag to an error about a missing feature of the driver.
 func (w waitFlags) refused(err error) error {
 	var unmet *interlock.UnmetError
 	if w.noRenew && errors.As(err, &unmet) {
@@ -216,7 +215,7 @@ func (w waitFlags) refused(err error) error {
 	return err
 }
 
-// explain turns the end of a wait into what the user asked about.
+// explain turns the error of a wait into one for the user.
 func (a *app) explain(ctx context.Context, target backend.Target, name string, err error) error {
 	if s := signalError(ctx); s != nil {
 		return s
@@ -231,7 +230,7 @@ func (a *app) explain(ctx context.Context, target backend.Target, name string, e
 	return a.backendError(target, err)
 }
 
-// release releases the lock. A failure is reported: the lock then stays held until it expires.
+// release releases the lock. It reports a failure: the lock then stays held until it expires.
 func (g *grant) release() {
 	left, begun := g.Remaining(), boottime.Now()
 	if err := g.Claim.Release(context.Background()); err != nil {
@@ -240,7 +239,7 @@ func (g *grant) release() {
 	}
 }
 
-// staysTaken rounds up: by our clock a lease ends a little before the backend's.
+// staysTaken rounds up, because our clock ends a lease before the backend's.
 func staysTaken(left time.Duration) string {
 	if left <= 0 {
 		return "expires now"
@@ -248,12 +247,11 @@ func staysTaken(left time.Duration) string {
 	return fmt.Sprintf("may stay taken for up to %v more", left.Truncate(time.Second)+time.Second)
 }
 
-// killMargin is the most that is left of a claim when its command is killed, and a
-// little more.
+// killMargin is slightly more than the longest rest of a claim when its command is killed.
 const killMargin = 300 * time.Millisecond
 
-// awaitEnd waits for the end of a claim that is about to end: a backend that
-// could not renew it would not confirm its release either.
+// awaitEnd waits for the end of a claim that ends soon: a backend that could not renew it
+// would not confirm its release either.
 func (g *grant) awaitEnd() {
 	if g.Remaining() > killMargin {
 		return
@@ -266,8 +264,8 @@ func (g *grant) awaitEnd() {
 	}
 }
 
-// close disconnects. If there is nothing left to send, it does not wait long for an answer. What
-// has not ended in time ends with the process: not every driver's Close can be interrupted.
+// close disconnects. If there is nothing to send, it waits only briefly for an answer. An
+// unfinished close ends with the process: not every driver's Close can be interrupted.
 func (g *grant) close() {
 	patience := disconnect
 	if g.over() {
@@ -288,7 +286,7 @@ func (g *grant) close() {
 	}
 }
 
-// over reports that the lock was lost, or that its release was not confirmed.
+// over reports whether the lock was lost, or its release not confirmed.
 func (g *grant) over() bool {
 	return g.unreleased || g.Claim != nil && !errors.Is(context.Cause(g.Context()), interlock.ErrReleased)
 }
@@ -300,7 +298,7 @@ func (g *grant) disconnect(ctx context.Context) (err error) {
 	return errors.Join(err, g.driver.Close(ctx))
 }
 
-// waitNotice reports once that a wait takes long, and who holds the lock.
+// waitNotice reports a long wait once, with the holder of the lock.
 type waitNotice struct {
 	app       *app
 	inspector driver.Inspector
@@ -310,7 +308,7 @@ type waitNotice struct {
 
 func (n *waitNotice) place(w observe.LockWaiting) { n.ahead.Store(int64(w.Ahead) + 1) }
 
-// outage is how many requests for a lock fail in a row before that is reported.
+// outage is the number of failed requests in a row that is reported.
 const outage = 2
 
 // reportRetry reports a failed request, once in each outage.
@@ -320,7 +318,7 @@ func (a *app) reportRetry(e observe.LockRequestFailed) {
 	}
 }
 
-// start begins to wait; stop ends that and waits for it.
+// start starts the notice; stop cancels it and waits for its end.
 func (n *waitNotice) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	gone := make(chan struct{})
@@ -353,7 +351,7 @@ func (n *waitNotice) tell(ctx context.Context) {
 	}
 }
 
-// describe is a holder on one line.
+// describe returns a holder on one line.
 func describe(c driver.Contender) text {
 	t := line("%s", c.Owner)
 	if c.Token != 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/advise"
 )
 
-// defaultGuide is where to begin for those who do not know which guide they want.
+// defaultGuide is the guide of calls that name none.
 const defaultGuide = "mechanism"
 
 func (a *app) adviseCommand() *cobra.Command {
@@ -63,7 +63,7 @@ func guideNames() (names []string) {
 	return names
 }
 
-// advise asks what has not been answered, and prints the advice.
+// advise asks the open questions, and prints the advice.
 func (a *app) advise(guides *advise.Guides, id string, given []string) error {
 	guide, ok := guides.Guide(id)
 	if !ok {
@@ -122,7 +122,7 @@ func unanswered(guide advise.Guide, answers map[string]string) (missing []string
 	return missing
 }
 
-// howToAnswer lists what is missing for those who have no terminal.
+// howToAnswer lists the missing answers for use without a terminal.
 func howToAnswer(guides *advise.Guides, missing []string) text {
 	var t text = "no terminal to ask on, and these are not answered:"
 	for _, id := range missing {
@@ -139,7 +139,7 @@ func asFlags(guide advise.Guide, answers map[string]string) (flags []string) {
 	return flags
 }
 
-// listGuides shows what there is to ask.
+// listGuides lists the guides and questions.
 func (a *app) listGuides(guides *advise.Guides) error {
 	type view struct {
 		Guide   string              `json:"guide"`

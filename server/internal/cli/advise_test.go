@@ -12,8 +12,8 @@ func TestAdvise(t *testing.T) {
 	scripts(t, "advise", nil)
 }
 
-// TestAdviseAsks: on a terminal it asks, explains, goes back, and says how to be
-// asked no more.
+// TestAdviseAsks: on a terminal advise asks, explains, goes back, and prints the
+// flags that avoid the questions.
 func TestAdviseAsks(t *testing.T) {
 	t.Parallel()
 	c := open(t, plainProgram(t), "advise", "nodes")

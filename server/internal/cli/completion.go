@@ -15,11 +15,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// completionPatience is how long a shell waits for the names of locks. A key
-// press that shows nothing is better than one that hangs.
+// completionPatience bounds the wait of a shell for the names of locks. No answer to a key press is better
+// than a blocked shell.
 const completionPatience = 300 * time.Millisecond
 
-// completionNames is the most names that are offered.
+// completionNames is the most offered names.
 const completionNames = 200
 
 var shells = []string{"bash", "zsh", "fish", "powershell"}
@@ -61,13 +61,12 @@ func completes(c *cobra.Command, flag string, values ...string) {
 	}
 }
 
-// completeName offers the locks that are held or awaited as the first argument,
-// and nothing after it.
+// completeName offers locks that are held or awaited as the first argument, and nothing after it.
 func (a *app) completeName(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.completeFirst(a.lockNames)(c, args, typed)
 }
 
-// completeJob offers a name, and then a command.
+// completeJob offers a name, then a command.
 func (a *app) completeJob(find func(ctx context.Context, typed string) []string) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -77,8 +76,8 @@ func (a *app) completeJob(find func(ctx context.Context, typed string) []string)
 	}
 }
 
-// completeWithin reports no errors. A request to a backend that hangs may not be
-// interruptible; it ends with the process.
+// completeWithin returns no errors. A request to a backend that hangs may not be interruptible; it ends with
+// the process.
 func (a *app) completeWithin(c *cobra.Command, find func(context.Context) []string) []string {
 	if a.checkGlobals(c) != nil {
 		return nil
@@ -91,7 +90,7 @@ func (a *app) completeWithin(c *cobra.Command, find func(context.Context) []stri
 	select {
 	case names := <-found:
 		return slices.DeleteFunc(names, func(name string) bool {
-			return !safeWord(name) || strings.HasPrefix(name, "-") // that would be taken for a flag
+			return !safeWord(name) || strings.HasPrefix(name, "-") // a flag to the shell
 		})
 	case <-timer.C:
 		return nil
@@ -109,12 +108,12 @@ func (a *app) lockNames(ctx context.Context, prefix string) (names []string) {
 	return names
 }
 
-// completionWriter writes the completions of a shell: one word a line, a tab and its description. Shells insert a part of a word without quotes, and
-// run what they have inserted: only words that no shell expands get through,
-// wherever they come from.
+// completionWriter writes the completions of a shell: one word a line, a tab and its description. Shells
+// insert parts of words unquoted, and then execute them: it drops words that a shell could expand, from any
+// source.
 type completionWriter struct{ to io.Writer }
 
-// Write is [io.Writer]'s. It is called with whole lines.
+// Write implements [io.Writer]. It is called with whole lines.
 func (o *completionWriter) Write(p []byte) (int, error) {
 	var safe strings.Builder
 	for line := range strings.Lines(string(p)) {
@@ -134,7 +133,7 @@ func (o *completionWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// dropShellCharacters drops what a shell could expand from a description.
+// dropShellCharacters removes characters from a description that a shell could expand.
 func dropShellCharacters(r rune) rune {
 	if strings.ContainsRune("`$\\\"'<>&|;(){}[]*?!~#^", r) || unprintable(r) {
 		return -1
@@ -142,8 +141,7 @@ func dropShellCharacters(r rune) rune {
 	return r
 }
 
-// completeFirst offers names for the first argument, found within
-// [completionPatience].
+// completeFirst offers names for the first argument that are found within [completionPatience].
 func (a *app) completeFirst(find func(ctx context.Context, typed string) []string) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -153,8 +151,8 @@ func (a *app) completeFirst(find func(ctx context.Context, typed string) []strin
 	}
 }
 
-// completeIDs has the commands of a group that begin with an ID complete it with
-// those of a protocol's transactions; all protocols' if it is empty.
+// completeIDs adds completion to the commands of a group that begin with an ID: with a
+// protocol's transactions, or those of all protocols if it is empty.
 func (l *journalCommands) completeIDs(group *cobra.Command, protocol string) {
 	for _, c := range group.Commands() {
 		if _, args, _ := strings.Cut(c.Use, " "); c.Name() != "start" && c.ValidArgsFunction == nil &&
@@ -164,7 +162,7 @@ func (l *journalCommands) completeIDs(group *cobra.Command, protocol string) {
 	}
 }
 
-// ids are those of transactions that begin with what was typed.
+// ids returns transactions that begin with the typed text.
 func (l *journalCommands) ids(ctx context.Context, protocol, typed string) (ids []string) {
 	_ = l.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
 		heads, err := j.Heads(ctx, typed, completionNames)
@@ -178,8 +176,8 @@ func (l *journalCommands) ids(ctx context.Context, protocol, typed string) (ids 
 	return ids
 }
 
-// completeResource offers the locks that are held or awaited and, where the guard can list them
-// at little cost, the resources that have a mark.
+// completeResource offers locks that are held or awaited. It adds resources with a mark, if the
+// guard lists them at little cost.
 func (a *app) completeResource(table *string) cobra.CompletionFunc {
 	return a.completeFirst(func(ctx context.Context, typed string) (names []string) {
 		names = a.lockNames(ctx, typed)
@@ -215,7 +213,7 @@ func (m *outboxCommands) completeLetters() cobra.CompletionFunc {
 	})
 }
 
-// completeWaiting offers the ids of messages that keys wait for.
+// completeWaiting offers the ids of messages that block their keys.
 func (m *outboxCommands) completeWaiting() cobra.CompletionFunc {
 	return m.app.completeFirst(func(ctx context.Context, _ string) (ids []string) {
 		_ = m.do(ctx, func(ctx context.Context, t outbox.Table, db driver.SQL) error {

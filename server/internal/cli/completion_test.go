@@ -11,15 +11,15 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// What each shell reads at its start, besides the script.
+// The script and the start command of each shell.
 var completing = map[string]struct{ script, start string }{
 	"bash": {"complete.bash", "bash --norc --noprofile -i"},
 	"zsh":  {"_interlock", "zsh -f -i"},
 	"fish": {"interlock.fish", "fish --no-config -i"},
 }
 
-// Anybody may take a lock of any name. Two names that begin with the same command
-// make bash insert the command, unquoted, and run it at the next Tab.
+// Any client may use any lock name. If two names begin with the same command, bash
+// inserts the command, unquoted, and runs it at the next Tab.
 func TestCompletionRunsNothing(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
@@ -33,7 +33,7 @@ func TestCompletionRunsNothing(t *testing.T) {
 	for shell, how := range completing {
 		t.Run(shell, func(t *testing.T) {
 			testbed.Binary(t, shell)
-			_ = os.Remove(made) // another shell's
+			_ = os.Remove(made) // of another shell
 			c := completingShell(t, url, shell, how.script, how.start)
 			c.completionWriter("interlock locks show ", "honest/name-1")
 			c.completionWriter("interlock --ba", "--backend")
@@ -59,7 +59,7 @@ func setPrefix(shell, prefix string) string {
 	return "export INTERLOCK_PREFIX=" + prefix + "\r"
 }
 
-// completingShell is a shell on a terminal that completes interlock.
+// completingShell returns a shell on a terminal that completes interlock.
 func completingShell(t *testing.T, url, shell, script, start string) *console {
 	t.Helper()
 	path := plainProgram(t)
@@ -78,7 +78,7 @@ func completingShell(t *testing.T, url, shell, script, start string) *console {
 	return c
 }
 
-// completesFirst sets a shell up so that one Tab shows everything.
+// completesFirst configures a shell to show everything at the first Tab.
 func completesFirst(shell string) string {
 	switch shell {
 	case "bash":
@@ -89,8 +89,8 @@ func completesFirst(shell string) string {
 	return "true"
 }
 
-// completionWriter types a word and Tab until a completion is shown: a busy machine may
-// have no names to offer in time.
+// completionWriter types a word and Tab until a completion is shown: on a busy machine
+// names may come too late.
 func (c *console) completionWriter(typed, completion string) {
 	c.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -105,8 +105,7 @@ func (c *console) completionWriter(typed, completion string) {
 	c.t.Fatalf("not offered within %v: %q after %q; the screen shows\n%s", patience, completion, typed, c.screen())
 }
 
-// What is offered is of a safe alphabet wherever it comes from, and so is what
-// describes it.
+// Completions and their descriptions contain only safe characters, from any source.
 func TestCompletionOffersSafeWords(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)

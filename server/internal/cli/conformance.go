@@ -45,7 +45,7 @@ participant keeps them.`,
 	return c
 }
 
-// conformView is the JSON form of a report; docs/reference/cli.md promises it.
+// conformView is the JSON form of a report; see docs/reference/cli.md.
 type conformView struct {
 	Plays    int               `json:"plays"`
 	Messages int               `json:"messages"`
@@ -98,7 +98,7 @@ func (a *app) conform(ctx context.Context, o conformance.Options) error {
 // progress is the interval at which a long play reports its progress.
 const progress = 10 * time.Second
 
-// play judges a participant, and says every few seconds that it is still at it.
+// play tests a participant, and reports progress every few seconds.
 func (a *app) play(ctx context.Context, o conformance.Options) (conformance.Report, error) {
 	count := &counted{}
 	o.Client = &http.Client{Transport: count}
@@ -120,10 +120,10 @@ func (a *app) play(ctx context.Context, o conformance.Options) (conformance.Repo
 	return conformance.Run(ctx, o)
 }
 
-// counted is the default transport, which counts.
+// counted is the default transport with a count of requests.
 type counted struct{ requests atomic.Int64 }
 
-// RoundTrip is [http.RoundTripper]'s.
+// RoundTrip implements [http.RoundTripper].
 func (c *counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.requests.Add(1)
 	return http.DefaultTransport.RoundTrip(r)

@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// A participant that says yes to everything, and does nothing, is convicted, with what
-// was played, expected and found; one that cannot be reached is reported apart.
+// A participant that accepts everything, and does nothing, fails, with the messages,
+// the expectation and the result. An unreachable one is a separate error.
 func TestConformanceConvicts(t *testing.T) {
 	t.Parallel()
 	yes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +50,7 @@ func TestConformanceConvicts(t *testing.T) {
 	}
 }
 
-// An interrupted run reports what it found until then.
+// An interrupted run reports its findings so far.
 func TestConformanceInterrupted(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1000)

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// connect opens something of the backend and uses it, both within --timeout.
+// connect opens something on the backend and uses it, both within --timeout.
 func connect[T any](ctx context.Context, a *app, open func(context.Context, backend.Target) (T, func(), error), use func(context.Context, T) error) error {
 	target, err := a.target()
 	if err != nil {
@@ -44,14 +44,14 @@ func (a *app) inTx(ctx context.Context, use func(context.Context, driver.SQL) er
 	})
 }
 
-// group makes a command that only has commands.
+// group returns a command that only has subcommands.
 func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	c.Args, c.RunE = isGroup, func(c *cobra.Command, _ []string) error { return c.Help() }
 	c.AddCommand(commands...)
 	return c
 }
 
-// listed adds --limit to a command that lists, which then refuses a limit below one.
+// listed adds --limit to a listing command, which then rejects a limit below one.
 func listed(c *cobra.Command, limit *int, most int) *cobra.Command {
 	c.Flags().IntVar(limit, "limit", most, "show at most this many")
 	c.PreRunE = func(*cobra.Command, []string) error {
@@ -63,7 +63,7 @@ func listed(c *cobra.Command, limit *int, most int) *cobra.Command {
 	return c
 }
 
-// audit is the record of a change: who makes it, and why.
+// audit is the record of a change: its author and reason.
 type audit struct{ reason, by string }
 
 func (r *audit) flags(f *pflag.FlagSet) {
@@ -71,14 +71,14 @@ func (r *audit) flags(f *pflag.FlagSet) {
 	f.StringVar(&r.by, "by", whoami(), "author, for the audit log")
 }
 
-// recorded adds the flags to a command, which then refuses a blank reason.
+// recorded adds the flags to a command, which then rejects a blank reason.
 func (r *audit) recorded(c *cobra.Command) *cobra.Command {
 	r.flags(c.Flags())
 	c.PreRunE = func(*cobra.Command, []string) error { return checkReason(r.reason) }
 	return c
 }
 
-// exactly wants n arguments, which what lists.
+// exactly requires n arguments, which what lists.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
@@ -88,10 +88,10 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// oneArg wants exactly one argument, called what.
+// oneArg requires exactly one argument, named what.
 func oneArg(what string) cobra.PositionalArgs { return exactly(1, "one "+what) }
 
-// atMostOne wants one argument or none, called what.
+// atMostOne allows one argument, named what.
 func atMostOne(what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) > 1 {

@@ -120,8 +120,8 @@ func (f coordinateFlags) exposed() (bool, error) {
 	return true, nil
 }
 
-// calls is how branches are called. An IP address that is named by a flag may be called
-// though it is private.
+// calls returns the options of branch calls. A private IP address may be called if a flag names
+// it.
 func (f coordinateFlags) calls(exposed bool) (coordinate.Calls, error) {
 	c := coordinate.Calls{Local: !exposed && len(f.networks) == 0, SecretFile: f.signWith, Certificate: f.certificate, Key: f.key, CA: f.ca}
 	if (f.certificate == "") != (f.key == "") {
@@ -147,7 +147,7 @@ func (f coordinateFlags) calls(exposed bool) (coordinate.Calls, error) {
 	return c, nil
 }
 
-// options are those of package httpapi.
+// options returns the options of package httpapi.
 func (f coordinateFlags) options() (o httpapi.Options, err error) {
 	o.Participants = map[string]string{}
 	for _, text := range f.participants {
@@ -200,7 +200,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	defer cancel()
 	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Keep: f.keep, Prefix: a.prefix,
 		Web: options, Calls: calls, Sweeps: f.sweeps, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: func(err error) { a.say("%v", err) }})
-	if interlock.Kind(err) == interlock.Bug { // of what was typed
+	if interlock.Kind(err) == interlock.Bug { // of the flags
 		return usage("%w", err)
 	}
 	if err != nil {
@@ -221,24 +221,24 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	return a.backendError(target, err)
 }
 
-// tell has a coordinator say what waits for a person, with the command that shows it;
-// and every call that fails, if that is wanted.
+// tell makes a coordinator report transactions that wait for an operator, with the
+// command that shows them; with calls, also each failed call.
 func (a *app) tell(o *httpapi.Options, calls bool) {
 	sagaProtocol := &observe.Saga{
 		Dead: func(e observe.SagaDead) {
-			a.say("saga %s waits for you: the undo of %s was given up; see %s", e.Saga, strings.Join(e.Steps, ", "), command("interlock", "saga", "show", e.Saga))
+			a.say("saga %s waits for an operator: the undo of %s failed for good; see %s", e.Saga, strings.Join(e.Steps, ", "), command("interlock", "saga", "show", e.Saga))
 		},
 		Stuck: func(e observe.SagaStuck) {
 			a.say("saga %s is past its pivot, and step %s has failed %d times: %v", e.Saga, e.Step, e.Attempts, e.Err)
 		},
 	}
 	tccProtocol := &observe.TCC{Dead: func(e observe.TCCDead) {
-		a.say("transaction %s waits for you: it is decided to %s it, and that is refused by %s; see %s",
+		a.say("transaction %s waits for an operator: the decision is %s, refused by %s; see %s",
 			e.Transaction, e.Decision, strings.Join(e.Branches, ", "), command("interlock", "tcc", "show", e.Transaction))
 	}}
 	xaProtocol := &observe.TwoPC{
 		Heuristic: func(e observe.TwoPCHeuristic) {
-			a.say("transaction %s waits for you: it was finished against the decision by %s: %v; see %s",
+			a.say("transaction %s waits for an operator: finished against the decision by %s: %v; see %s",
 				e.Transaction, strings.Join(e.Participants, ", "), e.Err, command("interlock", "xa", "show", e.Transaction))
 		},
 		Orphan: func(e observe.TwoPCOrphan) {
@@ -257,7 +257,7 @@ func (a *app) tell(o *httpapi.Options, calls bool) {
 	o.Sagas, o.TCC, o.TwoPC = &saga.Options{Hooks: sagaProtocol}, &tcc.Options{Hooks: tccProtocol}, &twopc.Options{Hooks: xaProtocol}
 }
 
-// tried says that a call has failed.
+// tried reports a failed call.
 func (a *app) tried(what, id, branch, operation string, err error, again time.Duration) {
 	next := "not again"
 	if again > 0 {
@@ -266,7 +266,7 @@ func (a *app) tried(what, id, branch, operation string, err error, again time.Du
 	a.say("%s %s: %s %s: %v (%s)", what, id, operation, branch, err, next)
 }
 
-// undo is the operation of a saga's call.
+// undo returns the operation of a saga's call.
 func undo(is bool) string {
 	if is {
 		return "undo"
@@ -274,7 +274,7 @@ func undo(is bool) string {
 	return "do"
 }
 
-// because is a verdict, and why it was not carried out.
+// because returns a verdict, and the reason if it was not executed.
 func because(verdict string, err error) string {
 	if err == nil {
 		return verdict

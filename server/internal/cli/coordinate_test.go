@@ -21,7 +21,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-// coordinating starts a coordinator, and gives its address.
+// coordinating starts a coordinator, and returns its address.
 func coordinating(t *testing.T, url string, args ...string) (*testbed.Process, string) {
 	t.Helper()
 	p := testbed.Command(t, program(t), append([]string{"coordinate", "--backend", url, "--listen", "127.0.0.1:0", "--ttl", "3s", "--shards", "4"}, args...)...)
@@ -33,7 +33,7 @@ func coordinating(t *testing.T, url string, args ...string) (*testbed.Process, s
 	return p, address
 }
 
-// post sends a request, and gives the state in the answer.
+// post sends a request, and returns the state in the answer.
 func post(t *testing.T, url, body string) (status int, state string) {
 	t.Helper()
 	answer, err := http.Post(url, "application/json", strings.NewReader(body))
@@ -50,8 +50,8 @@ func post(t *testing.T, url, body string) (status int, state string) {
 	return answer.StatusCode, v.State
 }
 
-// Of two coordinators on one backend the one that is left finishes what the other was
-// at work on when it was killed; and one that is asked to end ends in good order.
+// Of two coordinators on one backend, the remaining one finishes the work of a killed
+// one, and stops cleanly on a signal.
 func TestACoordinatorTakesOver(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) string{
@@ -114,8 +114,8 @@ func TestACoordinatorTakesOver(t *testing.T) {
 	}
 }
 
-// A coordinator says what waits for a person, with the command that shows it, and if it
-// is asked to each call that failed.
+// A coordinator reports transactions that wait for an operator, with the command that
+// shows them; with a flag also each failed call.
 func TestACoordinatorTells(t *testing.T) {
 	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
@@ -141,7 +141,7 @@ func TestACoordinatorTells(t *testing.T) {
 	wantCode(t, p, 0)
 }
 
-// Beyond loopback a coordinator listens to those who show its token.
+// Beyond loopback a coordinator requires its token.
 func TestACoordinatorWithAToken(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
@@ -170,8 +170,8 @@ func TestACoordinatorWithAToken(t *testing.T) {
 	wantCode(t, p, 0)
 }
 
-// What makes no sense is refused at the start, and addresses that are not allowed are
-// not called.
+// Invalid flags are rejected at the start, and calls of forbidden addresses are not
+// sent.
 func TestCoordinateRefuses(t *testing.T) {
 	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
@@ -186,7 +186,7 @@ func TestCoordinateRefuses(t *testing.T) {
 			t.Errorf("%s: %s", listen, said)
 		}
 	}
-	run(t, 64, "coordinate", "--token-file", token, "--backend", url) // there is none
+	run(t, 64, "coordinate", "--token-file", token, "--backend", url) // the file is missing
 	if err := os.WriteFile(token, []byte(" short \n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

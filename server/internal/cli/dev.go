@@ -47,7 +47,7 @@ point of failure.`,
 
 func (a *app) dev(ctx context.Context, f devFlags) error {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, stopSignals...) // to the end of the process, so that none ends it before it has cleaned up
+	signal.Notify(signals, stopSignals...) // until the process ends, so that no signal prevents the clean-up
 
 	dir, remove, err := f.directory()
 	if err != nil {
@@ -68,9 +68,9 @@ func (a *app) dev(ctx context.Context, f devFlags) error {
 	return serveUntil(signals, server)
 }
 
-// announce makes other commands find this server, unless they find one that
-// already runs: a second server must not redirect commands that use the first.
-// It reports whether commands find this server.
+// announce registers this server for other commands, unless they find a running
+// one: a second server must not redirect commands that use the first. It reports
+// whether commands find this server.
 func (a *app) announce(r devRecord) (found bool) {
 	if other, ok := findDev(); ok && other.Endpoint != r.Endpoint {
 		a.say("other commands still use the server of process %d at %s; for this one use --backend etcd://%s",
@@ -84,7 +84,7 @@ func (a *app) announce(r devRecord) (found bool) {
 	return true
 }
 
-// directory is where the data lives, and how to get rid of it.
+// directory returns the data directory, and how to remove it.
 func (f devFlags) directory() (dir string, remove func(), err error) {
 	switch {
 	case f.temp && f.dataDir != "":
@@ -103,8 +103,8 @@ func (f devFlags) directory() (dir string, remove func(), err error) {
 	return dir, func() {}, err
 }
 
-// removeAll removes a directory that a server which is still being stopped may
-// write to meanwhile: it tries again for about a second.
+// removeAll removes a directory to which a stopping server may still write: it
+// retries for about a second.
 func removeAll(dir string) {
 	for range 20 {
 		if os.RemoveAll(dir) == nil {
@@ -114,7 +114,7 @@ func removeAll(dir string) {
 	}
 }
 
-// devError adds what to do to why the server did not start.
+// devError adds the next step to an error of the server's start.
 func devError(err error) error {
 	var address *embedded.AddressError
 	var inUse *embedded.InUseError
@@ -149,15 +149,15 @@ Ctrl-C stops it.
 `, etcd.Version, r.Endpoint, took.Seconds(), r.DataDir, command(a.program), flag))
 }
 
-// serveUntil ends with a signal, or when etcd ends by itself, and stops the
-// server. A second signal while it stops ends the waiting: the server then ends
-// with the process.
+// serveUntil blocks until a signal or the end of etcd, and stops the server. A
+// second signal during the stop ends the wait: the server then ends with the
+// process.
 func serveUntil(signals <-chan os.Signal, server *embedded.Server) error {
 	select {
 	case err := <-server.Err():
 		server.Close()
 		return fail(exitFailed, "etcd stopped by itself: %v", err)
-	case err := <-server.Failed(): // it is not closed: it could not write what it has
+	case err := <-server.Failed(): // no Close: etcd cannot write its data
 		return fail(exitFailed, "etcd has failed: %w; is the disk full?", err)
 	case <-signals:
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// A second signal skips the orderly end of etcd, not the clean-up. That
-// end takes some milliseconds, so the second signal comes after one, after two…
+// A second signal skips the clean stop of etcd, not the clean-up. That stop takes
+// some milliseconds, so the second signal comes after one, two…
 func TestATemporaryServerCleansUpHoweverOftenItIsTold(t *testing.T) {
 	t.Parallel()
 	path := program(t)
@@ -25,7 +25,7 @@ func stopTwice(t *testing.T, path string, pause time.Duration) {
 	temp, state := t.TempDir(), t.TempDir()
 	p := testbed.Start(t, testbed.Program{Path: path, Args: []string{"dev", "--temp", "--listen", "127.0.0.1:0"},
 		Env: []string{"TMPDIR=" + temp, "XDG_STATE_HOME=" + state}})
-	for p.Line(patience) != "Ctrl-C stops it." { // the last line it greets with
+	for p.Line(patience) != "Ctrl-C stops it." { // the last line of its start
 	}
 	record := filepath.Join(state, "interlock", "dev-server.json")
 	if !exists(t, record) || len(entriesOf(t, temp)) != 1 {
@@ -36,7 +36,7 @@ func stopTwice(t *testing.T, path string, pause time.Duration) {
 	told := time.Now()
 	p.Signal(syscall.SIGINT)
 	code := p.Wait(patience).ExitCode()
-	if code != 0 && code != 130 && code != 143 { // 143: it heard of the second signal first
+	if code != 0 && code != 130 && code != 143 { // 143: it received the second signal first
 		t.Errorf("%v between the signals: exit code %d; it said:\n%s", pause, code, p.Stderr())
 	}
 	if took := time.Since(told); took > patience/2 {
@@ -68,7 +68,7 @@ func exists(t *testing.T, file string) bool {
 	return err == nil
 }
 
-// A full disk is reported as that, on one line.
+// A full disk is reported as such, on one line.
 func TestDevOnAFullDisk(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	p := testbed.Command(t, "bash", "-c", `ulimit -f 1000; exec "$0" dev --temp --listen 127.0.0.1:0`, program(t))

@@ -86,7 +86,7 @@ func (m *outboxCommands) letterCommand() *cobra.Command {
 	}
 }
 
-// decideCommand replays or discards.
+// decideCommand returns the command to replay or discard.
 func (m *outboxCommands) decideCommand(verb, short, done string,
 	do func(t outbox.Table, ctx context.Context, db driver.SQL, ids []string, reason, by string) error) *cobra.Command {
 	return m.recorded(&cobra.Command{
@@ -109,7 +109,7 @@ func (m *outboxCommands) decideCommand(verb, short, done string,
 	})
 }
 
-// letterView is the JSON form of a dead letter; docs/reference/cli.md promises it.
+// letterView is the JSON form of a dead letter; see docs/reference/cli.md.
 type letterView struct {
 	ID        string            `json:"id"`
 	Topic     string            `json:"topic"`
@@ -135,7 +135,7 @@ func describeLetter(l outbox.DeadLetter) text {
 	return fields(append(list, contents(l.Headers, l.Payload)...)...)
 }
 
-// contents describes what a message carries.
+// contents describes the headers and the payload of a message.
 func contents(headers map[string]string, payload []byte) (list [][2]string) {
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		list = append(list, [2]string{"header", name + ": " + headers[name]})

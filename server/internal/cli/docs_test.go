@@ -17,13 +17,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// example is one command of docs/reference/cli.md and what it is said to print.
+// example is one command of docs/reference/cli.md with its expected output.
 type example struct {
 	command string
 	prints  []string
 }
 
-// examples reads the console blocks of a page.
+// examples returns the console blocks of a page.
 func examples(t *testing.T, page string) (list []example) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -44,8 +44,7 @@ func examples(t *testing.T, page string) (list []example) {
 	return list
 }
 
-// printed says whether lines are as promised: … stands for anything, and any space
-// for any other.
+// printed reports whether lines match: … matches any text, and any space any other.
 func printed(lines, promised []string) bool {
 	return slices.EqualFunc(lines, promised, func(line, promise string) bool {
 		pattern := regexp.QuoteMeta(strings.Join(strings.Fields(promise), " "))
@@ -54,8 +53,8 @@ func printed(lines, promised []string) bool {
 	})
 }
 
-// TestTheExamplesOfTheDocs: every command has an example in docs/reference/cli.md, and every
-// example there and in the tutorials prints what the page says.
+// TestTheExamplesOfTheDocs requires an example of every command in docs/reference/cli.md, and that every
+// example there and in the tutorials prints the page's output.
 func TestTheExamplesOfTheDocs(t *testing.T) {
 	t.Parallel()
 	path := filepath.Dir(plainProgram(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
@@ -81,7 +80,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 		}
 		lines := play(e.command, env)
 		for end := time.Now().Add(patience); looks(e.command) && !printed(lines, e.prints) && time.Now().Before(end); {
-			time.Sleep(200 * time.Millisecond) // what a coordinator does next takes a moment
+			time.Sleep(200 * time.Millisecond) // a coordinator may still be working
 			lines = play(e.command, env)
 		}
 		if !printed(lines, e.prints) {
@@ -95,7 +94,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	}
 }
 
-// deadOrders makes a saga that succeeds and three that cannot be undone until it returns.
+// deadOrders creates a saga that succeeds and three that cannot be undone before it returns.
 func deadOrders(t *testing.T, url string) {
 	s := serveOrders(t, url)
 	s.run(t, "order/1", "book")
@@ -107,20 +106,20 @@ func deadOrders(t *testing.T, url string) {
 	s.book(t, "trip/2")
 }
 
-// participant starts the one in Python, and gives its address.
+// participant starts the Python participant, and returns its address.
 func participant(t *testing.T) string {
 	python := testbed.Binary(t, "python3")
 	script := "../../../examples/participant/participant.py"
 	return testbed.Command(t, python, "-I", script, filepath.Join(t.TempDir(), "seats.db")).Line(patience)
 }
 
-// looks reports that a command changes nothing, so that it can be repeated.
+// looks reports whether a command only reads, so that it can be repeated.
 func looks(command string) bool {
 	return strings.Contains(command, " ls") || strings.Contains(command, " show ")
 }
 
-// play runs a command to its end, in an environment beside ours. What it says is shown only if it fails, as in
-// the page.
+// play runs a command to its end, with variables besides ours. It shows the standard error only of a failed
+// one, as in the page.
 func play(command string, env []string) []string {
 	cmd := exec.Command("sh", "-c", command)
 	cmd.Env = append(os.Environ(), env...)
@@ -133,7 +132,7 @@ func play(command string, env []string) []string {
 	return strings.Split(strings.TrimRight(out.String()+text, "\n"), "\n")
 }
 
-// commands are all that can be typed, as the shell is offered them.
+// commands returns all commands that completion offers.
 func commands(t *testing.T) (list []string) {
 	t.Helper()
 	offered := func(words ...string) (names []string) {

@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/doctor"
 )
 
-// exitUnknown is what monitoring understands as "could not be examined". The
-// codes below it are the severities: 0 ok, 1 warning, 2 critical.
+// exitUnknown means "could not be examined" to monitoring. The codes below it are
+// the severities: 0 ok, 1 warning, 2 critical.
 const exitUnknown = 3
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -64,16 +64,16 @@ func (a *app) doctor(ctx context.Context, o doctor.Options, all bool) error {
 	case err != nil:
 		return fail(exitUnknown, "%w", a.backendError(target, err))
 	}
-	a.code = int(max(r.Status-1, 0)) // info is fine for monitoring
+	a.code = int(max(r.Status-1, 0)) // info is ok for monitoring
 	return a.print(r, findings(r, all))
 }
 
-// url is the text of [app.target].
+// url returns the text of [app.target].
 func (a *app) url() string {
 	return cmp.Or(a.backend, os.Getenv("INTERLOCK_BACKEND"), "etcd://"+devEndpoint())
 }
 
-// findings are a line for each, the worst first, and what to do below.
+// findings returns a line for each finding, the worst first, followed by the fixes.
 func findings(r doctor.Report, all bool) (t text) {
 	for severity := doctor.Critical; severity >= doctor.OK; severity-- {
 		for _, f := range r.Findings {

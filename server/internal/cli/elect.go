@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/supervise"
 )
 
-// electFlags are those of interlock elect. A candidate waits for ever.
+// electFlags are the flags of interlock elect. A candidate waits without a limit.
 type electFlags struct {
 	lockFlags
 	onLose, data, identity string
@@ -45,7 +45,7 @@ other variables of "interlock lock" in its environment.
 
 Redis may lose the leader's record in a failover or crash, and then two commands may
 run for a while. It is refused without --accept-weakness.`,
-		// What cobra would refuse before RunE is refused there, in our words.
+		// RunE rejects what cobra would reject before it, with our messages.
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeJob(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -84,8 +84,7 @@ func electArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// candidate is one run of interlock elect. The job in it is what runs in each of
-// its terms.
+// candidate is one run of interlock elect. Its job runs in each term.
 type candidate struct {
 	job
 	flags *electFlags
@@ -145,11 +144,11 @@ func (d *candidate) options() elect.Options {
 	return o
 }
 
-// again is how long to wait for a backend that does not answer any more, with
+// again is the pause before the next attempt on an unreachable backend, with
 // --on-lose wait.
 const again = time.Second
 
-// term campaigns and leads once. more reports that another term is wanted.
+// term campaigns and leads once. more requests another term.
 func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool, err error) {
 	waiting, stop := untilSignal(ctx, signals)
 	stop = sync.OnceFunc(stop)
@@ -161,7 +160,7 @@ func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool
 	led := false
 	err = d.place.elections.Run(waiting, d.name, func(_ context.Context, t *elect.Term) error {
 		quiet()
-		stop() // signals are the command's from now on
+		stop() // the command receives signals from now on
 		if s := signalError(waiting); s != nil {
 			return s
 		}
@@ -205,7 +204,7 @@ func (d *candidate) lead(ctx context.Context, t *elect.Term, signals chan os.Sig
 	return result, nil
 }
 
-// pause waits; a signal that ends it is the error.
+// pause waits; its error is the signal that ended it.
 func pause(ctx context.Context, signals <-chan os.Signal, d time.Duration) (more bool, err error) {
 	ctx, stop := untilSignal(ctx, signals)
 	defer stop()
@@ -219,14 +218,14 @@ func pause(ctx context.Context, signals <-chan os.Signal, d time.Duration) (more
 	}
 }
 
-// place is where elections are held: a lock service and the values beside it.
+// place is a lock service and its values, where elections run.
 type place struct {
-	link      *grant // the driver, and how that is closed; it has no claim
+	link      *grant // the driver and its close; without a claim
 	elections *elect.Election
 	forget    func() // disconnects from the values
 }
 
-// open connects within --timeout. If it fails, it has closed what it opened.
+// open connects within --timeout. On an error it closes everything.
 func (p *place) open(ctx context.Context, a *app, ttl time.Duration, o elect.Options) error {
 	target, err := a.target()
 	if err != nil {
@@ -254,7 +253,7 @@ func (p *place) close() {
 	if p.elections != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), disconnect)
 		defer cancel()
-		_ = p.elections.Close(ctx) // what is left expires, and the driver says so
+		_ = p.elections.Close(ctx) // open terms expire, and the driver reports errors
 	}
 	p.link.close()
 	if p.forget != nil {
@@ -262,7 +261,7 @@ func (p *place) close() {
 	}
 }
 
-// explain says in the words of the command line what went wrong.
+// explain returns the error for the command line.
 func (p *place) explain(err error) error { return p.link.app.backendError(p.link.target, err) }
 
 func (a *app) observeCommand() *cobra.Command {

@@ -21,8 +21,8 @@ func TestElect(t *testing.T) {
 	}
 }
 
-// leading starts `interlock elect job` on a backend, with the test program as
-// the command.
+// leading starts `interlock elect job` on a backend, with the test program as the
+// command.
 func leading(t *testing.T, url string, j journal, flags ...string) *testbed.Process {
 	t.Helper()
 	self, err := os.Executable()
@@ -33,8 +33,8 @@ func leading(t *testing.T, url string, j journal, flags ...string) *testbed.Proc
 	return testbed.Start(t, testbed.Program{Path: program(t), Args: append(args, "--", self), Env: j.env(time.Minute, false)})
 }
 
-// A leader that is stopped for longer than its lease finds its leadership lost:
-// its command is ended, and then it exits or campaigns again.
+// A leader that is stopped for longer than its lease loses its leadership: its
+// command is ended, and then it exits or campaigns again.
 func TestALostLeadership(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, url string) {
@@ -64,11 +64,11 @@ func TestWaitingOutlivesTheBackend(t *testing.T) {
 	leader := leading(t, "redis://"+server.Addr(), j, "--on-lose", "wait")
 	began(j)
 	server.Kill()
-	testbed.Eventually(t, "the loser finds nobody to campaign with", patience, func() bool {
+	testbed.Eventually(t, "the loser cannot campaign", patience, func() bool {
 		return strings.Contains(leader.Stderr(), "trying again")
 	})
 	if n := count(j.read(), "term"); n != 1 {
-		t.Errorf("the command heard TERM %d times", n)
+		t.Errorf("the command received TERM %d times", n)
 	}
 	server.Restart()
 	j.until("another term", func(e []entry) bool { return count(e, "start") == 2 })
@@ -103,13 +103,13 @@ func TestObserversAreToldOfEveryLeaderAndOfNone(t *testing.T) {
 		j := newJournal(t)
 		leader := leading(t, url, j, "--as", "first")
 		want("first", "")
-		began(j) // and so it hears a TERM
+		began(j) // so it can handle a TERM
 		leader.Signal(syscall.SIGTERM)
 		wantCode(t, leader, 0)
 		want("", "")
 		leader = leading(t, url, j, "--as", "second")
 		want("second", "")
-		leader.Kill() // nobody says goodbye
+		leader.Kill() // without a release
 		want("", "")
 		observer.Signal(syscall.SIGINT)
 		wantCode(t, observer, 128+int(syscall.SIGINT))

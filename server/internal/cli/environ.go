@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// The names of what a command finds in its environment.
+// The environment variables of a command.
 const (
 	envLock    = "INTERLOCK_LOCK"
 	envToken   = "INTERLOCK_TOKEN"
@@ -24,17 +24,17 @@ const (
 	envHeld    = "INTERLOCK_HELD"
 )
 
-// held describes, to a command, the lock that it runs under.
+// held describes a lock to the command that runs under it.
 type held struct {
 	name, owner, backend, prefix string
 	token                        interlock.Token
 	ttl                          time.Duration
-	outer                        string // INTERLOCK_HELD as we got it
+	outer                        string // our own INTERLOCK_HELD
 }
 
-// environ is the environment for a command: ours without the variables of an outer lock and the
-// backend's password, and then those of this lock. They are last because the last of two equal
-// names counts.
+// environ returns the environment for a command: ours without the variables of an outer lock
+// and the backend's password, then those of this lock. They come last, because the last of
+// equal names counts.
 func (h held) environ(ours []string) []string {
 	env := make([]string, 0, len(ours)+7)
 	for _, pair := range ours {
@@ -57,7 +57,7 @@ func (h held) environ(ours []string) []string {
 		envHeld+"="+addHeld(h.outer, h.name))
 }
 
-// heldEscape keeps a colon in a name apart from the colons between names.
+// heldEscape escapes colons in names, because colons separate names.
 var heldEscape = strings.NewReplacer("%", "%25", ":", "%3A")
 
 func addHeld(list, name string) string {
@@ -67,7 +67,7 @@ func addHeld(list, name string) string {
 	return list + ":" + heldEscape.Replace(name)
 }
 
-// checkHeld refuses to wait for a lock that an interlock lock around us holds.
+// checkHeld rejects a wait for a lock that an outer interlock lock holds.
 func checkHeld(name string) error {
 	for entry := range strings.SplitSeq(os.Getenv(envHeld), ":") {
 		if entry == heldEscape.Replace(name) {
@@ -78,14 +78,14 @@ func checkHeld(name string) error {
 	return nil
 }
 
-// shell runs what --shell is given.
+// shell runs the text of --shell.
 const shell = "/bin/sh"
 
-// lookUp finds a command as a shell would, before any lock is taken for it.
+// lookUp finds a command as a shell does, before the lock is acquired.
 func lookUp(name string) (path string, err error) {
 	path, err = exec.LookPath(name)
 	switch {
-	case err == nil || errors.Is(err, exec.ErrDot): // a PATH with "." in it means it
+	case err == nil || errors.Is(err, exec.ErrDot): // "." in PATH is intended
 		return path, nil
 	case strings.ContainsRune(name, filepath.Separator) && errors.Is(err, fs.ErrNotExist):
 		return "", fail(exitNotFound, "command not found: %s", name)
@@ -102,7 +102,7 @@ func notExecutable(path string) error {
 	return fail(exitNotRunnable, "command not executable: %s", path)
 }
 
-// onPath finds a file that has the name but may not be executed.
+// onPath finds a file of that name, although it is not executable.
 func onPath(name string) string {
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		path := filepath.Join(dir, name)

@@ -14,7 +14,7 @@ import (
 )
 
 // The exit codes of every command. A command that interlock runs may use all
-// others for itself.
+// others.
 const (
 	exitOK          = 0
 	exitFailed      = 1
@@ -58,7 +58,7 @@ const exitCodes = `  the command's own   interlock lock or limit ran the command
 A command may return any of these itself. The file of --report has the actual
 outcome.`
 
-// An exitError is an error with an exit code of its own.
+// An exitError is an error with its own exit code.
 type exitError struct {
 	code int
 	err  error
@@ -77,7 +77,7 @@ func fail(code int, format string, args ...any) error {
 
 func usage(format string, args ...any) error { return fail(exitUsage, format, args...) }
 
-// A signalled wait was ended by a signal.
+// signalled is the error of a wait that a signal ended.
 type signalled struct{ number syscall.Signal }
 
 func (s *signalled) Error() string {
@@ -126,17 +126,17 @@ func isUsage(err error) bool {
 		errors.Is(err, interlock.ErrImplausibleToken)
 }
 
-// forwarded are the signals that are passed on to a command under a lock.
+// forwarded are the signals that a command under a lock receives.
 var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
 
 // watched are the signals that matter only while a lock is held. A wait may be suspended: it loses
-// its place. A closed terminal or pipe must not end this process by PIPE while a command runs: its
-// messages are then lost.
+// its place. A closed terminal or pipe must not end this process by PIPE while a command runs: later
+// messages are lost.
 var watched = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGPIPE}
 
-// subscribe listens for signals, except those that the process was started
-// to ignore (nohup, a shell's background job): they stay ignored.
+// subscribe listens for signals, except those that the process inherited as ignored (nohup, a shell's
+// background job): they stay ignored.
 func subscribe(signals chan<- os.Signal, list []os.Signal) {
 	for _, s := range list {
 		if !signal.Ignored(s) {
@@ -145,8 +145,8 @@ func subscribe(signals chan<- os.Signal, list []os.Signal) {
 	}
 }
 
-// untilSignal returns a context that ends with the first signal that ends a wait; its cause is then
-// a [*signalled]. stop ends the watching and waits for it, so that later signals stay in the channel.
+// untilSignal returns a context that ends with the first signal that ends a wait; its cause is then a
+// [*signalled]. stop stops listening and waits for that, so that later signals stay in the channel.
 func untilSignal(parent context.Context, signals <-chan os.Signal) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	over, gone := make(chan struct{}), make(chan struct{})
@@ -182,13 +182,12 @@ func untilStopped(parent context.Context) (ctx context.Context, stop func()) {
 	}
 }
 
-// ends reports whether a signal ends a wait. The others are for the command
-// that does not run yet.
+// ends reports whether a signal ends a wait. The others are for the command, which does not run yet.
 func ends(s syscall.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
 }
 
-// signalError is the signal that ended ctx, if one did.
+// signalError returns the signal that ended ctx, if any.
 func signalError(ctx context.Context) error {
 	var s *signalled
 	if errors.As(context.Cause(ctx), &s) {

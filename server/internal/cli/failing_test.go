@@ -13,8 +13,8 @@ import (
 	txnjournal "github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestShowSaysWhatFails: tcc show and xa show print which calls fail, how often and with
-// which error, as the journal keeps it, and xa retry resumes what is halted.
+// TestShowSaysWhatFails: tcc show and xa show print failing calls, their number and
+// error from the journal, and xa retry resumes halted transactions.
 func TestShowSaysWhatFails(t *testing.T) {
 	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
@@ -75,7 +75,7 @@ func TestShowSaysWhatFails(t *testing.T) {
 	}
 }
 
-// nobodyAt is an address at which a server may be started later.
+// nobodyAt returns a free address for a later server.
 func nobodyAt(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,12 +86,12 @@ func nobodyAt(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A backend that restarts, or fails over, is waited for as long as the lock is.
+// An unreachable backend is retried as long as the lock is awaited.
 func TestLockWaitsForABackendThatIsAway(t *testing.T) {
 	t.Parallel()
 	path, addr := program(t), nobodyAt(t)
 	waiting := testbed.Command(t, path, "lock", "job", "--wait", "1m", "--backend", "etcd://"+addr, "--timeout", "300ms", "--", "true")
-	testbed.Eventually(t, "it says that it tries again", patience, func() bool { return strings.Contains(waiting.Stderr(), "; trying again") })
+	testbed.Eventually(t, "it reports a retry", patience, func() bool { return strings.Contains(waiting.Stderr(), "; trying again") })
 	s, err := embedded.Start(t.Context(), embedded.Options{DataDir: t.TempDir(), Listen: addr})
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestLockTriesABackendAsLongAsAsked(t *testing.T) {
 		}
 		wantCode(t, testbed.Command(t, path, args...), 69)
 		if took := time.Since(begun); took < 700*time.Millisecond {
-			t.Errorf("%s: %s: it gave up after %v", scheme, flags, took)
+			t.Errorf("%s: %s: it ended after %v", scheme, flags, took)
 		}
 	}
 	t.Setenv("XDG_STATE_HOME", t.TempDir())

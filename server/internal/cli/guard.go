@@ -27,7 +27,7 @@ func (a *app) guardCommand() *cobra.Command {
 	return c
 }
 
-// guard opens a guard and uses it, within --timeout.
+// guard opens a guard and calls use, within --timeout.
 func (a *app) guard(ctx context.Context, table string, use func(context.Context, backend.Guard) error) error {
 	return connect(ctx, a, func(ctx context.Context, t backend.Target) (backend.Guard, func(), error) {
 		if kind := t.Kind(); table != "" && kind != "postgres" && kind != "mysql" {
@@ -72,7 +72,7 @@ guard stores author, time, reason and the old mark beside the mark.`,
 				return err
 			}
 			if !c.Flags().Changed("to") {
-				return usage("--to says which token the mark is set to; 0 forgets that anyone has entered")
+				return usage("--to is required: the new mark, or 0 as if no token had entered")
 			}
 			if err := first(checkRebase(interlock.Token(to), time.Now()), checkReason(r.reason)); err != nil {
 				return err
@@ -92,8 +92,8 @@ guard stores author, time, reason and the old mark beside the mark.`,
 	return c
 }
 
-// checkRebase refuses what no lock can have issued: a mark so high would shut
-// everybody out.
+// checkRebase rejects a token that no lock can have issued: such a mark would
+// exclude all holders.
 func checkRebase(to interlock.Token, now time.Time) error {
 	if to != 0 && (!to.Valid() || to.Counter() > interlock.CounterAt(now.Add(interlock.MaxAhead))) {
 		return usage("--to %d cannot be a token: copy one from guard show or locks show; 0 means none", to)
@@ -137,7 +137,7 @@ func describeMark(m driver.Mark) text {
 	switch {
 	case m.Token == 0 && m.Source == "":
 		return "no token has entered"
-	case m.Token == 0: // it was set to none by hand
+	case m.Token == 0: // an operator set it to none
 		t = line("no token has entered since the %s", m.Source)
 	case m.Source != "":
 		t += line(" by %s", m.Source)
@@ -148,7 +148,7 @@ func describeMark(m driver.Mark) text {
 	return t
 }
 
-// whoami is who a correction is recorded under unless --by says otherwise.
+// whoami returns the default author of a correction, without --by.
 func whoami() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {
@@ -208,7 +208,7 @@ func (a *app) enter(ctx context.Context, table, resource string, f *enterFlags) 
 	})
 }
 
-// refusal gives the guard's own answer a code of its own: the backend is fine.
+// refusal gives the guard's refusal its own exit code: the backend works.
 func refusal(err error) error {
 	var stale *interlock.StaleTokenError
 	if errors.As(err, &stale) {
@@ -267,5 +267,5 @@ func written(n int) string {
 type entered struct {
 	Resource string          `json:"resource"`
 	Token    interlock.Token `json:"token,string"`
-	Written  int             `json:"written"` // how many keys
+	Written  int             `json:"written"` // number of keys
 }

@@ -26,7 +26,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// postgresWithGuard is a database with a guard table, made by a program.
+// postgresWithGuard returns a database with a guard table, created by a program.
 func postgresWithGuard(t *testing.T) string {
 	t.Helper()
 	url := testbed.Postgres(t).URL()
@@ -44,7 +44,7 @@ func postgresWithGuard(t *testing.T) string {
 	return url
 }
 
-// A backend that turns us away is a matter of permission, not of reach.
+// A backend that refuses our rights is an error of permission, not of reachability.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -74,8 +74,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// A Redis that may evict marks is refused, as lock refuses one that may evict locks,
-// and nothing is written.
+// A Redis that may evict marks is rejected, as by lock, and nothing is written.
 func TestGuardRefusesAnEvictingRedis(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -95,7 +94,7 @@ func TestGuardRefusesAnEvictingRedis(t *testing.T) {
 	}
 }
 
-// lockedRedis is a Redis that has a password.
+// lockedRedis returns the address of a Redis with a password.
 func lockedRedis(t *testing.T) (addr string) {
 	t.Helper()
 	addr = testbed.Redis(t).Addr()
@@ -114,8 +113,8 @@ func lockedRedis(t *testing.T) (addr string) {
 	return addr
 }
 
-// The guard table of a MariaDB, made by a program, is entered, shown and corrected
-// as that of a Postgres; a stale token is refused.
+// The guard table of a MariaDB, created by a program, works as that of a
+// PostgreSQL; a stale token is rejected.
 func TestGuardOnMariaDB(t *testing.T) {
 	t.Parallel()
 	program(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// helpTemplate shows how a thing is used before it explains it.
+// helpTemplate shows examples before explanations.
 const helpTemplate = `{{.Short}}.
 
 {{with .Example}}Examples:
@@ -32,8 +32,7 @@ const helpTemplate = `{{.Short}}.
 {{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
 {{end}}`
 
-// helpCommand takes the place of cobra's, which does not mind being asked about
-// what does not exist.
+// helpCommand replaces cobra's, which accepts unknown commands.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Short: "Explain a command or a topic",
@@ -93,7 +92,7 @@ func Pages(write func(name, text string) error) error {
 	return walk(a.root())
 }
 
-// page is what a command's help says.
+// page returns the help of a command.
 func page(c *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s.\n\n```\n%s\n```\n", c.CommandPath(), strings.TrimSuffix(c.Short, "."), c.UseLine())

@@ -14,16 +14,16 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// hostile is what somebody else may write into a store: escape sequences in two
-// forms, a carriage return, a notifier, a line of its own, and changes of direction.
+// hostile is text that another client may store: escape sequences in two forms, a
+// carriage return, a bell, a forged line, and changes of direction.
 const hostile = "x\x1b[31m\u009b2J\r\a\ninterlock: all is well\u202e\u2066`'\"$(id)"
 
-// hostileID is hostile as far as ids of messages may be.
+// hostileID is hostile within the rules of message ids.
 const hostileID = "x\x1b[31m\u009b2J\a\u202e\u2066`'\"$(id)"
 
 var raw = regexp.MustCompile("(?m)[\x00-\x08\x0b-\x1f\x7f\u0080-\u009f\u202a-\u202e\u2066-\u2069]|^interlock: all is well")
 
-// saysNothingRaw runs commands in both formats, whatever they exit with.
+// saysNothingRaw runs commands in both formats, with any exit code.
 func saysNothingRaw(t *testing.T, url string, commands ...[]string) {
 	t.Helper()
 	for _, words := range commands {
@@ -40,7 +40,7 @@ func saysNothingRaw(t *testing.T, url string, commands ...[]string) {
 }
 
 // Participants, other clients and callers choose names, states and errors. No command
-// that shows them lets them write to the terminal.
+// prints them raw to the terminal.
 func TestStoredTextIsNotPrintedRaw(t *testing.T) {
 	t.Parallel()
 	program(t)

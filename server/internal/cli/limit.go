@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// rateFlags are how a limit counts.
+// rateFlags define the rate of a limit.
 type rateFlags struct {
 	rate, algorithm string
 	burst           int64
@@ -46,7 +46,7 @@ func (f *rateFlags) parse() (r driver.Rate, err error) {
 	return r, nil
 }
 
-// limitFlags are those of interlock limit.
+// limitFlags are the flags of interlock limit.
 type limitFlags struct {
 	rateFlags
 	cost        int64
@@ -90,7 +90,7 @@ func completesAlgorithm(c *cobra.Command) {
 	completes(c, "algorithm", "gcra", "fixed-window", "sliding-counter", "sliding-log")
 }
 
-// patience is the longest wait.
+// patience returns the longest wait.
 func (f *limitFlags) patience() (time.Duration, error) {
 	if f.wait == waitForever {
 		return 1<<63 - 1, nil
@@ -145,7 +145,7 @@ func (a *app) limit(c *cobra.Command, f *limitFlags, args []string) error {
 	return fail(exitNotRunnable, "command not executable: %w (a script needs a #! line)", syscall.Exec(path, words, os.Environ()))
 }
 
-// limitArgs divides the arguments at the dashes.
+// limitArgs splits the arguments at the dashes.
 func limitArgs(c *cobra.Command, args []string) (key string, words []string, err error) {
 	dash := c.ArgsLenAtDash()
 	switch {
@@ -160,7 +160,7 @@ func limitArgs(c *cobra.Command, args []string) (key string, words []string, err
 	return args[0], args[1:], nil
 }
 
-// takeUnits decides, and waits if it makes sense. A wait that would end too late does not begin.
+// takeUnits takes units, and waits for them unless the wait would end too late.
 func (a *app) takeUnits(ctx context.Context, table string, charge driver.Charge, wait time.Duration) (d driver.Decision, err error) {
 	ctx, stop := untilStopped(ctx)
 	defer stop()
@@ -198,7 +198,7 @@ func (a *app) onLimits(ctx context.Context, table string, use func(context.Conte
 	}, func(_ context.Context, l driver.LimitInspector) error { return use(ctx, l) })
 }
 
-// decisionView is the JSON form of a decision; docs/reference/cli.md promises it.
+// decisionView is the JSON form of a decision; see docs/reference/cli.md.
 type decisionView struct {
 	Key        string `json:"key"`
 	Allowed    bool   `json:"allowed"`
@@ -219,7 +219,7 @@ func describeDecision(d driver.Decision) text {
 	return line("granted: %d, remaining: %d, reset in %v\n", d.Granted, d.Remaining, roundedUp(d.ResetAfter))
 }
 
-// roundedUp is in whole milliseconds, so that what waits for it does not come too early.
+// roundedUp rounds up to milliseconds, so that a retry does not come too early.
 func roundedUp(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }

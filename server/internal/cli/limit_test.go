@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestLimit runs commands under limits, and lists, shows and resets those.
+// TestLimit runs commands under limits, and lists, shows and resets the limits.
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -34,7 +34,7 @@ func limits(t *testing.T, url string) {
 		}
 		return run(t, code, append(args, "--backend", url)...)
 	}
-	// A command runs with its own exit code, and is not started when it is refused.
+	// A command keeps its exit code, and is not started if refused.
 	if out, _ := on(3, "limit", "mail", "--rate", "2/h", "--", "sh", "-c", "echo sent $1; exit 3", "sh", "x"); out != "sent x\n" {
 		t.Errorf("the command printed %q", out)
 	}
@@ -43,7 +43,7 @@ func limits(t *testing.T, url string) {
 		t.Errorf("%q, %q", out, told)
 	}
 	if _, told := on(75, "limit", "mail", "--rate", "2/h", "--wait=10m", "--", "echo", "sent"); !strings.Contains(told, "retry in 29m") {
-		t.Errorf("%q", told) // no wait begins that ends too late
+		t.Errorf("%q", told) // a wait that would end too late is not started
 	}
 	var d struct {
 		Allowed            bool
@@ -70,7 +70,7 @@ func limits(t *testing.T, url string) {
 	}
 	on(0, "limit", "quick", "--rate", "20/s", "--burst", "1", "--wait=1m", "--", "true")
 
-	// What is used is listed and shown, and forgotten.
+	// Used units are listed, shown and reset.
 	on(0, "limit", "mail", "--rate", "9/h", "--prefix", "other/")
 	var all []struct {
 		Key, Algorithm string
@@ -85,7 +85,7 @@ func limits(t *testing.T, url string) {
 	if decode(out, &all); len(all) != 1 || all[0].Key != "mail" || all[0].Used != 1 {
 		t.Errorf("%+v", all)
 	}
-	if _, told := on(0, "limits", "ls", "none"); told != "interlock: there are no limits of which units are used\n" {
+	if _, told := on(0, "limits", "ls", "none"); told != "interlock: there are no limits with used units\n" {
 		t.Errorf("%q", told)
 	}
 	if out, _ := on(0, "limits", "show", "mail", "--rate", "2/h"); !strings.HasPrefix(out, "remaining: 0 of 2, reset in 59m") {
@@ -103,7 +103,7 @@ func limits(t *testing.T, url string) {
 	on(0, "limit", "mail", "--rate", "2/h", "--cost", "2")
 }
 
-// TestLimitUsage: what cannot be done is refused before anything is sent.
+// TestLimitUsage requires that invalid calls fail before any request.
 func TestLimitUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"limit"}, {"limit", "k"}, {"limit", "k", "--rate", "x"}, {"limit", "k", "--rate", "0/s"}, {"limit", "k", "--rate", "1/parsec"},

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// limitsCommands is the limits of a backend that a command is about.
+// limitsCommands selects the limits of a command.
 type limitsCommands struct {
 	app   *app
 	table string
@@ -28,7 +28,7 @@ func (a *app) limitsCommand() *cobra.Command {
 	return c
 }
 
-// do is onLimits within --timeout.
+// do calls onLimits and use within --timeout.
 func (l *limitsCommands) do(ctx context.Context, use func(context.Context, driver.LimitInspector) error) error {
 	return l.app.onLimits(ctx, l.table, func(ctx context.Context, limits driver.LimitInspector) error {
 		ctx, cancel := context.WithTimeout(ctx, l.app.timeout)
@@ -37,7 +37,7 @@ func (l *limitsCommands) do(ctx context.Context, use func(context.Context, drive
 	})
 }
 
-// limitView is the JSON form of a limit; docs/reference/cli.md promises it.
+// limitView is the JSON form of a limit; see docs/reference/cli.md.
 type limitView struct {
 	Key        string     `json:"key"`
 	Algorithm  string     `json:"algorithm,omitempty"` // empty if nothing is consumed, or the state is damaged
@@ -67,7 +67,7 @@ func (v limitView) row() []string {
 func (l *limitsCommands) listCommand() *cobra.Command {
 	var limit int
 	return listed(&cobra.Command{
-		Use: "ls [PREFIX]", Short: "List limits of which units are used",
+		Use: "ls [PREFIX]", Short: "List limits with used units",
 		Example: `  interlock limits ls --backend redis://localhost
   interlock limits ls user/ -o json --backend postgres://localhost/shop`,
 		Long: `USED is how many units were used when the key was last charged, at AS OF. In Redis this
@@ -89,7 +89,7 @@ scans the keys of the database.`,
 			}); err != nil {
 				return err
 			}
-			return l.app.printRows(views, rows, "there are no limits of which units are used")
+			return l.app.printRows(views, rows, "there are no limits with used units")
 		},
 	}, &limit, 1000)
 }
@@ -167,7 +167,7 @@ the time to retry that the refusal named.`,
 	}
 }
 
-// limitKeys are offered to shells.
+// limitKeys returns keys for completion.
 func (a *app) limitKeys(ctx context.Context, prefix string) (keys []string) {
 	_ = a.onLimits(ctx, "", func(ctx context.Context, l driver.LimitInspector) error {
 		all, _, err := l.Limits(ctx, prefix, completionNames)

@@ -40,7 +40,7 @@ After --grace they get KILL, before another client can get the lock.
 No lock can stop a machine that pauses as a whole, or a write that is already in
 flight: only a guard can, a store that refuses INTERLOCK_TOKEN when it has seen a
 higher one.`,
-		// RunE checks what cobra would refuse before it, so that the report has it.
+		// RunE checks the arguments instead of cobra, so that the report includes errors.
 		Args:              cobra.ArbitraryArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
 		ValidArgsFunction: a.completeJob(a.lockNames),
@@ -79,7 +79,7 @@ func lockArgs(c *cobra.Command, args []string) error {
 	case dash == 0:
 		return usage("there is no lock name before --; %s", forms)
 	case dash > 1:
-		return usage("%d lock names were given before --, one can be taken; %s", dash, forms)
+		return usage("%d lock names were given before --, one is allowed; %s", dash, forms)
 	}
 	return nil
 }
@@ -91,14 +91,14 @@ type job struct {
 	name    string
 	command supervise.Command
 	limits  supervise.Limits
-	outer   string // what outer locks are held
+	outer   string // the outer locks
 	report  report
 }
 
 var policies = map[string]supervise.Policy{"continue": supervise.ContinueOnSuspend,
 	"release": supervise.ReleaseOnSuspend, "kill": supervise.KillOnSuspend}
 
-// prepare checks everything that can be checked without the backend.
+// prepare makes all checks that need no backend.
 func (j *job) prepare(c *cobra.Command, args []string) error {
 	f := j.flags
 	if err := first(j.app.checkGlobals(c), lockArgs(c, args)); err != nil {
@@ -126,8 +126,8 @@ func (j *job) prepare(c *cobra.Command, args []string) error {
 	return err
 }
 
-// check refuses flags that are wrong for every backend. --grace 0 is refused because it could mean
-// the default or an immediate KILL.
+// check rejects flags that are wrong for every backend. It rejects --grace 0, which could mean the
+// default or an immediate KILL.
 func (f *lockFlags) check(flags *pflag.FlagSet) error {
 	switch {
 	case flags.Changed("grace") && f.grace <= 0:
@@ -147,8 +147,8 @@ func (f *lockFlags) checkCodes() error {
 	return nil
 }
 
-// run takes the lock, runs the command, releases the lock, and writes the report. A run that fails
-// early writes one too, so that the file never holds the report of an earlier run.
+// run acquires the lock, runs the command, releases the lock, and writes the report. A run that
+// fails early writes one too, so that the file never holds an earlier run's.
 func (j *job) run(c *cobra.Command, args []string) error {
 	signals := make(chan os.Signal, 16)
 	subscribe(signals, forwarded)
@@ -201,7 +201,7 @@ func (j *job) supervise(g *grant, signals <-chan os.Signal) error {
 	return nil
 }
 
-// startFailure is for what looking a command up could not foresee.
+// startFailure returns the error of a command that was found but did not start.
 func startFailure(err error) error {
 	var start *supervise.StartError
 	if errors.As(err, &start) {
@@ -256,7 +256,7 @@ func (a *app) hold(ctx context.Context, name string, f waitFlags) error {
 	return waitForEnd(ctx, g, a.in)
 }
 
-// granted is the line that locks hold prints.
+// granted is the output of locks hold.
 type granted struct {
 	Lock  string          `json:"lock"`
 	Token interlock.Token `json:"token,string"`
@@ -270,7 +270,7 @@ func waitForEnd(ctx context.Context, g *grant, in io.Reader) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_, _ = io.Copy(io.Discard, in) // an input that fails has ended too
+		_, _ = io.Copy(io.Discard, in) // a failed input has ended too
 	}()
 	select {
 	case <-ended:

@@ -30,7 +30,7 @@ func (a *app) locksCommand() *cobra.Command {
 	}, a.lsCommand(), a.showCommand(), a.watchCommand(), a.holdCommand(), a.releaseCommand(), a.historyCommand(), a.graphCommand())
 }
 
-// A viewed backend is one that is looked at.
+// inspection is a backend opened for inspection.
 type inspection struct {
 	*backend.View
 	app    *app
@@ -60,7 +60,7 @@ func (v *inspection) close() {
 	}
 }
 
-// inspect opens a backend to look at it, within --timeout.
+// inspect opens a backend for inspection, within --timeout.
 func (a *app) inspect(ctx context.Context, look func(context.Context, *inspection) error) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -76,7 +76,7 @@ func (a *app) inspect(ctx context.Context, look func(context.Context, *inspectio
 	return nil
 }
 
-// listFlags are those of locks ls.
+// listFlags are the flags of locks ls.
 type listFlags struct {
 	limit    int
 	foreign  bool
@@ -113,13 +113,13 @@ if ShedLock uses the database's clock.`,
 	return c
 }
 
-// internalName reports whether a lock is one of Interlock's own, such as the
-// shards of its coordinators.
+// internalName reports whether Interlock itself uses a lock, such as for the shards
+// of its coordinators.
 func internalName(name string) bool { return strings.HasPrefix(name, internalPrefix) }
 
 const internalPrefix = "{interlock."
 
-// prefixOf is the prefix that was given, if one was.
+// prefixOf returns the prefix argument, or "".
 func prefixOf(args []string) string {
 	if len(args) == 0 {
 		return ""
@@ -127,13 +127,13 @@ func prefixOf(args []string) string {
 	return args[0]
 }
 
-// list is what the backend shows, together with what ShedLock keeps there.
+// list returns the backend's locks, including ShedLock's there.
 func (v *inspection) list(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, bool, error) {
 	if f.shedlock != "" && !v.target.HasShedLock() {
 		return nil, false, usage("--shedlock is for databases; %s has no tables", v.target.Kind())
 	}
 	limit := f.limit
-	switch { // which of them are foreign, or internal, is seen afterwards
+	switch { // filters for foreign and internal ones run later
 	case f.foreign:
 		limit = math.MaxInt32
 	case !f.all && strings.HasPrefix(internalPrefix, prefix[:min(len(prefix), len(internalPrefix))]):
@@ -158,7 +158,7 @@ func (v *inspection) list(ctx context.Context, prefix string, f listFlags) ([]dr
 	return locks[:min(len(locks), f.limit)], more, nil
 }
 
-// foreignLister is a backend that finds locks of other clients at a price of its own.
+// foreignLister is a backend that finds locks of other clients at an extra cost.
 type foreignLister interface {
 	ForeignLocks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error)
 }
@@ -170,8 +170,8 @@ func (v *inspection) lister(f listFlags) func(context.Context, string, int) ([]d
 	return v.Locks
 }
 
-// shedLock looks for ShedLock's table. One that was not asked for may be missing,
-// or belong to others.
+// shedLock reads ShedLock's table. The default table may be missing, or another
+// program's.
 func (v *inspection) shedLock(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, error) {
 	locks, ok, err := v.target.ShedLock(ctx, cmp.Or(f.shedlock, backend.ShedLockTable), prefix, f.limit+1)
 	switch {
@@ -241,7 +241,7 @@ func showText(l driver.LockState) text {
 	return table(rows)
 }
 
-// contenderRow is owner, token, since and what is left, as text.
+// contenderRow returns owner, token, since and remaining time as text.
 func contenderRow(c driver.Contender) []string {
 	row := []string{c.Owner, "-", "-", "-"}
 	if c.Foreign {
@@ -259,10 +259,10 @@ func contenderRow(c driver.Contender) []string {
 	return row
 }
 
-// lockView and contenderView are the JSON forms; docs/reference/cli.md promises them.
+// lockView and contenderView are the JSON forms; see docs/reference/cli.md.
 type lockView struct {
 	Name    string          `json:"name"`
-	Holder  *contenderView  `json:"holder"` // null if nobody holds it
+	Holder  *contenderView  `json:"holder"` // null if it is free
 	Waiters []contenderView `json:"waiters"`
 }
 
@@ -270,7 +270,7 @@ type contenderView struct {
 	Owner     string          `json:"owner"`
 	Token     interlock.Token `json:"token,string,omitempty"`
 	Since     *time.Time      `json:"since,omitempty"`      // by the backend's clock
-	Deadline  *time.Time      `json:"deadline,omitempty"`   // by ours: when it expires unless renewed
+	Deadline  *time.Time      `json:"deadline,omitempty"`   // by our clock: the expiry without renewal
 	ExpiresMS int64           `json:"expires_ms,omitempty"` // the same, from now
 	Foreign   bool            `json:"foreign,omitempty"`    // taken by another client
 }

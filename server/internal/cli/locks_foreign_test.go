@@ -27,7 +27,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/cli"
 )
 
-// run runs a command line that ends by itself with an exit code, and returns what it printed.
+// run runs a command line that must end with an exit code, and returns its output.
 func run(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	got, stdout, stderr := outcome(t, args...)
@@ -37,8 +37,7 @@ func run(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// outcome runs a command line that ends by itself, in this process if it starts no other
-// command.
+// outcome runs a command line to its end, in this process if it starts no other command.
 func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	if !slices.Contains(args, "--") {
@@ -47,11 +46,11 @@ func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	cmd := exec.Command(plainProgram(t), args...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	_ = cmd.Run() // its exit code says how it went
+	_ = cmd.Run() // the exit code is checked
 	return cmd.ProcessState.ExitCode(), out.String(), said.String()
 }
 
-// wantLines wants lines of a list, in order.
+// wantLines requires lines of a list, in order.
 func wantLines(t *testing.T, list string, patterns ...string) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(list), "\n")
@@ -65,8 +64,8 @@ func wantLines(t *testing.T, list string, patterns ...string) {
 	}
 }
 
-// What other clients write is distinguished from our own, and the client is named
-// where that can be seen. Each is written here byte by byte as that client does.
+// Locks of other clients are marked foreign, and the client is named where it is visible.
+// Each is written here byte by byte as that client does.
 func TestForeignLocksOnRedis(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -106,7 +105,7 @@ func TestForeignLocksOnRedis(t *testing.T) {
 		t.Errorf("%q, %q", released, said)
 	}
 
-	// Plain locks are looked at and taken away, not taken.
+	// Plain locks can be inspected and broken, not acquired.
 	plain := url + "?mode=plain"
 	shown, _ := run(t, 0, "locks", "show", "jobs/b", "--backend", plain)
 	if !strings.Contains(shown, "redsync QUJDREVGR0hJSktMTU5PUA== (foreign)") {
@@ -189,7 +188,7 @@ func TestForeignLocksInKubernetes(t *testing.T) {
 		t.Error(shown)
 	}
 
-	// A version that has no tokens is looked at if that is asked for.
+	// An older version without tokens can be inspected on request.
 	old := kubeConfig(t, beforeTokens(t, k), nil, testbed.KubeAdmin, k.Namespace)
 	_, said := run(t, 78, "locks", "ls", "--backend", old)
 	if !strings.Contains(said, "1.34") {
@@ -200,7 +199,7 @@ func TestForeignLocksInKubernetes(t *testing.T) {
 	run(t, 64, "locks", "hold", "controller", "--backend", old+"&mode=advisory")
 }
 
-// beforeTokens leads to a server, and says that it is an older one.
+// beforeTokens starts a proxy of a server that reports an older version.
 func beforeTokens(t *testing.T, k *testbed.Kube) (address string) {
 	t.Helper()
 	to, err := url.Parse(k.URL())
@@ -247,8 +246,8 @@ func postLease(t *testing.T, k *testbed.Kube, lease string) {
 const shedLockTable = `create table shedlock (name varchar(64) not null primary key, lock_until timestamp(3) not null,
 	locked_at timestamp(3) not null, locked_by varchar(255) not null)`
 
-// A table of ShedLock is found by its usual name, and by another that is given.
-// What has run out is not held.
+// A table of ShedLock is found by its default name, and by a given one. Expired locks are not
+// held.
 func TestShedLockOnPostgres(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -350,7 +349,7 @@ func shedLocksAreListed(t *testing.T, sessions, table string, fill func(table st
 	}
 }
 
-// A server that is full was reached.
+// A full server counts as reached.
 func TestFullRedisIsReached(t *testing.T) {
 	t.Parallel()
 	program(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// waiterView is the JSON form of a waiter; docs/reference/cli.md promises it.
+// waiterView is the JSON form of a waiter; see docs/reference/cli.md.
 type waiterView struct {
 	Task   string    `json:"task"`
 	Awaits string    `json:"awaits"`
@@ -56,7 +56,7 @@ shows those of one backend. A cycle of them is found, and ended, by the tasks.`,
 	return c
 }
 
-// waiters reads the board of the backend, within --timeout.
+// waiters reads the backend's board, within --timeout.
 func (a *app) waiters(ctx context.Context) ([]waiterView, error) {
 	views := []waiterView{}
 	err := connect(ctx, a, func(ctx context.Context, t backend.Target) (driver.KeyValues, func(), error) {
@@ -77,7 +77,7 @@ func (a *app) waiters(ctx context.Context) ([]waiterView, error) {
 	return views, err
 }
 
-// dotOf is a graph in the language of Graphviz: tasks, and what they hold and await.
+// dotOf returns a Graphviz graph: tasks, and what they hold and await.
 func dotOf(views []waiterView) (t text) {
 	t = "digraph waits {\n"
 	for _, v := range views {
@@ -89,7 +89,7 @@ func dotOf(views []waiterView) (t text) {
 	return t + "}\n"
 }
 
-// mermaidOf is a graph in the language of Mermaid. Its ids are numbers, as names may be anything.
+// mermaidOf returns a Mermaid graph. Its ids are numbers, because names may contain anything.
 func mermaidOf(views []waiterView) (t text) {
 	t = "graph LR\n"
 	var names []string

@@ -83,7 +83,7 @@ func (f *forcedRelease) run(ctx context.Context) error {
 	return f.take(ctx, v, holder)
 }
 
-// holder is who holds the lock now, if that is who was named.
+// holder returns the current holder, if it is the named one.
 func (f *forcedRelease) holder(ctx context.Context, v *inspection) (driver.Contender, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.app.timeout)
 	defer cancel()
@@ -99,8 +99,8 @@ func (f *forcedRelease) holder(ctx context.Context, v *inspection) (driver.Conte
 	return *state.Holder, nil
 }
 
-// confirm asks on the terminal, and then checks that the holder is still the one that was shown:
-// a foreign holder may use the same name again.
+// confirm asks on the terminal, and then checks that the holder is still the same: a foreign
+// holder may use its name again.
 func (f *forcedRelease) confirm(ctx context.Context, v *inspection, shown driver.Contender) (driver.Contender, error) {
 	f.app.say("%s is held by %s%s", f.name, describe(shown), kindOf(shown))
 	f.warn(v, shown)
@@ -121,7 +121,7 @@ func kindOf(c driver.Contender) string {
 	return ""
 }
 
-// warn prints what a forced release does not do, and what it costs.
+// warn prints the limits and side effects of a forced release.
 func (f *forcedRelease) warn(v *inspection, holder driver.Contender) {
 	f.app.say("this does not stop the holder's work; only a guard rejects its later writes")
 	if holder.Foreign {
@@ -153,7 +153,7 @@ func (f *forcedRelease) take(ctx context.Context, v *inspection, holder driver.C
 	case !ok:
 		return fail(exitNotAcquired, "not released: %s is no longer held by %s", f.name, holder.Owner)
 	}
-	if f.yes { // else it was printed before
+	if f.yes { // otherwise it was already printed
 		f.warn(v, holder)
 	}
 	return f.app.print(viewBroken(record), releasedText(record))
@@ -206,7 +206,7 @@ func (v *inspection) printHistory(name string, records []driver.BreakRecord) err
 	}
 	return v.app.printRows(struct {
 		Releases []brokenView `json:"releases"`
-	}{views}, rows, "nothing was taken away by force"+ofName(name))
+	}{views}, rows, "no forced releases"+ofName(name))
 }
 
 func ofName(name string) string {
@@ -219,7 +219,7 @@ func ofName(name string) string {
 // brokenView is the JSON form of a forced release; docs/reference/cli.md promises it.
 type brokenView struct {
 	Name   string          `json:"name"`
-	Owner  string          `json:"owner"` // from whom it was taken
+	Owner  string          `json:"owner"` // the former holder
 	Token  interlock.Token `json:"token,string,omitempty"`
 	Reason string          `json:"reason"`
 	By     string          `json:"by"`

@@ -17,8 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// stores are the lock services beside those of backends, and what their URL
-// looks like.
+// stores are the other lock services, with their URLs.
 var stores = map[string]func(*testing.T) (url string){
 	"postgres":       func(t *testing.T) string { return testbed.Postgres(t).URL() },
 	"postgres-table": func(t *testing.T) string { return tabled(testbed.Postgres(t).URL()) },
@@ -31,10 +30,10 @@ var stores = map[string]func(*testing.T) (url string){
 
 func mariadbURL(s *testbed.Server) string { return "mariadb://root@" + s.Addr() + "/test" }
 
-// tabled is a database's URL with the lease table for locks.
+// tabled returns a database's URL with the lease table for locks.
 func tabled(url string) string { return url + "&mode=table" }
 
-// kubeURL is a namespace of an API server.
+// kubeURL returns a namespace of an API server.
 func kubeURL(t *testing.T) string {
 	return kubeConfigFor(t, testbed.SharedKube(t), testbed.KubeAdmin)
 }
@@ -80,7 +79,7 @@ func TestLocks(t *testing.T) {
 	})
 }
 
-// A cluster that cannot be reached is reported on one line, without the noise of its client.
+// An unreachable cluster is reported on one line, without its client's log.
 func TestNoCluster(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -91,7 +90,7 @@ func TestNoCluster(t *testing.T) {
 	}
 }
 
-// Where no values are kept, a leader has nothing to keep them in.
+// Elections also work without values.
 func TestElectionsWithoutValues(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -124,7 +123,7 @@ func graph(t *testing.T, url string) {
 		return out
 	}
 	if out := on("-o", "json"); out != "[]\n" {
-		t.Errorf("before anybody waits it shows %s", out)
+		t.Errorf("without waiters it shows %s", out)
 	}
 	b, err := backend.Open(t.Context(), url)
 	if err != nil {
@@ -172,8 +171,8 @@ func graph(t *testing.T, url string) {
 	}
 }
 
-// On a terminal it is shown who holds the lock, and what follows, before anything
-// is done. Anything but yes is no.
+// On a terminal the holder and the effects are shown before the release. Any answer
+// but yes is no.
 func TestReleaseAsks(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -206,7 +205,7 @@ func TestReleaseAsks(t *testing.T) {
 	wantCode(t, holder, 79)
 }
 
-// What was shown is what is released: a holder that came meanwhile keeps the lock.
+// Only the shown holder is released: a later one keeps the lock.
 func TestReleaseRefusesAnotherHolder(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -238,8 +237,7 @@ func TestReleaseTellsItsPrice(t *testing.T) {
 	c.ends(1)
 }
 
-// A pooler that lends server processes to transactions is refused in words that
-// say what to do, and that works.
+// A pooler in transaction mode is rejected with a next step, and that step works.
 func TestAPoolerNeedsTheTable(t *testing.T) {
 	t.Parallel()
 	program(t)

@@ -15,9 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// watchLimit is the most locks that are watched at once. pollInterval is how often all are read
-// without a hint, to detect an outage and changes without hints. retryInterval is the pause after
-// a failed read.
+// watchLimit is the most watched locks. pollInterval is the interval of full reads without a hint,
+// to detect an outage and changes without hints. retryInterval is the pause after a failed read.
 const (
 	watchLimit    = 10000
 	pollInterval  = 5 * time.Second
@@ -63,23 +62,23 @@ type watch struct {
 	*inspection
 	prefix    string
 	known     map[string]printedLock
-	truncated bool // that there are too many was reported
-	down      bool // that the backend does not answer was reported
+	truncated bool // the limit was reported
+	down      bool // the outage was reported
 	polled    boottime.Instant
 
-	hint chan struct{} // there are names to look at
+	hint chan struct{} // there are changed names
 	mu   sync.Mutex
 	all  bool
 	some map[string]bool
 }
 
-// printedLock is a lock as it was printed last.
+// printedLock is a lock as last printed.
 type printedLock struct {
 	driver.LockState
-	ends boottime.Instant // when to look whether the holder has expired; 0 for never
+	ends boottime.Instant // when to check whether the holder expired; 0 for never
 }
 
-// changed is called by the driver.
+// changed records a change; the driver calls it.
 func (w *watch) changed(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,7 +100,7 @@ func (w *watch) want(name string) {
 	w.some[name] = true
 }
 
-// take is what to look at now: everything, or some names.
+// take returns and clears the pending reads: everything, or some names.
 func (w *watch) take(now boottime.Instant) (all bool, names []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +114,7 @@ func (w *watch) take(now boottime.Instant) (all bool, names []string) {
 	return all, names
 }
 
-// run looks whenever the driver or a lease that is over says so.
+// run reads after a hint of the driver and after the expiry of a lease.
 func (w *watch) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	failed := make(chan error, 1)
@@ -142,7 +141,7 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// follow watches until ctx ends, over interruptions.
+// follow watches until ctx ends, and reconnects.
 func (w *watch) follow(ctx context.Context) error {
 	for {
 		err := w.Watch(ctx, w.prefix, w.changed)
@@ -157,8 +156,8 @@ func (w *watch) follow(ctx context.Context) error {
 	}
 }
 
-// look prints what changed, and says when to look again without a hint. What
-// could not be seen is looked at again as a whole.
+// look prints changes, and returns the time until the next read without a hint. After a failed read,
+// the next one is a full one.
 func (w *watch) look(ctx context.Context) (pause time.Duration, err error) {
 	all, names := w.take(boottime.Now())
 	lctx, cancel := context.WithTimeout(ctx, w.app.timeout)
@@ -234,7 +233,7 @@ func (w *watch) lookAtAll(ctx context.Context) error {
 		if listed[name] {
 			continue
 		}
-		if err := w.lookAt(ctx, name); err != nil { // not everything is listed that is shown
+		if err := w.lookAt(ctx, name); err != nil { // some locks can be read but are not listed
 			return err
 		}
 	}
@@ -249,7 +248,7 @@ func (w *watch) lookAt(ctx context.Context, name string) error {
 	return w.update(state)
 }
 
-// update prints a state unless it was printed last.
+// update prints a state unless it is unchanged.
 func (w *watch) update(l driver.LockState) error {
 	old := w.known[l.Name]
 	if l.Holder == nil && len(l.Waiters) == 0 {
@@ -273,8 +272,7 @@ func (w *watch) update(l driver.LockState) error {
 	}{now.UTC(), change, view(l, now)}, line("%s  %s\n", now.Format(time.TimeOnly), changeText(l)))
 }
 
-// changeOf is held (by another than before), free, or waiters; empty if there is nothing
-// to report.
+// changeOf returns held (by another holder), free, or waiters; empty without a change.
 func changeOf(old, now driver.LockState) string {
 	was, is := old.Holder, now.Holder
 	switch {

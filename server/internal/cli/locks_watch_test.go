@@ -23,7 +23,7 @@ func watching(t *testing.T, url string, args ...string) *testbed.Process {
 	return testbed.Command(t, program(t), append([]string{"locks", "watch", "--backend", url, "--timeout", "1s"}, args...)...)
 }
 
-// next reads lines until one says this of a lock.
+// next reads lines until one has this change of a lock.
 func next(t *testing.T, p *testbed.Process, name, change string) watchedLine {
 	t.Helper()
 	for {
@@ -55,9 +55,9 @@ func end(t *testing.T, p *testbed.Process, s syscall.Signal, code int) {
 	wantCode(t, p, code)
 }
 
-// Every state that lasts is printed: what is there at first, a holder, waiters,
-// the end, and only below the prefix. A signal ends the watching with 0. That the other
-// backends report the same, the suites of their drivers show.
+// Every lasting state is printed: the first one, a holder, waiters, the end, and only
+// below the prefix. A signal ends the watch with 0. The suites of the other drivers
+// show the same.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, url string) {
@@ -86,7 +86,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A holder that vanishes is reported when its lease is over.
+// A crashed holder is reported when its lease expires.
 func TestWatchSeesAnExpiry(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, url string) {
@@ -99,8 +99,7 @@ func TestWatchSeesAnExpiry(t *testing.T) {
 	})
 }
 
-// A backend that is gone for a while is reported once, and what happened meanwhile
-// is seen afterwards.
+// An outage is reported once, and changes during it are printed afterwards.
 func TestWatchSurvivesAnInterruption(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -117,11 +116,11 @@ func TestWatchSurvivesAnInterruption(t *testing.T) {
 	saysOf(t, w, `redis://.+ answers again\n`)
 	end(t, w, syscall.SIGINT, 0)
 	if n := strings.Count(w.Stderr(), "interrupted"); n != 1 {
-		t.Errorf("told %d times: %s", n, w.Stderr())
+		t.Errorf("reported %d times: %s", n, w.Stderr())
 	}
 }
 
-// What ended while the backend was away is seen as well.
+// Ends during an outage are printed as well.
 func TestWatchSeesTheEndAfterAnInterruption(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -138,7 +137,7 @@ func TestWatchSeesTheEndAfterAnInterruption(t *testing.T) {
 	end(t, w, syscall.SIGINT, 0)
 }
 
-// saysOf waits for something on the standard error.
+// saysOf waits for a pattern on the standard error.
 func saysOf(t *testing.T, p *testbed.Process, pattern string) {
 	t.Helper()
 	wanted := regexp.MustCompile(pattern)

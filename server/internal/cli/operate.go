@@ -20,8 +20,8 @@ type operation struct {
 	do                     func(ctx context.Context, j *journal.Journal, id, step string, by coordinator.By) error
 }
 
-// operationCommand is the command of an operation. Its arguments are those of use; brackets mark one
-// that may be missing.
+// operationCommand returns the command of an operation. Its arguments are those of use; brackets
+// mark an optional one.
 func (l *journalCommands) operationCommand(p protocol, o operation) *cobra.Command {
 	most := strings.Count(o.use, " ")
 	least := most - strings.Count(o.use, "[")
@@ -44,7 +44,7 @@ func (l *journalCommands) operationCommand(p protocol, o operation) *cobra.Comma
 	return c
 }
 
-// runOperation changes a transaction, with a reason, and says so.
+// runOperation changes a transaction, with a reason, and reports it.
 func (l *journalCommands) runOperation(ctx context.Context, done, id string, do func(context.Context, *journal.Journal, coordinator.By) error) error {
 	if err := checkReason(l.reason); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (l *journalCommands) runOperation(ctx context.Context, done, id string, do 
 	return l.done(done, id)
 }
 
-// explainRefusal adds to a refusal what the operation accepts.
+// explainRefusal adds the accepted states to a refusal.
 func explainRefusal(err error) error {
 	var state *coordinator.StateError
 	if !errors.As(err, &state) {
@@ -77,7 +77,7 @@ func explainRefusal(err error) error {
 	return fail(codeOf(err), "%w (%s; see its state with show)", err, can)
 }
 
-// done prints what was done with a transaction.
+// done prints the change of a transaction.
 func (l *journalCommands) done(what, id string) error {
 	return l.app.print(struct {
 		Done string `json:"done"`
@@ -85,22 +85,22 @@ func (l *journalCommands) done(what, id string) error {
 	}{what, id}, line("%s: %s\n", what, id))
 }
 
-// onTransaction is an operation on a whole transaction.
+// onTransaction returns an operation on a whole transaction.
 func onTransaction[O any](operator func(*journal.Journal) O, do func(O, context.Context, string, coordinator.By) error) func(context.Context, *journal.Journal, string, string, coordinator.By) error {
 	return func(ctx context.Context, j *journal.Journal, id, _ string, by coordinator.By) error {
 		return do(operator(j), ctx, id, by)
 	}
 }
 
-// onStep is an operation on a step or branch.
+// onStep returns an operation on a step or branch.
 func onStep[O any](operator func(*journal.Journal) O, do func(O, context.Context, string, string, coordinator.By) error) func(context.Context, *journal.Journal, string, string, coordinator.By) error {
 	return func(ctx context.Context, j *journal.Journal, id, step string, by coordinator.By) error {
 		return do(operator(j), ctx, id, step, by)
 	}
 }
 
-// reconcileCommand has the services of a journal ask the participants whether
-// transactions of a protocol are as the journal says.
+// reconcileCommand returns the command by which the services of a journal ask
+// participants whether transactions match the journal.
 func (l *journalCommands) reconcileCommand(protocol, what, how string) *cobra.Command {
 	var since, wait time.Duration
 	c := &cobra.Command{
@@ -126,7 +126,7 @@ Services also do it in the background. Exit code 1 means that something is wrong
 				return err
 			}
 			if found.Wrong > 0 {
-				return fail(exitFailed, "%d effects are not what the journal says", found.Wrong)
+				return fail(exitFailed, "%d effects differ from the journal", found.Wrong)
 			}
 			return nil
 		},
@@ -136,7 +136,7 @@ Services also do it in the background. Exit code 1 means that something is wrong
 	return c
 }
 
-// reconcile asks, and waits for the answer.
+// reconcile sends the request, and waits for its result.
 func (l *journalCommands) reconcile(ctx context.Context, j *journal.Journal, protocol string, since, wait time.Duration) (*coordinator.Reconciliation, error) {
 	now := time.Now()
 	id, err := coordinator.RequestReconciliation(ctx, j, protocol, now.Add(-since), now)

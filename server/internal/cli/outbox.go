@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// outboxCommands is the outbox that a command works on.
+// outboxCommands selects the outbox of a command.
 type outboxCommands struct {
 	app   *app
 	table string
@@ -25,14 +25,14 @@ func (m *outboxCommands) addTable(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&m.table, "table", "", "the outbox table (default: interlock_outbox)")
 }
 
-// do runs something in one transaction on the outbox, within --timeout.
+// do calls use in one transaction on the outbox, within --timeout.
 func (m *outboxCommands) do(ctx context.Context, use func(context.Context, outbox.Table, driver.SQL) error) error {
 	return m.app.inTx(ctx, func(ctx context.Context, tx driver.SQL) error {
 		return outboxError(use(ctx, outbox.Table{Name: m.table}, tx))
 	})
 }
 
-// outboxError gives refusals of an outbox exit code 1: the backend itself works.
+// outboxError gives refusals of an outbox exit code 1: the backend works.
 func outboxError(err error) error {
 	var missing *outbox.NotFoundError
 	var order *outbox.OrderError
@@ -138,7 +138,7 @@ func (m *outboxCommands) deadLetterCommand() *cobra.Command {
 	})
 }
 
-// done prints what was done with messages.
+// done prints the change of messages.
 func (m *outboxCommands) done(what string, ids []string) error {
 	t := line("%s: none\n", what)
 	if len(ids) > 0 {
@@ -153,7 +153,7 @@ func (m *outboxCommands) done(what string, ids []string) error {
 	}{what, append([]string{}, ids...)}, t)
 }
 
-// statusView is the JSON form of an outbox's status; docs/reference/cli.md promises it.
+// statusView is the JSON form of an outbox's status; see docs/reference/cli.md.
 type statusView struct {
 	Oldest  float64       `json:"oldest_seconds"`
 	Dead    int64         `json:"dead_letters"`
@@ -195,7 +195,7 @@ func viewStatus(s outbox.Status) statusView {
 	return v
 }
 
-// timeOrNil is nil for the zero time, which JSON would show as a year.
+// timeOrNil returns nil for the zero time, which JSON would show as a year.
 func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -262,7 +262,7 @@ of the tables' owner.`,
 	return c
 }
 
-// slicesView is the JSON form of an outbox's number of slices; docs/reference/cli.md promises it.
+// slicesView is the JSON form of an outbox's number of slices; see docs/reference/cli.md.
 type slicesView struct {
 	Slices   int   `json:"slices"`
 	Changing bool  `json:"changing"`
@@ -283,8 +283,8 @@ func (m *outboxCommands) showSlices(ctx context.Context, moved int64, show func(
 	return m.app.print(slicesView{l.Slices, l.Changing, moved}, show(l))
 }
 
-// setSlices changes the number and says now and then how many rows it has moved. Only
-// the connection is bound by --timeout.
+// setSlices changes the number and regularly reports the moved rows. --timeout bounds only the
+// connection.
 func (m *outboxCommands) setSlices(ctx context.Context, n int) (moved int64, err error) {
 	said := time.Now()
 	change := outbox.SliceChange{Slices: n, Reason: m.reason, By: m.by, Progress: func(moved int64) {

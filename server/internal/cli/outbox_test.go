@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// shop is a database whose outbox has two dead letters of order 42, which nobody
-// takes, and a message behind them; and one of order 7 that blocks its key.
+// shop fills the outbox of a database with two undeliverable dead letters of order 42,
+// and a message after them; and one of order 7 that blocks its key.
 func shop(t *testing.T, db *databases.DB) {
 	t.Helper()
 	var box outbox.Table
@@ -39,8 +39,8 @@ func shop(t *testing.T, db *databases.DB) {
 		func(s outbox.Status) bool { return len(s.Waiting) == 2 })
 }
 
-// deliver runs a relay to a receiver that refuses a topic, until the outbox is as
-// wanted.
+// deliver runs a relay to a receiver that refuses a topic, until the outbox has a
+// status.
 func deliver(t *testing.T, db *databases.DB, o outbox.Options, refused string, until func(outbox.Status) bool) {
 	t.Helper()
 	sink := outbox.Func(func(_ context.Context, m driver.Message) error {
@@ -78,7 +78,7 @@ func deliver(t *testing.T, db *databases.DB, o outbox.Options, refused string, u
 	}
 }
 
-// shopURL is where the commands find a database.
+// shopURL returns a database's URL for the commands.
 func shopURL(db *databases.DB) string {
 	if db.Dialect == driver.MariaDB {
 		name, _, _ := strings.Cut(db.URL[strings.LastIndexByte(db.URL, '/')+1:], "?")
@@ -87,8 +87,8 @@ func shopURL(db *databases.DB) string {
 	return db.URL
 }
 
-// TestOutbox: what waits is shown with the reason; dead letters are listed, shown,
-// replayed in order, discarded, and each decision needs a reason.
+// TestOutbox: waiting messages are shown with the reason; dead letters are listed,
+// shown, replayed in order, discarded, and each decision needs a reason.
 func TestOutbox(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -97,7 +97,7 @@ func TestOutbox(t *testing.T) {
 		url := shopURL(db)
 		_, said := run(t, 78, "outbox", "status", "--backend", url)
 		if !strings.Contains(said, "--only outbox") {
-			t.Errorf("of a table that is not there it says %q", said)
+			t.Errorf("a missing table is reported as %q", said)
 		}
 		shop(t, db)
 		text, _ := run(t, 0, "outbox", "status", "--backend", url, "-o", "json")
@@ -133,7 +133,7 @@ func TestOutbox(t *testing.T) {
 			}
 		}
 		if text, _ = run(t, 0, "dlq", "show", "m2", "--backend", url); !strings.Contains(text, "2 bytes that are no text") {
-			t.Errorf("a payload that is no text:\n%s", text)
+			t.Errorf("a binary payload:\n%s", text)
 		}
 
 		run(t, 64, "dlq", "replay", "m1", "--backend", url)
@@ -163,8 +163,7 @@ func TestOutbox(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// testOutboxSlices shows and changes the number of slices, and says if a change has not
-// ended.
+// testOutboxSlices shows and changes the number of slices, and an unfinished change.
 func testOutboxSlices(t *testing.T, db *databases.DB, url string) {
 	if text, _ := run(t, 0, "outbox", "slices", "--backend", url); text != "8 slices\n" {
 		t.Errorf("slices: %s", text)

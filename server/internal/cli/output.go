@@ -38,7 +38,7 @@ func (a *app) write(t text) error {
 	return nil
 }
 
-// serving is the JSON form of where a server listens, and where its data is.
+// serving is the JSON form of a server's address and data directory.
 type serving struct {
 	Endpoint string `json:"endpoint"`
 	Data     string `json:"data"`
@@ -50,20 +50,20 @@ func (a *app) serves(s serving, t text) { _ = a.print(s, t) }
 // say writes a line to the standard error. A failure to write is ignored.
 func (a *app) say(format string, args ...any) { a.ask("interlock: "+format+"\n", args...) }
 
-// sayError reports why a command has failed, in JSON as one line.
+// sayError reports the error of a command, as one line in JSON.
 func (a *app) sayError(err error, asJSON bool) {
 	if !asJSON {
 		a.say("%v", err)
 		return
 	}
-	document, _ := json.Marshal(struct { // it always can
+	document, _ := json.Marshal(struct { // never fails
 		Error string `json:"error"`
 		Code  int    `json:"exit_code"`
 	}{err.Error(), codeOf(err)})
 	_, _ = a.err.Write(append(document, '\n'))
 }
 
-// wantsJSON is for command lines that could not be parsed.
+// wantsJSON reports whether an unparsable command line requests JSON.
 func wantsJSON(args []string) bool {
 	for i, arg := range args {
 		switch {
@@ -77,8 +77,8 @@ func wantsJSON(args []string) bool {
 	return false
 }
 
-// printRows prints rows under their head, the first. If there are none it says
-// so on the standard error; in JSON the list is empty.
+// printRows prints rows, the first of which is the head. Without others it prints none to the
+// standard error; in JSON the list is empty.
 func (a *app) printRows(data any, rows [][]string, none string) error {
 	if len(rows) == 1 && a.output != "json" {
 		a.say("%s", none)
@@ -87,20 +87,19 @@ func (a *app) printRows(data any, rows [][]string, none string) error {
 	return a.print(data, table(rows))
 }
 
-// ask writes a question without ending the line.
+// ask writes a question without a line end.
 func (a *app) ask(format string, args ...any) {
 	_, _ = io.WriteString(a.err, string(line(format, args...)))
 }
 
-// terminal is a writer below all that is printed: no control character and no
-// character that changes the direction of writing gets through, from any
-// source. The escapes are those of JSON.
+// terminal filters everything that is printed: it escapes control characters, and those that
+// change the direction of writing, from any source. The escapes are those of JSON.
 type terminal struct {
 	out  io.Writer
-	rest []byte // the beginning of a character
+	rest []byte // the start of a character
 }
 
-// Write is [io.Writer]'s.
+// Write implements [io.Writer].
 func (t *terminal) Write(p []byte) (int, error) {
 	t.rest = append(t.rest, p...)
 	n := len(t.rest)
@@ -147,7 +146,7 @@ func noArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// isGroup is for commands that do nothing themselves.
+// isGroup rejects arguments of commands that only have subcommands.
 func isGroup(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usage("there is no command %q%s; %s --help lists them all", args[0], suggestion(c, args[0]), c.CommandPath())
@@ -155,7 +154,7 @@ func isGroup(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// suggestion names the commands that are spelled like the typed one.
+// suggestion returns the commands with a similar spelling.
 func suggestion(c *cobra.Command, typed string) text {
 	c.SuggestionsMinimumDistance = 2
 	if near := c.SuggestionsFor(typed); len(near) > 0 {
@@ -164,8 +163,8 @@ func suggestion(c *cobra.Command, typed string) text {
 	return ""
 }
 
-// flagSuggestion names the flags that are spelled like the typed one: [suggestion] among commands
-// that have the names of the flags. Go programs take -name for --name.
+// flagSuggestion returns the flags with a similar spelling, by [suggestion] among commands with
+// the names of the flags. Go programs accept -name for --name.
 func flagSuggestion(c *cobra.Command, err error) text {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -173,7 +172,7 @@ func flagSuggestion(c *cobra.Command, err error) text {
 	}
 	typed, _, _ := strings.Cut(cmp.Or(unknown.GetSpecifiedShortnames(), unknown.GetSpecifiedName()), "=")
 	if len(typed) < 3 {
-		return "" // it is near to anything
+		return "" // too short: it is similar to anything
 	}
 	flags := &cobra.Command{}
 	c.Flags().VisitAll(func(f *pflag.Flag) {
@@ -184,7 +183,7 @@ func flagSuggestion(c *cobra.Command, err error) text {
 	return suggestion(flags, "--"+typed)
 }
 
-// first returns the first error: one clear sentence, not a list.
+// first returns the first error: one clear sentence instead of a list.
 func first(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// underLock starts `interlock lock job` on a backend, with the test program as
-// the command.
+// underLock starts `interlock lock job` on a backend, with the test program as the
+// command.
 func underLock(t *testing.T, url string, env []string, flags ...string) *testbed.Process {
 	t.Helper()
 	self, err := os.Executable()
@@ -31,7 +31,7 @@ func underLock(t *testing.T, url string, env []string, flags ...string) *testbed
 	return testbed.Start(t, testbed.Program{Path: program(t), Args: append(args, "--", self), Env: env})
 }
 
-// began waits for the first worker and gives its process id.
+// began waits for the first worker and returns its process id.
 func began(j journal) int {
 	return pidOf(j.until("a start", func(e []entry) bool { return len(e) > 1 }))
 }
@@ -99,9 +99,9 @@ func TestATermEndsTheCommandAndTheLock(t *testing.T) {
 		p := underLock(t, url, j.env(time.Minute, false))
 		began(j)
 		p.Signal(syscall.SIGTERM)
-		wantCode(t, p, 0) // the worker ends in good order, and that is passed on
+		wantCode(t, p, 0) // the worker ends cleanly, and its code is returned
 		if n := count(j.read(), "term"); n != 1 {
-			t.Errorf("the command heard TERM %d times", n)
+			t.Errorf("the command received TERM %d times", n)
 		}
 		free := underLock(t, url, j.env(0, false), "--no-wait")
 		wantCode(t, free, 0)
@@ -174,8 +174,8 @@ func waitersOf(t *testing.T, url string, n int) {
 // servers are the lock services that a test can pause and kill.
 var servers = map[string]func(testing.TB, ...string) *testbed.Server{"etcd": testbed.Etcd, "redis": testbed.Redis}
 
-// The server dies. The command gets TERM and then KILL while the lease that was
-// last renewed before the server's death is still running.
+// The server dies. The command gets TERM and then KILL before the lease expires
+// that was last renewed before the crash.
 func TestADeadServerEndsTheCommandInTime(t *testing.T) {
 	const ttl = 2 * time.Second
 	for name, start := range servers {
@@ -198,8 +198,8 @@ func TestADeadServerEndsTheCommandInTime(t *testing.T) {
 	}
 }
 
-// The command ends while the backend does not answer. What is said about the
-// lock is what the last renewal left, and no wait is endless.
+// The command ends while the backend does not answer. The report has the rest of
+// the last renewal, and no wait is endless.
 func TestAReleaseThatFailsSaysHowLongTheLockStaysTaken(t *testing.T) {
 	const ttl = 12 * time.Second
 	for name, start := range servers {
@@ -213,14 +213,14 @@ func TestAReleaseThatFailsSaysHowLongTheLockStaysTaken(t *testing.T) {
 				p.Line(patience)
 				granted := time.Now()
 				stop(server)
-				for time.Since(granted) < 2*time.Second { // so that less than the TTL is left, before the renewal at 4 s
+				for time.Since(granted) < 2*time.Second { // so that the lease is shorter than the TTL, before the renewal at 4 s
 					time.Sleep(50 * time.Millisecond)
 				}
 				ended := time.Now()
 				if err := p.Stdin().Close(); err != nil {
 					t.Fatal(err)
 				}
-				wantCode(t, p, 1) // as read says at the end of its input
+				wantCode(t, p, 1) // from read, at the end of its input
 				over, said := time.Now(), p.Stderr()
 				t.Logf("after %v: %s", over.Sub(ended), said)
 				if over.Sub(ended) > ttl/2 { // 1 s for the release
@@ -231,22 +231,22 @@ func TestAReleaseThatFailsSaysHowLongTheLockStaysTaken(t *testing.T) {
 					t.Fatalf("it said %q", said)
 				}
 				if d, err := time.ParseDuration(left[1]); err != nil || d < ttl-over.Sub(started)-time.Second || d > ttl-ended.Sub(granted)+time.Second { // a second of rounding
-					t.Errorf("it says %s %v after the start (%v)", left[1], over.Sub(started), err)
+					t.Errorf("it reports %s %v after the start (%v)", left[1], over.Sub(started), err)
 				}
 			})
 		}
 	}
 }
 
-// judgeEnd wants one TERM, at least half the grace before the last sign of life,
-// and that before the limit.
+// judgeEnd requires one TERM, at least half the grace before the last entry, and
+// that before the limit.
 func judgeEnd(t *testing.T, entries []entry, from, limit time.Duration) {
 	t.Helper()
 	term := slices.IndexFunc(entries, func(e entry) bool { return e.what == "term" })
 	end := entries[len(entries)-1].at
 	switch {
 	case term < 0:
-		t.Fatalf("the command never heard TERM; its last sign of life came %v after the fault", end-from)
+		t.Fatalf("the command received no TERM; its last entry is %v after the fault", end-from)
 	case entries[term].at < from:
 		t.Errorf("TERM came %v before the fault", from-entries[term].at)
 	case end >= limit:
@@ -257,8 +257,8 @@ func judgeEnd(t *testing.T, entries []entry, from, limit time.Duration) {
 	t.Logf("TERM %v and last sign of life %v after the fault, limit %v", entries[term].at-from, end-from, limit-from)
 }
 
-// The wrapper is cut off. The server lets the lease run out and gives the lock
-// to another, who must not meet the first command.
+// The wrapper is partitioned. Its lease expires, and the server grants the lock to
+// another owner, which must not overlap the first command.
 func TestACutOffWrapperMakesWayForTheNext(t *testing.T) {
 	for name, start := range servers {
 		t.Run(name, func(t *testing.T) {
@@ -281,8 +281,8 @@ func TestACutOffWrapperMakesWayForTheNext(t *testing.T) {
 	}
 }
 
-// Wrapper and command are frozen together past the lease. Another works
-// meanwhile. When the wrapper wakes, its command must not.
+// Wrapper and command are stopped together past the lease. Another owner works
+// meanwhile. When the wrapper continues, its command must not.
 func TestACommandThatSleptPastItsLeaseIsKilledBeforeItActs(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, url string) {
@@ -308,8 +308,8 @@ func TestACommandThatSleptPastItsLeaseIsKilledBeforeItActs(t *testing.T) {
 	})
 }
 
-// Only the wrapper sleeps past the lease: nothing can stop the command while it
-// does, but the first thing after waking does, and the exit code tells.
+// Only the wrapper is stopped past the lease. The command then runs on, but the
+// first action afterwards ends it, and the exit code reports that.
 func TestAWrapperThatSleptPastItsLeaseKillsFirst(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, url string) {
@@ -329,7 +329,7 @@ func TestAWrapperThatSleptPastItsLeaseKillsFirst(t *testing.T) {
 	})
 }
 
-// A nap within the lease is no reason to end anything.
+// A pause within the lease ends nothing.
 func TestAWrapperThatNapsGoesOn(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, url string) {
@@ -344,7 +344,7 @@ func TestAWrapperThatNapsGoesOn(t *testing.T) {
 	})
 }
 
-// An operator deletes the lock: the command gets a signal at once.
+// An operator deletes the lock: the command gets a signal immediately.
 func TestALockThatIsDeletedEndsTheCommand(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
@@ -355,10 +355,10 @@ func TestALockThatIsDeletedEndsTheCommand(t *testing.T) {
 	begun := time.Now()
 	wantCode(t, p, 79)
 	if took := time.Since(begun); took > 12*time.Second {
-		t.Errorf("told after %v, a renewal is due every 10 s", took)
+		t.Errorf("signalled after %v, a renewal is due every 10 s", took)
 	}
 	if count(j.read(), "term") != 1 {
-		t.Error("the command was not told to end")
+		t.Error("the command was not signalled")
 	}
 }
 
@@ -398,7 +398,7 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// A process that was started to ignore a signal keeps ignoring it (nohup).
+// A process that inherited an ignored signal keeps ignoring it (nohup).
 func TestAnIgnoredHangupStaysIgnored(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
@@ -428,7 +428,7 @@ func deleteAll(t *testing.T, url string) {
 	}
 }
 
-// Nobody listens any more to what we say. The command is none the worse.
+// The reader of our standard error is gone. The command is not affected.
 func TestAClosedStandardErrorDoesNotEndTheCommand(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
@@ -442,7 +442,7 @@ func TestAClosedStandardErrorDoesNotEndTheCommand(t *testing.T) {
 	if err := first(reader.Close(), cmd.Start(), writer.Close()); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // its state says how it ended
+	_ = cmd.Wait() // its state has the result
 	if code := cmd.ProcessState.ExitCode(); code != 79 {
 		t.Errorf("exit code %d (%v), want 79", code, cmd.ProcessState)
 	}
@@ -457,8 +457,8 @@ func first(errs ...error) error {
 	return nil
 }
 
-// A backend that hangs does not make the shell hang: it would not answer within the test's
-// patience.
+// A backend that hangs does not block the shell: it would not answer within the
+// test's patience.
 func TestCompletionDoesNotWaitForABackendThatHangs(t *testing.T) {
 	for name, start := range servers {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func open(t *testing.T, path string, args ...string) *console {
 	return openWith(t, nil, path, args...)
 }
 
-// openWith is open with more of an environment.
+// openWith opens with more environment variables.
 func openWith(t *testing.T, env []string, path string, args ...string) *console {
 	t.Helper()
 	c := &console{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
@@ -44,7 +44,7 @@ func openWith(t *testing.T, env []string, path string, args ...string) *console 
 	}
 	shown := make(chan struct{})
 	go func() { defer close(shown); c.read() }()
-	go func() { defer close(c.done); _ = c.cmd.Wait() }() // its state says how it ended
+	go func() { defer close(c.done); _ = c.cmd.Wait() }() // its state has the result
 	t.Cleanup(func() {
 		c.killSession()
 		<-c.done
@@ -54,7 +54,7 @@ func openWith(t *testing.T, env []string, path string, args ...string) *console 
 	return c
 }
 
-// killSession ends whatever still uses the terminal; normally nothing does.
+// killSession ends all processes of the terminal; normally there are none.
 func (c *console) killSession() {
 	processes, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *console) screen() string {
 	return c.text
 }
 
-// sees waits until a text is shown.
+// sees waits until a text appears.
 func (c *console) sees(text string) {
 	c.t.Helper()
 	for end := time.Now().Add(patience); !strings.Contains(c.screen(), text); time.Sleep(5 * time.Millisecond) {
@@ -148,7 +148,7 @@ func TestCtrlCReachesTheCommandOnce(t *testing.T) {
 	c.types(ctrlC)
 	c.ends(3)
 	if n := strings.Count(c.screen(), "heard it"); n != 1 {
-		t.Errorf("heard %d times; the screen shows\n%s", n, c.screen())
+		t.Errorf("received %d times; the screen shows\n%s", n, c.screen())
 	}
 }
 
@@ -190,7 +190,7 @@ func TestCtrlZReleasesOrKills(t *testing.T) {
 	}
 }
 
-// The shell that ran us reads the terminal again, as if nothing had happened.
+// The shell that started us can read the terminal again.
 func TestTheTerminalIsGivenBack(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
@@ -204,8 +204,8 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 	c.ends(0)
 }
 
-// A job in the background that wants the terminal waits for it, under the lock;
-// fg gives it to the command.
+// A background job that needs the terminal waits for it, under the lock; fg gives
+// it to the command.
 func TestABackgroundJobGetsTheTerminalWithFg(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)

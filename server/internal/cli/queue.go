@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// queueCommands is the queues that a command is about.
+// queueCommands selects the queues of a command.
 type queueCommands struct {
 	app   *app
 	table string
@@ -39,7 +39,7 @@ func (a *app) queueCommand() *cobra.Command {
 	return c
 }
 
-// deadQueueCommand is under dlq, which lists everything that is dead.
+// deadQueueCommand is in the group dlq, which lists all dead letters.
 func (a *app) deadQueueCommand() *cobra.Command {
 	q := &queueCommands{app: a}
 	c := q.lettersCommand("queue")
@@ -48,7 +48,7 @@ func (a *app) deadQueueCommand() *cobra.Command {
 	return c
 }
 
-// do is on the queues of the backend, within --timeout.
+// do calls use on the queues of the backend, within --timeout.
 func (q *queueCommands) do(ctx context.Context, use func(context.Context, backend.Queues) error) error {
 	return connect(ctx, q.app, func(ctx context.Context, t backend.Target) (backend.Queues, func(), error) {
 		return t.Queues(ctx, queue.Table{Name: q.table})
@@ -61,10 +61,10 @@ func (q *queueCommands) do(ctx context.Context, use func(context.Context, backen
 	})
 }
 
-// author is who makes a change, and why.
+// author returns the author of a change and the reason.
 func (q *queueCommands) author() queue.By { return queue.By{Actor: q.by, Reason: q.reason} }
 
-// queueView is the JSON form of a queue; docs/reference/cli.md promises it.
+// queueView is the JSON form of a queue; see docs/reference/cli.md.
 type queueView struct {
 	Queue    string `json:"queue"`
 	Messages int64  `json:"messages"`
@@ -138,7 +138,7 @@ func (q *queueCommands) lettersCommand(verb string) *cobra.Command {
 	return c
 }
 
-// stuckView is the JSON form of a key that does not go on.
+// stuckView is the JSON form of a stuck key.
 type stuckView struct {
 	Key       string `json:"key,omitempty"`
 	Place     int64  `json:"place"`
@@ -237,7 +237,7 @@ func (q *queueCommands) editCommand() *cobra.Command {
 	return c
 }
 
-// done says what was done with dead letters.
+// done prints the change of dead letters.
 func (q *queueCommands) done(what, name string, places ...int64) error {
 	return q.app.print(struct {
 		Queue  string  `json:"queue"`
@@ -245,7 +245,7 @@ func (q *queueCommands) done(what, name string, places ...int64) error {
 	}{name, places}, line("%s: %d of %s\n", what, len(places), name))
 }
 
-// placesCommand replays or discards.
+// placesCommand returns the command to replay or discard.
 func (q *queueCommands) placesCommand(verb, short, done string, do func(backend.Queues, context.Context, string, queue.By, ...int64) error) *cobra.Command {
 	return q.recorded(&cobra.Command{
 		Use: verb + " QUEUE PLACE… --reason TEXT", Short: short,

@@ -49,7 +49,7 @@ func unhappyQueue(t *testing.T, db *databases.DB) {
 	}
 }
 
-// TestQueue lists queues, and repairs one.
+// TestQueue lists queues and repairs one.
 func TestQueue(t *testing.T) {
 	t.Parallel()
 	program(t)

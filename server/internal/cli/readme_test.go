@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// The README's program works as it is printed, on the tables that it shows; only the
-// addresses are the servers' of this test. It works again, too.
+// The README's program works as printed, on its tables; only the addresses are this
+// test's. It works a second time, too.
 func TestTheProgramOfTheReadme(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../README.md")
@@ -62,14 +62,14 @@ func TestTheProgramOfTheReadme(t *testing.T) {
 	}
 }
 
-// The README's three minutes: a job whose wrapper is stopped past its lease goes
-// on, and what it writes afterwards is refused.
+// The README's three minutes: a job whose wrapper is stopped past its lease
+// continues, and its later writes are rejected.
 func TestThreeMinutes(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, url string) { threeMinutes(t, url, url) })
 }
 
-// TestThreeMinutesOnConsul, which has no guards: those of etcd compare its tokens.
+// TestThreeMinutesOnConsul uses etcd's guards with Consul's tokens.
 func TestThreeMinutesOnConsul(t *testing.T) {
 	t.Parallel()
 	threeMinutes(t, stores["consul"](t), backends["etcd"](t))
@@ -104,8 +104,7 @@ func threeMinutes(t *testing.T, locks, guards string) {
 	}
 }
 
-// A server without the database that was named can be reached: it is the name that
-// is wrong.
+// A server without the named database is reachable: the error is about the name.
 func TestAMissingDatabaseIsSaid(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -126,7 +125,7 @@ func TestAMissingDatabaseIsSaid(t *testing.T) {
 	}
 }
 
-// With -o json a failure is a document, too, whatever has failed.
+// With -o json every failure is a document, too.
 func TestFailuresInJSON(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -148,7 +147,7 @@ func TestFailuresInJSON(t *testing.T) {
 	}
 }
 
-// The locks that coordinators hold for themselves are shown when they are asked for.
+// The internal locks of coordinators are shown only on request.
 func TestInternalLocksAreHidden(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -165,7 +164,7 @@ func TestInternalLocksAreHidden(t *testing.T) {
 	wantLines(t, list, "mine .*", `\{interlock.coordinators\}/0 .*`)
 }
 
-// Ids complete: of transactions, dead letters, and what a guard may guard.
+// Ids complete: of transactions, dead letters, and guarded resources.
 func TestIDsComplete(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -176,7 +175,7 @@ func TestIDsComplete(t *testing.T) {
 	holding(t, url, "account/42")
 	for words, want := range map[string]string{"saga show ord": "order/1", "saga skip o": "order/1", "tcc retry ": "trip/1", "guard show acc": "account/42"} {
 		typed := strings.Split(words, " ")
-		testbed.Eventually(t, words+" completes", patience, func() bool { // a busy machine may have no names in time
+		testbed.Eventually(t, words+" completes", patience, func() bool { // on a busy machine names may come too late
 			out, _ := run(t, 0, append([]string{"__completeNoDesc", "--backend", url}, typed...)...)
 			return strings.HasPrefix(out, want+"\n:")
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/supervise"
 )
 
-// Outcomes that no command had a part in; the others are supervise's.
+// The outcomes without a command; the others are supervise's.
 const (
 	notAcquired = "not_acquired"
 	cancelled   = "cancelled"
@@ -21,7 +21,7 @@ const (
 	failed      = "failed"
 )
 
-// report is what --report writes.
+// report is the content of the file of --report.
 type report struct {
 	Outcome   string          `json:"outcome"`
 	Lock      string          `json:"lock"`
@@ -34,8 +34,8 @@ type report struct {
 	Error     string          `json:"error,omitempty"`
 }
 
-// checkReport finds out early that a report cannot be written. What is there
-// must be a file: the report replaces it, be it /dev/null.
+// checkReport rejects early a report that cannot be written. An existing path must
+// be a file: the report replaces it, even /dev/null.
 func checkReport(file string) error {
 	if file == "" {
 		return nil
@@ -61,7 +61,7 @@ func (r *report) write(file string) error {
 	return writeAtomically(file, append(text, '\n'))
 }
 
-// refused notes why no command ran.
+// refused records why no command ran.
 func (r *report) refused(err error) {
 	r.Error = err.Error()
 	var start *supervise.StartError
@@ -80,7 +80,7 @@ func (r *report) refused(err error) {
 	}
 }
 
-// ran notes how a command ended.
+// ran records how a command ended.
 func (r *report) ran(result supervise.Result, held time.Duration) {
 	r.Outcome, r.HeldMS = string(result.Outcome), held.Milliseconds()
 	if result.Status.Signal != 0 {

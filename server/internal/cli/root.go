@@ -1,6 +1,5 @@
-// Package cli is the command line of interlock: what is typed, what is printed,
-// and how it ends. It decides nothing about locks; claim/lock and the drivers
-// do. docs/reference/cli.md describes it for users.
+// Package cli is the command line of interlock: input, output and exit codes. It decides nothing
+// about locks; claim/lock and the drivers do. docs/reference/cli.md is its reference.
 //
 //	os.Exit(cli.Run(os.Args))
 package cli
@@ -19,9 +18,9 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// app is what all commands share: the global flags and the streams.
+// app is the common part of all commands: global flags and streams.
 type app struct {
-	program string // as it was called, for suggested commands
+	program string // the called name, for suggested commands
 	backend string
 	prefix  string
 	output  string
@@ -32,8 +31,7 @@ type app struct {
 	code    int // exit code of a command without an error
 }
 
-// Run runs one command line, the program's name in front, and returns the exit
-// code.
+// Run runs one command line, which starts with the program's name, and returns the exit code.
 func Run(args []string) int {
 	quietLibraries()
 	return newApp(args[0], os.Stdout, os.Stderr).run(args[1:])
@@ -83,7 +81,7 @@ func (a *app) root() *cobra.Command {
 		return usage("%w%s; %s --help explains the flags", err, flagSuggestion(c, err), c.CommandPath())
 	})
 	root.SetHelpCommand(helpCommand())
-	root.CompletionOptions.DisableDefaultCmd = true // ours says what is wrong
+	root.CompletionOptions.DisableDefaultCmd = true // ours reports errors
 	root.AddCommand(a.devCommand(), a.lockCommand(), a.limitCommand(), a.limitsCommand(), a.electCommand(), a.locksCommand(), a.guardCommand(), a.tokensCommand(), a.outboxCommand(), a.sequenceCommand(), a.queueCommand(), a.dlqCommand(), a.sagaCommand(), a.tccCommand(), a.xaCommand(), a.coordinateCommand(), a.conformanceCommand(), a.labCommand(), a.adviseCommand(), a.doctorCommand(), a.versionCommand(), a.schemaCommand(),
 		a.completionCommand(), exitCodesTopic())
 	return root
@@ -113,7 +111,7 @@ func (a *app) checkGlobals(c *cobra.Command) error {
 	return nil
 }
 
-// target is the backend of the flag, else of the environment, else the development server.
+// target returns the backend of the flag, else of the environment, else the development server.
 func (a *app) target() (backend.Target, error) {
 	for _, url := range []string{a.backend, os.Getenv("INTERLOCK_BACKEND")} {
 		if url != "" {
@@ -126,13 +124,13 @@ func (a *app) target() (backend.Target, error) {
 // backendGiven reports whether a flag or the environment names the backend.
 func (a *app) backendGiven() bool { return a.backend != "" || os.Getenv("INTERLOCK_BACKEND") != "" }
 
-// backendError adds the backend to an error of one that does not answer or permit, and what to do.
+// backendError adds the backend and the next step to an error of its connection or rights.
 func (a *app) backendError(t backend.Target, err error) error {
 	var own *exitError
 	switch codeOf(err) {
 	case exitUnreachable:
 		if errors.As(err, &own) {
-			return err // it already names what cannot be reached
+			return err // it already has the unreachable address
 		}
 	case exitForbidden:
 		return fail(exitForbidden, "%v does not permit this: %w", t, err)

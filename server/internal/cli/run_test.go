@@ -9,8 +9,8 @@ import (
 
 var quieted = sync.OnceFunc(quietLibraries)
 
-// RunWithin runs a command line in the test process, where it costs a tenth of a process of
-// its own. Its standard input is empty.
+// RunWithin runs a command line in the test process, at a tenth of the cost of a new one.
+// Its standard input is empty.
 func RunWithin(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	quieted()

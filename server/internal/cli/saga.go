@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// journalCommands is a journal of transactions that a command is about.
+// journalCommands selects the journal of a command.
 type journalCommands struct {
 	app *app
 	journalFlags
@@ -56,8 +56,8 @@ func (l *journalCommands) on(ctx context.Context, open func(backend.Target, cont
 	return l.app.backendError(target, l.refused(target, err))
 }
 
-// refused gives refusals of a journal exit code 1: the backend itself works. If nothing is found,
-// it may be the wrong journal.
+// refused gives refusals of a journal exit code 1: the backend works. If nothing is found, it may
+// be the wrong journal.
 func (l *journalCommands) refused(t backend.Target, err error) error {
 	switch {
 	case errors.Is(err, journal.ErrNoTables):
@@ -110,8 +110,8 @@ func (a *app) deadSagasCommand() *cobra.Command {
 	return c
 }
 
-// sagaForgetCommand deletes ended transactions, for journals that have no room for those that
-// their coordinators keep.
+// sagaForgetCommand returns the command that deletes ended transactions, for journals without
+// room for the retention of their coordinators.
 func (l *journalCommands) sagaForgetCommand() *cobra.Command {
 	var before time.Duration
 	var batch int
@@ -199,7 +199,7 @@ type shardsView struct {
 	Record string `json:"record,omitempty"` // of --set
 }
 
-// store uses the store of the existing journal.
+// store calls use with the store of the existing journal.
 func (l *journalCommands) store(ctx context.Context, use func(context.Context, driver.Journal) error) error {
 	target, err := l.app.target()
 	if err != nil {

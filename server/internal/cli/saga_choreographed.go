@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/choreography"
 )
 
-// choreographed is what is listed of sagas without a coordinator.
+// choreographed selects sagas without a coordinator.
 type choreographed struct {
 	asked, stalled bool
 	table          string
@@ -23,7 +23,8 @@ func (o *choreographed) flags(c *cobra.Command) {
 	c.Flags().StringVar(&o.table, "table", "", "the tracker's table (default: interlock_choreography)")
 }
 
-// choreographedView is the JSON form of a choreographed saga; docs/reference/cli.md promises it.
+// choreographedView is the JSON form of a choreographed saga; see
+// docs/reference/cli.md.
 type choreographedView struct {
 	ID         string             `json:"id"`
 	Type       string             `json:"type"`
@@ -36,7 +37,7 @@ type choreographedView struct {
 	Reported   bool               `json:"reported"`
 }
 
-// why is what an operator has to know.
+// why returns the text for the operator.
 func (v choreographedView) why() string {
 	why := v.Reason
 	switch {

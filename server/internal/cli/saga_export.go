@@ -31,7 +31,7 @@ detect a truncated file, keep its last line elsewhere.`,
 				return fail(exitFailed, "%w", err)
 			}
 			if err = errors.Join(l.export(c.Context(), f, ids), f.Close()); err != nil {
-				_ = os.Remove(file) // half of it would pass for the whole
+				_ = os.Remove(file) // a partial file would look complete
 			}
 			return err
 		},
@@ -40,7 +40,7 @@ detect a truncated file, keep its last line elsewhere.`,
 	return c
 }
 
-// export writes transactions, all if none is named.
+// export writes transactions, or all without ids.
 func (l *journalCommands) export(ctx context.Context, out io.Writer, ids []string) error {
 	return l.do(ctx, false, func(ctx context.Context, j *journal.Journal) (err error) {
 		if len(ids) == 0 {
@@ -55,7 +55,7 @@ func (l *journalCommands) export(ctx context.Context, out io.Writer, ids []strin
 	})
 }
 
-// checkIDs refuses ids of transactions that there are not.
+// checkIDs rejects unknown transactions.
 func checkIDs(ctx context.Context, j *journal.Journal, ids []string) error {
 	for _, id := range ids {
 		log, _, err := j.Open(ctx, id)

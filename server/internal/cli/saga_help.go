@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// sagaOperations are the commands by which an operator changes a saga.
+// sagaOperations returns the commands by which an operator changes a saga.
 func (l *journalCommands) sagaOperations() []*cobra.Command {
 	o := saga.NewOperator
 	return []*cobra.Command{l.sagaRetryCommand(), l.sagaSettleCommand(),
@@ -92,8 +92,8 @@ with the same input changes nothing. The definition's own timeout does not apply
 	return c
 }
 
-// checkShards refuses a number of shards that is not the journal's, as far as its first
-// transactions show: no service would run a saga in a shard that none serves.
+// checkShards rejects a wrong number of shards, as far as the journal's first
+// transactions show it: no service would run a saga in an unserved shard.
 func checkShards(ctx context.Context, j *journal.Journal) error {
 	const some = 20
 	heads, err := j.Heads(ctx, "", some)
@@ -105,7 +105,7 @@ func checkShards(ctx context.Context, j *journal.Journal) error {
 	return err
 }
 
-// sagaInput is JSON from the flag or the standard input.
+// sagaInput returns JSON from the flag or the standard input.
 func (a *app) sagaInput(text string) (json.RawMessage, error) {
 	if text == "-" {
 		read, err := io.ReadAll(a.in)

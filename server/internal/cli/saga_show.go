@@ -76,16 +76,16 @@ func history(ctx context.Context, j *journal.Journal, id string) (c sagaHistory,
 	var begun struct {
 		Input json.RawMessage `json:"input"`
 	}
-	_ = json.Unmarshal(entries[0].Data, &begun) // Replay says what is wrong with it
+	_ = json.Unmarshal(entries[0].Data, &begun) // Replay reports the error
 	c.input, c.head.Type = begun.Input, httpapi.TypeOf(saga.Outcome{Summary: coordinator.Summary{Type: definition}, Input: begun.Input})
-	if c.head.Type != definition { // it came over HTTP
+	if c.head.Type != definition { // started over HTTP
 		c.input = httpapi.RedactOrder(begun.Input)
 	}
 	c.snapshots, err = saga.Replay(entries)
 	return c, err
 }
 
-// requireProtocol is the type of a transaction of a protocol; one of another protocol is refused,
+// requireProtocol returns the type of a transaction of a protocol. It rejects another protocol's,
 // with the command that shows it.
 func requireProtocol(h driver.Head, protocol string) (kind string, err error) {
 	of, kind, _ := strings.Cut(h.Type, ":")
@@ -119,7 +119,7 @@ func (l *journalCommands) sagaShowCommand() *cobra.Command {
 			}
 			if at > 0 {
 				told.snapshots = told.snapshots[:at]
-				told.head.Due, told.head.Ended = time.Time{}, time.Time{} // those of now
+				told.head.Due, told.head.Ended = time.Time{}, time.Time{} // they are current ones
 			}
 			return l.printSaga(told)
 		},
@@ -128,7 +128,7 @@ func (l *journalCommands) sagaShowCommand() *cobra.Command {
 	return c
 }
 
-// sagaShown is the JSON form of a saga with its history; docs/reference/cli.md promises it.
+// sagaShown is the JSON form of a saga with its history; see docs/reference/cli.md.
 type sagaShown struct {
 	ID      string          `json:"id"`
 	Type    string          `json:"type"`
@@ -166,7 +166,7 @@ func (l *journalCommands) printSaga(c sagaHistory) error {
 	return l.app.print(v, fields(list...)+"\n"+table(rows)+"\n"+table(records))
 }
 
-// who is the author and the reason, in a line.
+// who returns the author and the reason, in a line.
 func (v snapshotView) who() string { return plain(strings.TrimSpace(v.Actor + " " + v.Why)) }
 
 func (l *journalCommands) sagaWatchCommand() *cobra.Command {
@@ -218,7 +218,7 @@ func (l *journalCommands) watchSaga(ctx context.Context, id string, poll time.Du
 	return err
 }
 
-// sagaWatch is how far a saga has been shown.
+// sagaWatch is the progress of a watch.
 type sagaWatch struct {
 	*journalCommands
 	id    string
@@ -227,7 +227,7 @@ type sagaWatch struct {
 	down  bool // the outage of the journal was reported
 }
 
-// look prints the new records. If the journal has answered before and does not now, the next look
+// look prints the new records. If the journal answered before but does not now, the next look
 // retries.
 func (w *sagaWatch) look(ctx context.Context, j *journal.Journal) error {
 	reading, cancel := context.WithTimeout(ctx, w.app.timeout)

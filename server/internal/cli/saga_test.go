@@ -30,14 +30,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// orders is a service whose sagas reserve, then pay: an order of a "bad" thing is
-// refused when it is to be paid, and what is reserved can be given back only while the
-// stock is well.
+// orders is a service whose sagas reserve, then pay: the payment of a "bad" thing is
+// refused, and a reservation can be undone only while the stock is well.
 type orders struct {
 	engine *saga.Engine
 	order  saga.Definition[string]
 	well   atomic.Bool
-	said   string // at the end of what participants say
+	said   string // appended to participants' errors
 
 	tccProtocol *tcc.Engine
 	flight      tcc.Definition[string, string]
@@ -111,7 +110,7 @@ func serveOrders(t *testing.T, url string) *orders {
 	return s
 }
 
-// run has an order come to its end.
+// run runs an order to its end.
 func (s *orders) run(t *testing.T, id, item string) {
 	t.Helper()
 	if _, err := s.order.Do(t.Context(), s.engine, id, item); err != nil && interlock.Kind(err) == interlock.Bug {
@@ -119,7 +118,7 @@ func (s *orders) run(t *testing.T, id, item string) {
 	}
 }
 
-// book has a trip become a dead letter.
+// book makes a trip a dead letter.
 func (s *orders) book(t *testing.T, id string) {
 	t.Helper()
 	if _, err := s.tccProtocol.Run(t.Context(), "booking", id, s.flight.Try("12A")); err != nil {
@@ -130,8 +129,8 @@ func (s *orders) book(t *testing.T, id string) {
 	}
 }
 
-// Sagas are listed, shown, gone through record by record, and helped by hand, on every
-// backend that keeps a journal.
+// Sagas are listed, shown record by record, and repaired, on every backend with a
+// journal.
 func TestSagasByHand(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) string{
@@ -221,7 +220,7 @@ func TestSagasByHand(t *testing.T) {
 				interlock(64, append(settle, "--output", "{")...)
 				wants(interlock(1, "saga", "settle", id, "reserve", "--done", "--reason", "x"), "it settles a step that was called")
 				wants(interlock(0, settle...), "settled: "+id)
-				ends := map[bool]int{found[0] == "--not-done": 1} // undone, which is no success
+				ends := map[bool]int{found[0] == "--not-done": 1} // undone is no success
 				interlock(ends[true], "saga", "watch", id)
 				wants(interlock(0, "saga", "show", id), "settle", "ann the bank was asked")
 			}
@@ -280,7 +279,7 @@ func TestSagasByHand(t *testing.T) {
 	}
 }
 
-// A journal that is gone for a while ends no watching, and is reported once.
+// An outage of the journal ends no watch, and is reported once.
 func TestSagaWatchSurvivesAnInterruption(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) (url string, through *testbed.Proxy){
@@ -308,14 +307,14 @@ func TestSagaWatchSurvivesAnInterruption(t *testing.T) {
 			w.Signal(syscall.SIGINT)
 			wantCode(t, w, -1)
 			if n := strings.Count(w.Stderr(), "interrupted"); n != 1 {
-				t.Errorf("told %d times: %s", n, w.Stderr())
+				t.Errorf("reported %d times: %s", n, w.Stderr())
 			}
 		})
 	}
 }
 
-// Reading a journal that does not exist is an error and creates nothing; reading one that
-// exists needs no right but to read it.
+// Reading a missing journal is an error and creates nothing; reading an existing one
+// needs only the right to read.
 func TestLookingMakesNoJournal(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) (database, of string, client string, reader []string){
@@ -380,7 +379,7 @@ func TestLookingMakesNoJournal(t *testing.T) {
 	}
 }
 
-// TestSagaChoreographed lists the sagas of a tracker: all, those that are stalled, those of a state.
+// TestSagaChoreographed lists the sagas of a tracker: all, stalled ones, those of a state.
 func TestSagaChoreographed(t *testing.T) {
 	t.Parallel()
 	program(t)

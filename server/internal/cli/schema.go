@@ -29,8 +29,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// schemaParts are the packages with tables, by name. Tables with columns of the
-// user's own are left out: their packages create them.
+// schemaParts are the packages with tables, by name. Tables with the user's columns
+// are omitted: their packages create them.
 var schemaParts = []struct {
 	name string
 	driver.Creator
@@ -42,7 +42,7 @@ var schemaParts = []struct {
 	{"semanticlock", countermeasure.SemanticLock{}}, {"byvalue", countermeasure.ByValue{}},
 }
 
-// locksPart is the tables of the lock drivers.
+// locksPart is the part of the lock drivers.
 const locksPart = "locks"
 
 func (a *app) schemaCommand() *cobra.Command {
@@ -80,7 +80,7 @@ Parts: ` + strings.Join(names, ", ") + `.`,
 
 var roleName = regexp.MustCompile(`^[A-Za-z0-9_]*$`)
 
-// partView is the JSON form of a part's tables; docs/reference/cli.md promises it.
+// partView is the JSON form of a part's tables; see docs/reference/cli.md.
 type partView struct {
 	Part       string   `json:"part"`
 	Statements []string `json:"statements"`
@@ -124,7 +124,7 @@ func (a *app) printSchema(database string, only []string, role string) error {
 	}{views}, t)
 }
 
-// statementsOf records what a package's Create does; a nil one is the drivers'.
+// statementsOf returns the statements of Create; nil means the lock drivers.
 func statementsOf(dialect driver.Dialect, c driver.Creator) ([]string, error) {
 	switch {
 	case c == nil && dialect == driver.Postgres:
@@ -137,8 +137,8 @@ func statementsOf(dialect driver.Dialect, c driver.Creator) ([]string, error) {
 
 var created = regexp.MustCompile(`(?i)^create (?:unlogged )?(table|sequence) if not exists (\S+)`)
 
-// grantsFor are the rights to use what statements create: to read and write rows,
-// and nothing else. They also cover what identity columns need.
+// grantsFor returns the rights to use the tables of statements: to read and write
+// rows, and nothing else. They also cover identity columns.
 func grantsFor(statements []string, role string) (grants []string) {
 	if role == "" {
 		return nil

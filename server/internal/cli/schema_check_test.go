@@ -24,15 +24,15 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// Every table of the schema that is missing, older or newer is found, and the report names
-// the command that prints it.
+// Every missing, older or newer table of the schema is found, and the error names the
+// command that prints it.
 func TestEveryTableIsChecked(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		for _, p := range schemaParts {
 			var together sync.WaitGroup
-			for range 4 { // CREATE … IF NOT EXISTS alone can fail then
+			for range 4 { // CREATE … IF NOT EXISTS alone could fail
 				own := *db
 				own.BeginnerAt = db.Again(t)
 				together.Go(func() {
@@ -68,7 +68,7 @@ func TestEveryTableIsChecked(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// backendGiven are the parts whose tables can have other names.
+// backendGiven returns the parts whose tables can have other names.
 func backendGiven(name string) map[string]driver.Creator {
 	return map[string]driver.Creator{
 		"fence": fence.Table{Name: name}, "version": versions.Table{Name: name}, "stock": stock.Table{Name: name}, "once": once.Inbox{Name: name, Consumer: "c"},
@@ -79,8 +79,8 @@ func backendGiven(name string) map[string]driver.Creator {
 	}
 }
 
-// Tables may have any name that the database takes, in any schema, and be created again; a
-// name that would be cut, or is none, is a Bug.
+// Tables may have any valid name, in any schema, and be created again; an invalid or too
+// long name is a Bug.
 func TestTablesMayHaveAnyName(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -123,7 +123,7 @@ func TestTablesMayHaveAnyName(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// tablesOf are the tables of a part, each with its last column.
+// tablesOf returns the tables of a part, each with its last column.
 func tablesOf(t *testing.T, db *databases.DB, c driver.Creator) map[string]string {
 	statements, err := driver.Statements(db.Dialect, c)
 	if err != nil {
@@ -145,8 +145,7 @@ func tablesOf(t *testing.T, db *databases.DB, c driver.Creator) map[string]strin
 	return tables
 }
 
-// What opens tables reports the table, and what uses one without opening it names the same
-// command.
+// Open reports a wrong table, and a statement without Open names the same command.
 func TestOpenersCheckTheirTables(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

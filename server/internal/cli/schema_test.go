@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// What schema prints, an administrator applies, twice, and then a role with no other
+// An administrator applies the output of schema twice. Then a role with no other
 // rights has everything that locks, guards, an outbox and a journal need.
 func TestSchemaIsEnough(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func addOne[T any](ctx context.Context, db driver.Beginner[T]) error {
 	return errors.Join(outbox.Table{}.Add(ctx, tx, driver.Message{ID: "m", Topic: "orders"}), tx.Commit(ctx))
 }
 
-// Wrong names are refused, and parts can be chosen.
+// Wrong names are rejected, and parts can be chosen.
 func TestSchemaParts(t *testing.T) {
 	t.Parallel()
 	program(t)

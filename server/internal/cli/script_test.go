@@ -20,8 +20,8 @@ import (
 // patience bounds every wait for a condition in these tests.
 const patience = 20 * time.Second
 
-// program builds the command once, with the race detector if the tests have it: for
-// commands that run long or at the same time as others.
+// program builds the command once, with the race detector if the tests have it: for commands
+// that run long or concurrently.
 func program(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -30,8 +30,8 @@ func program(t *testing.T) string {
 	return testbed.Go(t, "server/cmd/interlock")
 }
 
-// plainProgram is [program] without the race detector, for short commands, of which the tests
-// run a thousand.
+// plainProgram builds without the race detector, for short commands, which the tests run a
+// thousand times.
 func plainProgram(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -59,7 +59,7 @@ func scripts(t *testing.T, dir string, vars map[string]string) {
 			for name, value := range vars {
 				e.Setenv(name, value)
 			}
-			if vars["INTERLOCK_BACKEND"] != "" { // scripts run side by side on one server
+			if vars["INTERLOCK_BACKEND"] != "" { // scripts share one server
 				e.Setenv("INTERLOCK_PREFIX", filepath.Base(e.WorkDir)+"/")
 			}
 			return nil
@@ -88,7 +88,7 @@ func TestDev(t *testing.T) {
 	scripts(t, "dev", nil)
 }
 
-// exits N COMMAND… runs a command and wants this exit code.
+// exits N COMMAND… runs a command and requires this exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE COMMAND [ARGUMENT…]")
@@ -108,7 +108,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// shown is what a script sees of a lock.
+// shown is the part of a lock that scripts use.
 type shown struct {
 	Holder  *struct{ Owner string }
 	Waiters []struct{ Owner string }
@@ -116,7 +116,7 @@ type shown struct {
 
 func until(ts *testscript.TestScript, name string, ok func(shown) bool) {
 	var last []byte
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) { // each look is a process
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) { // each check is a process
 		cmd := exec.Command(filepath.Join(filepath.SplitList(ts.Getenv("PATH"))[0], "interlock"), "locks", "show", name, "-o", "json")
 		for _, v := range []string{"INTERLOCK_BACKEND", "INTERLOCK_PREFIX", "XDG_STATE_HOME", "GORACE"} {
 			cmd.Env = append(cmd.Env, v+"="+ts.Getenv(v))
@@ -130,20 +130,20 @@ func until(ts *testscript.TestScript, name string, ok func(shown) bool) {
 	ts.Fatalf("not within %v; the lock is %s", patience, last)
 }
 
-// until-held NAME waits until somebody holds a lock.
+// until-held NAME waits until a lock is held.
 func untilHeld(ts *testscript.TestScript, _ bool, args []string) {
 	until(ts, args[0], func(s shown) bool { return s.Holder != nil })
 }
 
-// until-awaited NAME N waits until so many wait for a lock.
+// until-awaited NAME N waits until a lock has N waiters.
 func untilAwaited(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[1])
 	ts.Check(err)
 	until(ts, args[0], func(s shown) bool { return len(s.Waiters) == n })
 }
 
-// until-dev waits until a development server has left word, and sets DEV to
-// its address.
+// until-dev waits until a development server has written its record, and sets DEV to its
+// address.
 func untilDev(ts *testscript.TestScript, _ bool, _ []string) {
 	file := filepath.Join(ts.Getenv("XDG_STATE_HOME"), "interlock", "dev-server.json")
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -172,8 +172,8 @@ func untilRuns(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("no development server on %s within %v", args[0], patience)
 }
 
-// until-offers NAMES WORD… waits until a shell would be offered these names
-// for the last word: a slow machine may need more than the time it is given.
+// until-offers NAMES WORD… waits until completion offers these names for the last word: a
+// slow machine may exceed the time limit.
 func untilOffers(ts *testscript.TestScript, _ bool, args []string) {
 	want, last := strings.ReplaceAll(args[0], " ", "\n")+"\n:4\n", ""
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {

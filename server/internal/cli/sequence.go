@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/flow/sequence"
 )
 
-// sequenceCommands is a table of sequences that a command is about.
+// sequenceCommands selects the table of sequences of a command.
 type sequenceCommands struct {
 	app   *app
 	table string
@@ -33,7 +33,7 @@ func (a *app) sequenceCommand() *cobra.Command {
 	return c
 }
 
-// do runs something in one transaction, within --timeout.
+// do calls use in one transaction, within --timeout.
 func (o *sequenceCommands) do(ctx context.Context, use func(context.Context, sequence.Table, driver.SQL) error) error {
 	return o.app.inTx(ctx, func(ctx context.Context, tx driver.SQL) error {
 		err := use(ctx, sequence.Table{Name: o.table}, tx)
@@ -157,7 +157,7 @@ func (o *sequenceCommands) done(what string, args []string) error {
 	}{what, args[0], args[1]}, line("%s: %s %s\n", what, args[0], args[1]))
 }
 
-// parseHole reads EPOCH:FROM-TO, or EPOCH:SEQ.
+// parseHole parses EPOCH:FROM-TO, or EPOCH:SEQ.
 func parseHole(s string) (h sequence.Hole, err error) {
 	epoch, rest, ok := strings.Cut(s, ":")
 	from, to, several := strings.Cut(rest, "-")

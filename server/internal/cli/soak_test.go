@@ -11,9 +11,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// Two loops run commands under one lock while wrappers and commands are killed
-// at random. No two commands are ever at work at once, judged by what they
-// wrote themselves. INTERLOCK_SOAK_KILLS sets how many are killed.
+// Two loops run commands under one lock while wrappers and commands are killed at
+// random. Commands never overlap, by their own records. INTERLOCK_SOAK_KILLS sets
+// the number of kills.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	kills := 6
@@ -29,8 +29,7 @@ func TestSoak(t *testing.T) {
 			s.round()
 			s.strike()
 		}
-		// Chance may have left a loop without a single run: what was killed must
-		// not keep them from it.
+		// A loop may be without a single run by chance: kills must not prevent one.
 		for end := time.Now().Add(patience); s.idle() && time.Now().Before(end); {
 			s.round()
 		}
@@ -44,12 +43,12 @@ type soak struct {
 	journal  journal
 	random   *rand.Rand
 	loops    [2]*testbed.Process
-	runs     [2]int // that ended well
+	runs     [2]int // that succeeded
 	wrappers int    // killed
 	commands int
 	due      time.Time // of the next kill
 
-	nextCommand bool // it is a command's turn to be killed, else a wrapper's
+	nextCommand bool // the next kill is a command's, else a wrapper's
 }
 
 func newSoak(t *testing.T, url string) *soak {
@@ -60,14 +59,14 @@ func newSoak(t *testing.T, url string) *soak {
 
 func (s *soak) killed() int { return s.wrappers + s.commands }
 
-// idle reports whether a loop has not yet had a run that ended well.
+// idle reports whether a loop has no successful run yet.
 func (s *soak) idle() bool { return s.runs[0] == 0 || s.runs[1] == 0 }
 
 func (s *soak) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(s.random.Int64N(int64(high-low)))
 }
 
-// round restarts what has ended.
+// round restarts ended processes.
 func (s *soak) round() {
 	for i, p := range s.loops {
 		if p == nil || ended(p) {
@@ -108,8 +107,8 @@ func (s *soak) next(i int) {
 	s.loops[i] = underLock(s.t, s.url, s.journal.env(s.between(20*time.Millisecond, 300*time.Millisecond), false), "--ttl", "2s")
 }
 
-// kill ends a wrapper, holding or waiting, or the command that is at work. It
-// reports whether there was one of the sort whose turn it is.
+// kill kills a wrapper, holding or waiting, or the running command. It reports
+// whether a process of the chosen kind existed.
 func (s *soak) kill() bool {
 	if s.nextCommand {
 		return s.killCommand()

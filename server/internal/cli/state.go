@@ -9,11 +9,11 @@ import (
 	"github.com/interlock-dev/interlock/server/embedded"
 )
 
-// defaultListen is where a development server listens, and where one is looked
-// for when none has left word.
+// defaultListen is the default address of a development server, and of commands
+// that find no record of one.
 const defaultListen = "127.0.0.1:7460"
 
-// stateDir is where the user's programs keep what they want to find again:
+// stateDir returns the directory for the state of the user's programs:
 // $XDG_STATE_HOME, or ~/.local/state.
 func stateDir() (string, error) {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
@@ -26,9 +26,8 @@ func stateDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "interlock"), nil
 }
 
-// devRecord leaves word for other commands which data directory the first of
-// the running development servers is on. Whether it still is, the directory's
-// lock says.
+// devRecord records the data directory of the first running development server, for
+// other commands. The directory's lock shows whether it still runs.
 type devRecord struct {
 	PID      int    `json:"pid"`
 	Endpoint string `json:"endpoint"`
@@ -55,11 +54,11 @@ func (r devRecord) write() error {
 	return writeAtomically(file, append(text, '\n'))
 }
 
-// remove takes the word back, unless a later server has left its own.
+// remove removes the record, unless a later server has replaced it.
 func (r devRecord) remove() {
 	if now, ok := readRecord(); ok && now == r {
 		file, _ := recordFile()
-		_ = os.Remove(file) // a record that stays is found to be stale
+		_ = os.Remove(file) // a remaining record is detected as stale
 	}
 }
 
@@ -72,8 +71,8 @@ func readRecord() (r devRecord, ok bool) {
 	return r, err == nil && json.Unmarshal(text, &r) == nil
 }
 
-// findDev is the development server that commands without a backend use: the
-// one that left word, else the one on the usual data, if it runs.
+// findDev returns the development server for commands without a backend: the
+// recorded one, else the one on the default data, if it runs.
 func findDev() (r embedded.Running, ok bool) {
 	dirs := make([]string, 0, 2)
 	if r, ok := readRecord(); ok {
@@ -90,8 +89,8 @@ func findDev() (r embedded.Running, ok bool) {
 	return embedded.Running{}, false
 }
 
-// devEndpoint is the address of the running development server, or the one it
-// would have.
+// devEndpoint returns the address of the running development server, or the
+// default.
 func devEndpoint() string {
 	if r, ok := findDev(); ok {
 		return r.Endpoint
@@ -99,8 +98,8 @@ func devEndpoint() string {
 	return defaultListen
 }
 
-// writeAtomically replaces a file, so that a reader sees the old text or the
-// new.
+// writeAtomically replaces a file, so that a reader sees the old text or the new
+// one.
 func writeAtomically(file string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
 	if err != nil {
@@ -112,7 +111,7 @@ func writeAtomically(file string, text []byte) error {
 		err = os.Rename(f.Name(), file)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the first error says more
+		_ = os.Remove(f.Name()) // the first error matters
 	}
 	return err
 }

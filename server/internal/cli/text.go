@@ -9,13 +9,12 @@ import (
 	"unicode"
 )
 
-// A text is safe to print: what others wrote into a backend, and what was typed,
-// cannot move the cursor, start a line, or reverse what follows. Only [line],
-// [table], [fields] and constants make one; a test keeps it so.
+// A text is safe to print: data from a backend and typed text cannot move the
+// cursor, start a line, or reverse later text. Only [line], [table], [fields] and
+// constants create one; a test enforces that.
 type text string
 
-// line formats a text. Arguments are escaped as [plain] does it, except other
-// texts.
+// line formats a text. It escapes arguments like [plain], except other texts.
 func line(format string, args ...any) text {
 	if false {
 		_ = fmt.Sprintf(format, args...) // so that vet checks the arguments
@@ -23,7 +22,7 @@ func line(format string, args ...any) text {
 	return text(fmt.Sprintf(format, escaped(args)...))
 }
 
-// lines is a text of several lines that we have written ourselves.
+// lines returns a text of several lines that are our own.
 func lines(s string) (t text) {
 	for l := range strings.Lines(s) {
 		t += line("%s\n", strings.ReplaceAll(strings.TrimSuffix(l, "\n"), "\t", "    "))
@@ -31,7 +30,7 @@ func lines(s string) (t text) {
 	return t
 }
 
-// trimmed is a text without the spaces at its end.
+// trimmed returns a text without trailing spaces.
 func trimmed(t text) text { return text(strings.TrimRight(string(t), " ")) }
 
 // table aligns rows; the first is the head.
@@ -45,11 +44,11 @@ func table(rows [][]string) text {
 		}
 		fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 	}
-	_ = w.Flush() // a strings.Builder takes everything
+	_ = w.Flush() // a strings.Builder never fails
 	return text(b.String())
 }
 
-// fields are names and values, one a line; empty values are left out.
+// fields returns names and values, one a line, without empty values.
 func fields(pairs ...[2]string) (t text) {
 	width := 0
 	for _, p := range pairs {
@@ -65,7 +64,7 @@ func fields(pairs ...[2]string) (t text) {
 	return t
 }
 
-// command is a command to type next, quoted for a shell.
+// command returns a command to type next, quoted for a shell.
 func command(words ...string) text {
 	quoted := make([]string, len(words))
 	for i, w := range words {
@@ -74,8 +73,8 @@ func command(words ...string) text {
 	return text(strings.Join(quoted, " "))
 }
 
-// shellQuote leaves words alone that no shell expands. What cannot be printed
-// is escaped as bash and zsh read it.
+// shellQuote quotes words that a shell could expand. It escapes unprintable
+// characters for bash and zsh.
 func shellQuote(word string) string {
 	switch {
 	case word != "" && safeWord(word):
@@ -95,7 +94,7 @@ func safeWord(word string) bool {
 	})
 }
 
-// plain is s as it is if it is printable, else quoted.
+// plain returns s if it is printable, else s quoted.
 func plain(s string) string {
 	if strings.ContainsFunc(s, unprintable) {
 		return strconv.Quote(s)
@@ -105,7 +104,7 @@ func plain(s string) string {
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
 
-// escaped wraps what is not a text, so that it is escaped when it is formatted.
+// escaped wraps all arguments but texts, so that they are escaped when formatted.
 func escaped(args []any) []any {
 	safe := make([]any, len(args))
 	for i, arg := range args {
@@ -123,13 +122,13 @@ func escaped(args []any) []any {
 
 type escapedValue struct{ value any }
 
-// Format is [fmt.Formatter]'s. What %q and the like print is escaped already.
+// Format implements [fmt.Formatter]. Output such as %q's is already escaped.
 func (e escapedValue) Format(f fmt.State, verb rune) {
 	out := fmt.Sprintf(fmt.FormatString(f, verb), e.value)
 	if verb == 's' || verb == 'v' {
 		out = plain(out)
 	}
-	_, _ = io.WriteString(f, out) // a fmt.State takes everything
+	_, _ = io.WriteString(f, out) // a fmt.State never fails
 }
 
 type escapedError struct{ error }

@@ -15,12 +15,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// hostile is what others may write into a backend, or somebody may be made to type:
-// an escape sequence in two forms, a carriage return, a notifier, a line of its own, a
-// reversal of direction, and bytes that are no text.
+// hostile is text that others may store in a backend, or make a user type: an escape
+// sequence in two forms, a carriage return, a bell, a forged line, a reversal of
+// direction, and invalid bytes.
 const hostile = "x\x1b[31m\u009b2J\r\a\ninterlock: all is well\u202e\u2066\xff`'\"$(id)"
 
-// unsafeIn reports what of a text could fool the person at a terminal.
+// unsafeIn returns an error if a text could mislead a user at a terminal.
 func unsafeIn(s string) error {
 	for _, r := range s {
 		if isControl(r) {
@@ -75,8 +75,7 @@ func TestCommandsAreQuoted(t *testing.T) {
 	}
 }
 
-// Whatever is written below the texts, in pieces of any size, has no control
-// characters.
+// Text that is written in pieces of any size has no control characters.
 func TestTheTerminalIsSafe(t *testing.T) {
 	t.Parallel()
 	for size := 1; size < len(hostile); size++ {
@@ -98,8 +97,8 @@ func TestTheTerminalIsSafe(t *testing.T) {
 	}
 }
 
-// Only text.go and output.go make texts of strings, and write: a command that
-// prints what others wrote cannot go around them.
+// Only text.go and output.go convert strings to texts, and write: a command cannot
+// bypass them.
 func TestNobodyElseMakesTexts(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
@@ -137,7 +136,7 @@ func isPrinting(call *ast.CallExpr) bool {
 	return ok && (strings.HasPrefix(f.Sel.Name, "Fprint") || f.Sel.Name == "WriteString")
 }
 
-// Whatever is typed, no command prints it raw: also none that is added later.
+// No command, present or future, prints typed text raw.
 func TestCommandsSayNothingRaw(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	t.Setenv("INTERLOCK_BACKEND", "")
@@ -156,7 +155,7 @@ func TestCommandsSayNothingRaw(t *testing.T) {
 	}
 }
 
-// everyCommand lists the words of all commands that do something.
+// everyCommand returns the words of all commands with an action.
 func everyCommand(c *cobra.Command, words []string) (list [][]string) {
 	for _, sub := range c.Commands() {
 		list = append(list, everyCommand(sub, append(slices.Clone(words), sub.Name()))...)
@@ -167,7 +166,7 @@ func everyCommand(c *cobra.Command, words []string) (list [][]string) {
 	return list
 }
 
-// typeLine runs a command line in this process and returns all that it wrote.
+// typeLine runs a command line in this process and returns its output.
 func typeLine(args []string) string {
 	var b strings.Builder
 	newApp("interlock", &b, &b).run(args)

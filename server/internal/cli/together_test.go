@@ -10,17 +10,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// together is how many commands start at once.
+// together is the number of commands that start at once.
 const together = 16
 
-// Commands that start together on one server all get their locks, whether the server is
-// backendGiven or found. A server that stands still is not reported as one that is not there.
+// Commands that start together on one server all get their locks, whether the server is given
+// or found. A paused server is not reported as missing.
 func TestCommandsThatStartTogether(t *testing.T) {
 	t.Parallel()
 	path, state := program(t), t.TempDir()
 	env := []string{"TMPDIR=" + t.TempDir(), "XDG_STATE_HOME=" + state, "INTERLOCK_BACKEND="}
 	dev := testbed.Start(t, testbed.Program{Path: path, Args: []string{"dev", "--temp", "--listen", "127.0.0.1:0"}, Env: env})
-	for dev.Line(patience) != "Ctrl-C stops it." { // the last line it greets with
+	for dev.Line(patience) != "Ctrl-C stops it." { // the last line of its start
 	}
 	text, err := os.ReadFile(filepath.Join(state, "interlock", "dev-server.json"))
 	if err != nil {
@@ -48,7 +48,7 @@ func TestCommandsThatStartTogether(t *testing.T) {
 	impatient := lock("job", "--timeout", "200ms")
 	wantCode(t, impatient, 69)
 	if said := impatient.Stderr(); strings.Contains(said, "start one") || !strings.Contains(said, "does not answer") {
-		t.Errorf("of a server that stands still it says %q", said)
+		t.Errorf("a paused server is reported as %q", said)
 	}
 	late := lock("job")
 	dev.Resume()

@@ -45,7 +45,7 @@ New tokens are lower. For each guard that accepted one of the high tokens, run
 	})
 }
 
-// repaired is the JSON form; docs/reference/cli.md promises it.
+// repaired is the JSON form; see docs/reference/cli.md.
 type repaired struct {
 	Repaired bool   `json:"repaired"`
 	Before   int64  `json:"before,omitempty"` // counters
@@ -58,7 +58,7 @@ func timeOf(counter int64) string {
 	return time.UnixMicro(interlock.EpochUnixMicro + counter).UTC().Format(time.DateTime)
 }
 
-// reseed opens the backend with a seed, and closes it again.
+// reseed opens the backend with a seed, and closes it.
 func (a *app) reseed(ctx context.Context, seed driver.Seed) error {
 	target, err := a.target()
 	if err != nil {
@@ -110,12 +110,12 @@ but for one grant of a lock of its own.`,
 	return c
 }
 
-// moveMargin is how far tokens of the old backend may be above the highest that it shows: tokens
-// of locks that are free now are not shown.
+// moveMargin bounds how far tokens of the old backend may be above the highest shown: tokens of
+// free locks are not shown.
 const moveMargin = time.Minute
 
-// highest is a token above all that a backend has issued: of a grant of this moment
-// and of what is held, and a margin.
+// highest returns a token above all that a backend has issued: above a grant now and all held
+// tokens, plus a margin.
 func (a *app) highest(ctx context.Context, from string) (interlock.Token, error) {
 	target, err := backend.Parse(from)
 	if err != nil {
@@ -149,5 +149,5 @@ func (a *app) highest(ctx context.Context, from string) (interlock.Token, error)
 	return interlock.NewToken(top.Counter()+moveMargin.Microseconds(), 0)
 }
 
-// moveLimit is how many held locks are looked at.
+// moveLimit is the most held locks that are read.
 const moveLimit = 100_000

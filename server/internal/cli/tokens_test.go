@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestTokens: a base that no guard accepts is refused, repaired, and moved to.
+// TestTokens: a base that no guard accepts is rejected, repaired, and moved to.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -34,8 +34,8 @@ func TestTokens(t *testing.T) {
 	scripts(t, "tokens", map[string]string{"INTERLOCK_BACKEND": "etcd://" + server.Addr(), "LEFT": "etcd://" + left.Addr()})
 }
 
-// tokensOnKube: a Lease with an implausible base keeps drivers from opening until it
-// is repaired on record, and a move raises what comes later.
+// tokensOnKube: a Lease with an implausible base keeps drivers from opening until a
+// recorded repair, and a move raises later tokens.
 func tokensOnKube(t *testing.T, k *testbed.Kube) {
 	url := kubeConfigFor(t, k, testbed.KubeAdmin)
 	run(t, 0, "lock", "n", "--backend", url, "--", "true")

@@ -20,13 +20,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// A protocol is the differences between the commands of sagas, TCC and two-phase commit.
+// A protocol has the differences between the commands of sagas, TCC and two-phase commit.
 type protocol struct {
 	group      string // of commands
 	noun       string
 	step       string // the name of the argument
 	states     []coordinator.State
-	unfinished bool // those that have ended are listed on demand only
+	unfinished bool // ended ones are listed on demand only
 	list       func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error]
 }
 
@@ -54,14 +54,14 @@ func views[O any](all iter.Seq2[O, error], view func(O) transactionView) iter.Se
 	}
 }
 
-// transactionView is the JSON form of a transaction; docs/reference/cli.md promises it.
+// transactionView is the JSON form of a transaction; see docs/reference/cli.md.
 type transactionView struct {
 	coordinator.Summary
 	Input   json.RawMessage            `json:"input,omitempty"`   // of a saga, as are the next two
 	Outputs map[string]json.RawMessage `json:"outputs,omitempty"` //
 	Crossed []coordinator.StepError    `json:"crossed,omitempty"`
 
-	Transaction string         `json:"transaction,omitempty"` // of a two-phase commit: what participants call it
+	Transaction string         `json:"transaction,omitempty"` // of a two-phase commit: its name at participants
 	Decided     time.Time      `json:"decided,omitzero"`
 	DecidedBy   string         `json:"decided_by,omitempty"`
 	Branches    []twopc.Branch `json:"branches,omitempty"`
@@ -81,7 +81,7 @@ func viewXA(o twopc.Outcome) transactionView {
 	return transactionView{Summary: o.Summary, Transaction: o.Transaction, Decided: o.Decided.UTC(), DecidedBy: o.DecidedBy, Branches: o.Branches}
 }
 
-// why is a line with what keeps a transaction from ending.
+// why returns a line with the reasons why a transaction has not ended.
 func (v transactionView) why() string {
 	all := []string{v.Reason, v.Error}
 	if v.Halted != v.Reason {
@@ -95,14 +95,14 @@ func (v transactionView) why() string {
 	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "; ")
 }
 
-// listing is what is listed, and how many at most.
+// listing selects transactions, and limits their number.
 type listing struct {
 	coordinator.Filter
 	limit  int
 	states []string
 }
 
-// flags adds those of a list.
+// flags adds the flags of a list.
 func (f *listing) flags(c *cobra.Command, p protocol) {
 	all := make([]string, len(p.states))
 	for i, s := range p.states {
@@ -116,7 +116,7 @@ func (f *listing) flags(c *cobra.Command, p protocol) {
 	completes(c, "state", all...)
 }
 
-// check reads the states.
+// check parses the states.
 func (f *listing) check(c *cobra.Command, p protocol) error {
 	for _, s := range f.states {
 		state := coordinator.State(strings.ToUpper(s))
@@ -126,12 +126,12 @@ func (f *listing) check(c *cobra.Command, p protocol) error {
 		f.States = append(f.States, state)
 	}
 	if len(f.States) > 0 && !c.Flags().Changed("unfinished") {
-		f.Unfinished = false // the states say it
+		f.Unfinished = false // the states select
 	}
 	return nil
 }
 
-// lsCommand lists the transactions of a protocol.
+// lsCommand returns the command that lists the transactions of a protocol.
 func (l *journalCommands) lsCommand(p protocol) *cobra.Command {
 	var f listing
 	var o choreographed
@@ -168,7 +168,7 @@ func (l *journalCommands) list(ctx context.Context, p protocol, f listing) error
 	}{all}, rowsOf(all), "there are no such "+p.noun+"s")
 }
 
-// rowsOf is a table of transactions.
+// rowsOf returns a table of transactions.
 func rowsOf(all []transactionView) [][]string {
 	rows := [][]string{{"ID", "TYPE", "STATE", "DUE", "WHY"}}
 	for _, v := range all {
@@ -177,10 +177,10 @@ func rowsOf(all []transactionView) [][]string {
 	return rows
 }
 
-// find reads the first transactions that pass, and reports if there are more.
+// find returns the first matching transactions, and reports if there are more.
 func (l *journalCommands) find(ctx context.Context, j *journal.Journal, p protocol, f listing) ([]transactionView, error) {
 	all, err := listOf(ctx, j, p, f, f.limit+1, func(transactionView) bool { return true })
-	if err == nil && p.group == "saga" && f.Type != "" && f.Type != httpType { // those are all of one type in the journal
+	if err == nil && p.group == "saga" && f.Type != "" && f.Type != httpType { // in the journal all of these have one type
 		wanted := f.Type
 		f.Type = httpType
 		var more []transactionView
@@ -195,7 +195,7 @@ func (l *journalCommands) find(ctx context.Context, j *journal.Journal, p protoc
 	return all, err
 }
 
-// httpType is the definition of sagas that came over HTTP; their own type is in their input.
+// httpType is the definition of sagas started over HTTP; their own type is in their input.
 const httpType = "http"
 
 func listOf(ctx context.Context, j *journal.Journal, p protocol, f listing, most int, passes func(transactionView) bool) ([]transactionView, error) {
@@ -227,17 +227,17 @@ type recordView struct {
 	Why      string    `json:"why,omitempty"`
 }
 
-// history is the records of a transaction.
+// historyOf returns the records of a transaction.
 func historyOf(entries []journal.Entry) (all []recordView) {
 	for _, e := range entries {
 		var said struct{ Actor, Reason, Error, Text string }
-		_ = json.Unmarshal(e.Data, &said) // not all records say something
+		_ = json.Unmarshal(e.Data, &said) // not all records have these fields
 		all = append(all, recordView{e.Position, e.Written.UTC(), e.Kind, e.Step, said.Actor, said.Reason + said.Error + said.Text})
 	}
 	return all
 }
 
-// shown is a transaction as text; more are the fields of its protocol.
+// shown returns a transaction as text; more are the fields of its protocol.
 func (v transactionView) shown(more ...[2]string) text {
 	list := [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", string(v.State)}, {"decision", string(v.Decision)},
 		{"why", v.Reason}, {"halted", v.Halted}, {"skipped", strings.Join(v.Skipped, ", ")}}
@@ -258,7 +258,7 @@ func (v transactionView) shown(more ...[2]string) text {
 	return t + "\n" + table(rows)
 }
 
-// localTime is a time as text; "-" for the zero time.
+// localTime returns a time as text; "-" for the zero time.
 func localTime(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -266,7 +266,7 @@ func localTime(t time.Time) string {
 	return t.Local().Format(time.DateTime)
 }
 
-// formatTime is a time in JSON; empty for the zero time.
+// formatTime returns a time for JSON; empty for the zero time.
 func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""

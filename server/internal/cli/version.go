@@ -12,8 +12,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// quietLibraries keeps the log lines of libraries off the terminal: what
-// they know reaches the user as an error.
+// quietLibraries disables the logs of libraries: the user gets their errors.
 func quietLibraries() {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	log.SetOutput(io.Discard)

@@ -18,11 +18,11 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// The test program is also the command that it runs under locks: one that
-// writes down, against the clock of the whole machine, when it was at work.
+// The test program is also the command that it runs under locks: it records its
+// working times by the machine's clock.
 const (
-	workFile   = "INTERLOCK_TEST_WORK" // where to write
-	workFor    = "INTERLOCK_TEST_FOR"  // how long to work
+	workFile   = "INTERLOCK_TEST_WORK" // the output file
+	workFor    = "INTERLOCK_TEST_FOR"  // the working time
 	workIgnore = "INTERLOCK_TEST_IGNORE_TERM"
 )
 
@@ -30,15 +30,15 @@ func TestMain(m *testing.M) {
 	if file := os.Getenv(workFile); file != "" {
 		os.Exit(work(file))
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // what the programs under test inherit
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // for the programs under test
 	testbed.Main(m)
 }
 
-// beat is how often a worker writes that it is at work.
+// beat is the interval of a worker's entries.
 const beat = 5 * time.Millisecond
 
-// work writes a line for its start, one every beat, one for a TERM, and one for
-// its end; each with the token it works under, and each in one write.
+// work writes a line for its start, one every beat, one for a TERM, and one for its
+// end; each with its token, and each in one write.
 func work(file string) int {
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -69,7 +69,7 @@ func work(file string) int {
 	return 0
 }
 
-// monotonic is CLOCK_MONOTONIC, the same for every process.
+// monotonic reads CLOCK_MONOTONIC, the same for every process.
 func monotonic() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -102,7 +102,7 @@ func newJournal(t *testing.T) journal {
 	return journal{t, f.Name()}
 }
 
-// env makes a command work for so long.
+// env returns the environment of a command that works for a time.
 func (j journal) env(length time.Duration, ignoreTerm bool) []string {
 	env := []string{workFile + "=" + j.file, workFor + "=" + length.String(), "GORACE=atexit_sleep_ms=0"}
 	if ignoreTerm {
@@ -111,7 +111,7 @@ func (j journal) env(length time.Duration, ignoreTerm bool) []string {
 	return env
 }
 
-// read is what was written so far, in the order of the clock.
+// read returns the entries so far, in the order of the clock.
 func (j journal) read() []entry {
 	j.t.Helper()
 	text, err := os.ReadFile(j.file)
@@ -134,7 +134,7 @@ func (j journal) parse(line string) (e entry) {
 	return e
 }
 
-// latest is the last line, without reading the rest of a long journal.
+// latest returns the last line, without reading all of a long journal.
 func (j journal) latest() (e entry, ok bool) {
 	j.t.Helper()
 	f, err := os.Open(j.file)
@@ -157,7 +157,7 @@ func (j journal) latest() (e entry, ok bool) {
 	return j.parse(lines[len(lines)-1]), true
 }
 
-// until waits until the journal shows something.
+// until waits for a condition of the journal.
 func (j journal) until(what string, ok func([]entry) bool) []entry {
 	j.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -174,7 +174,7 @@ func last(entries []entry) string {
 	return fmt.Sprintf("%v (%d entries)", tail, len(entries))
 }
 
-// starts counts how many workers began.
+// starts counts the workers that began.
 func starts(entries []entry) (n int) {
 	for _, e := range entries {
 		if e.what == "start" {
@@ -184,11 +184,11 @@ func starts(entries []entry) (n int) {
 	return n
 }
 
-// pidOf is the worker that began first.
+// pidOf returns the id of the first worker.
 func pidOf(entries []entry) int { return entries[0].pid }
 
-// overlaps judges a journal: a holder that has a successor must never be
-// heard of again, and tokens must rise.
+// overlaps returns an error if a holder wrote after its successor began, or tokens
+// did not rise.
 func overlaps(entries []entry) error {
 	gone := map[int64]bool{}
 	var current int64

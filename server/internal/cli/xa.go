@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// xa is the two-phase commits of a journal, and their participants.
+// xa selects the two-phase commits of a journal, and their participants.
 type xa struct {
 	journalCommands
 	namespace    string
@@ -46,7 +46,7 @@ participants, only the journal is read.`,
 	return c
 }
 
-// manage runs something with an engine that serves nothing, within --timeout.
+// manage calls use with an engine that serves nothing, within --timeout.
 func (x *xa) manage(ctx context.Context, use func(context.Context, *journal.Journal, *twopc.Engine) error) error {
 	return x.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
 		var participants []twopc.Defined
@@ -135,7 +135,7 @@ func (x *xa) lsCommand() *cobra.Command {
 	return c
 }
 
-// xaList is the JSON form of all that is to be seen; docs/reference/cli.md promises it.
+// xaList is the JSON form of the list; see docs/reference/cli.md.
 type xaList struct {
 	InDoubt      []doubtView       `json:"in_doubt"`
 	Transactions []transactionView `json:"transactions"`
@@ -144,7 +144,7 @@ type xaList struct {
 	unasked error
 }
 
-// find lists branches in doubt. What some participants have is there if others cannot be asked.
+// find lists branches in doubt, also if some participants cannot be asked.
 func (v *xaList) find(ctx context.Context, m *twopc.Engine) {
 	var found []twopc.InDoubt
 	found, v.unasked = m.InDoubt(ctx)
@@ -179,12 +179,12 @@ func (v *xaList) text() text {
 	return text + "\n" + table(rowsOf(v.Transactions))
 }
 
-// seconds is a time as text, in whole seconds.
+// seconds returns a time as text, in whole seconds.
 func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
 }
 
-// branchState describes a branch in a line.
+// branchState describes a branch in one line.
 func branchState(b twopc.Branch) string {
 	switch {
 	case b.Heuristic != "":
@@ -225,7 +225,7 @@ func (x *xa) showCommand() *cobra.Command {
 	}
 }
 
-// look finds a transaction by its id, or by the name that participants show.
+// look finds a transaction by its id, or by its name at participants.
 func look(ctx context.Context, m *twopc.Engine, name string) (twopc.Outcome, error) {
 	o, err := m.Look(ctx, name)
 	if parts := runName.FindStringSubmatch(name); parts != nil && errors.Is(err, twopc.ErrNone) {
@@ -237,7 +237,7 @@ func look(ctx context.Context, m *twopc.Engine, name string) (twopc.Outcome, err
 	return o, err
 }
 
-// runName is an id and the suffix of one run, as participants know a transaction.
+// runName matches a transaction's name at participants: its id and a run's suffix.
 var runName = regexp.MustCompile(`^(.+)\.[0-9a-v]{12}$`)
 
 func (x *xa) resolveCommand() *cobra.Command {

@@ -22,7 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// mute is a journal that does not answer who appends.
+// mute is a journal that does not answer appends.
 type mute struct{ driver.Journal }
 
 func (mute) Append(_ context.Context, appends []driver.Append) []error {
@@ -33,8 +33,8 @@ func (mute) Append(_ context.Context, appends []driver.Append) []error {
 	return errs
 }
 
-// doubtful runs a transfer over Postgres and MariaDB whose decision nobody gets to
-// write: both branches are in doubt.
+// doubtful runs a transfer over PostgreSQL and MariaDB without a recorded decision:
+// both branches are in doubt.
 func doubtful(t *testing.T, journalURL string, pool *pgxpool.Pool, db *sql.DB) {
 	t.Helper()
 	ok := func(err error) {
@@ -81,8 +81,8 @@ func doubtful(t *testing.T, journalURL string, pool *pgxpool.Pool, db *sql.DB) {
 	}
 }
 
-// What is in doubt is listed with its age, and decided by hand; it then ends so
-// everywhere. What is decided is not overruled, and what is not there is an error.
+// Branches in doubt are listed with their age, and decided by hand; both then end
+// that way. A decision cannot be changed, and an unknown transaction is an error.
 func TestXAByHand(t *testing.T) {
 	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
@@ -159,7 +159,7 @@ func TestXAByHand(t *testing.T) {
 	run(t, 64, "xa", "resolve", "transfer/42", "--decide", "commit", "--reason", "x", "--backend", url)
 }
 
-// The laboratory says what three-phase commit is, and is not.
+// The lab explains what three-phase commit is, and is not.
 func TestLabCommit(t *testing.T) {
 	t.Parallel()
 	out, _ := run(t, 0, "lab", "commit")

@@ -146,7 +146,7 @@ func TestStopIsOrderly(t *testing.T) {
 	if took := time.Since(began); took > shutdownTimeout+5*time.Second {
 		t.Errorf("it ended after %v", took)
 	}
-	testbed.Eventually(t, "no call is under way", patience, func() bool { return at.Load() == 0 })
+	testbed.Eventually(t, "no call is running", patience, func() bool { return at.Load() == 0 })
 	if conn, err := net.Dial("tcp", s.address); err == nil {
 		conn.Close()
 		t.Error("a request is accepted")
@@ -198,7 +198,7 @@ func TestHeadersThatDoNotCome(t *testing.T) {
 			_ = conn.SetDeadline(time.Now().Add(patience))
 			_, _ = io.WriteString(conn, sent) // it may reject to read this
 			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Error("it is waited for")
+				t.Error("the service waits for it")
 			}
 		})
 	}

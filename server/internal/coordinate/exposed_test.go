@@ -45,7 +45,7 @@ func TestSlowBodies(t *testing.T) {
 			_, _ = io.WriteString(conn, sent)
 			began := time.Now()
 			if _, err := io.Copy(io.Discard, conn); err != nil && os.IsTimeout(err) {
-				t.Errorf("it is waited for after %v", time.Since(began))
+				t.Errorf("the service still waits after %v", time.Since(began))
 			}
 		})
 	}
@@ -158,7 +158,7 @@ func TestCallsAreSigned(t *testing.T) {
 	}
 	for _, bad := range []string{"short", "whsec_?????????????????????????"} {
 		if _, err := (Calls{SecretFile: secrets(t, bad)}).client(nil); err == nil {
-			t.Errorf("the secret %q is taken", bad)
+			t.Errorf("the secret %q is accepted", bad)
 		}
 	}
 	open := secrets(t, secret)
@@ -199,7 +199,7 @@ func TestCallsShowACertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.client(nil); err == nil {
-		t.Error("a key that others can read is taken")
+		t.Error("a key that others can read is accepted")
 	}
 }
 

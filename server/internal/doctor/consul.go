@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/consul"
 )
 
-// consulProbe is asked over the HTTP API of its agent.
+// consulProbe sends requests to the HTTP API of its agent.
 type consulProbe struct {
 	base   string // "http://host:port"
 	token  string
@@ -44,10 +44,10 @@ func (p *consulProbe) close() { p.client.CloseIdleConnections() }
 
 func (p *consulProbe) ping(ctx context.Context) error { return p.get(ctx, "/v1/status/leader", nil) }
 
-// errNoEntry is a key that does not exist.
+// errNoEntry reports that a key does not exist.
 var errNoEntry = errors.New("there is no such key")
 
-// get reads a JSON answer, or a text. A refusal is a [*consul.StatusError].
+// get reads a JSON answer, or a text. A refused request is a [*consul.StatusError].
 func (p *consulProbe) get(ctx context.Context, path string, into any) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
 	if err != nil {
@@ -84,12 +84,12 @@ func (p *consulProbe) get(ctx context.Context, path string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// consulFacts are what the agent reports of its cluster, or the errors that prevent it.
+// consulFacts are the agent's reports of its cluster, or the errors that prevent them.
 type consulFacts struct {
 	leader   string
 	servers  int
 	healthy  bool
-	may      int // servers that may fail
+	may      int // number of servers that may fail
 	health   error
 	shortest time.Duration // of sessions
 	sessions error
@@ -130,7 +130,7 @@ func (p *consulProbe) inspect(ctx context.Context, r *Report) error {
 	return ctx.Err()
 }
 
-// counter reads the base of tokens, with which every later one is larger.
+// counter reads the base of tokens: it makes every later one higher.
 func (p *consulProbe) counter(ctx context.Context) (int64, error) {
 	var text string
 	if err := p.get(ctx, "/v1/kv/"+url.PathEscape(p.key)+"?raw&consistent", &text); err != nil {

@@ -1,7 +1,7 @@
-// Package doctor finds what weakens the promises of a lock service. It finds only what the server
-// reports: "ok" is not a proof. It only reads: it takes no lock, creates no table and changes no
-// setting. In ZooKeeper it opens a session; in Redis it opens the driver, which loads scripts and
-// subscribes.
+// Package doctor finds faults that weaken the guarantees of a lock service. It checks only what
+// the server reports: "ok" is not a proof. It only reads: it takes no lock, creates no table and
+// changes no setting. In ZooKeeper it opens a session; in Redis it opens the driver, which loads
+// scripts and subscribes.
 //
 //	report, err := doctor.Examine(ctx, "redis://127.0.0.1:6379", doctor.Options{})
 //	if report.Status >= doctor.Warning { … }
@@ -25,27 +25,27 @@ type Severity int
 const (
 	// OK needs no action.
 	OK Severity = iota
-	// Info is worth knowing, or could not be read.
+	// Info is useful to know, or could not be read.
 	Info
-	// Warning weakens a promise under some fault.
+	// Warning weakens a guarantee under some fault.
 	Warning
-	// Critical breaks a promise without a fault, or prevents locks.
+	// Critical breaks a guarantee without a fault, or prevents locks.
 	Critical
 )
 
-// String is the severity in lower case.
+// String returns the severity in lower case.
 func (s Severity) String() string { return [...]string{"ok", "info", "warning", "critical"}[s] }
 
-// MarshalText is the string, for JSON.
+// MarshalText returns the string, for JSON.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // A Finding is the result of one check.
 type Finding struct {
 	ID       string   `json:"id"` // stable, such as redis.durability
 	Severity Severity `json:"severity"`
-	Seen     string   `json:"seen"` // what the server reports, or a measurement
-	Why      string   `json:"why"`  // it matters for locks
-	Do       string   `json:"do"`   // about it; empty if it is ok
+	Seen     string   `json:"seen"` // the server's report, or a measurement
+	Why      string   `json:"why"`  // the effect on locks
+	Do       string   `json:"do"`   // the fix; empty if it is ok
 }
 
 // Report has the findings in the order of the checks.
@@ -56,32 +56,32 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// DefaultTTL is that of every driver.
+// DefaultTTL is the default TTL of every driver.
 const DefaultTTL = 30 * time.Second
 
-// Options of an examination; the zero value works.
+// Options configures an examination; the zero value works.
 type Options struct {
 	TTL   time.Duration // of the locks; 0 means [DefaultTTL]
-	Watch time.Duration // how long to measure pauses and latency; 0 means a few requests
-	// Prefix is that of the keys, in etcd and Redis.
+	Watch time.Duration // time to measure pauses and latency; 0 means a few requests
+	// Prefix is the prefix of keys in etcd and Redis.
 	Prefix string
 }
 
 // probe examines one kind of backend.
 type probe interface {
-	// inspect adds findings. An error means that nothing can be said.
+	// inspect adds findings. An error means that no finding is possible.
 	inspect(ctx context.Context, r *Report) error
 	// ping sends the smallest request.
 	ping(ctx context.Context) error
 	close()
 }
 
-// kinds are the functions that connect, by kind of backend.
+// kinds has the functions that connect, by kind of backend.
 var kinds = map[string]func(context.Context, *opener.URL, Options) (probe, error){
 	"redis": dialRedis, "etcd": dialEtcd, "postgres": dialPostgres, "mysql": dialMySQL, "zookeeper": dialZooKeeper, "kube": dialKube, "consul": dialConsul,
 }
 
-// account is the user and the password of a URL; empty if there is none.
+// account returns the user and the password of a URL; empty if there is none.
 func account(u *opener.URL) (user, password string) {
 	if u.User() == nil {
 		return "", ""
@@ -90,12 +90,12 @@ func account(u *opener.URL) (user, password string) {
 	return u.User().Username(), password
 }
 
-// namespace begins the names of tables.
+// namespace returns the first part of table names.
 func namespace(u *opener.URL) string { return cmp.Or(u.Setting("namespace"), "interlock") }
 
-// Examine connects to the backend of a URL and examines it. It blocks for a few
-// requests, and for o.Watch. An error means that it could not be examined, such
-// as a [*backend.URLError] or that of a server that does not answer.
+// Examine connects to the backend of a URL and examines it. It blocks for a few requests, and for
+// o.Watch. An error means that the examination failed, such as a [*backend.URLError] or no answer
+// from the server.
 func Examine(ctx context.Context, url string, o Options) (Report, error) {
 	target, err := backend.Parse(url)
 	if err != nil {
@@ -146,8 +146,8 @@ func (r *Report) addIf(bad bool, id string, s Severity, format string, args ...a
 	r.add(id, s, format, args...)
 }
 
-// tokens judges the highest counter of a namespace by the server's clock, as a
-// driver does when it opens. An error says that it cannot be read.
+// tokens compares the highest counter of a namespace with the server's clock, as a driver does
+// when it opens. An error means that it cannot be read.
 func (r *Report) tokens(id string, counter int64, err error, now time.Time) {
 	switch implausible := driver.Plausible(counter, now); {
 	case errors.As(err, new(*baseError)):

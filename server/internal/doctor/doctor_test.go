@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 
 const patience = 20 * time.Second
 
-// examine looks at a backend and leaves out what a busy machine measures.
+// examine examines a backend and omits measurements, which depend on the machine.
 func examine(t *testing.T, url string, o Options) Report {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -42,8 +42,8 @@ func examine(t *testing.T, url string, o Options) Report {
 	return r
 }
 
-// mustFind compares the severities of what is named, "ID=SEVERITY …"; all else is
-// at most worth knowing.
+// mustFind compares the severities of named findings, "ID=SEVERITY …"; all others
+// must be at most Info.
 func mustFind(t *testing.T, r Report, want string) {
 	t.Helper()
 	left := map[string]string{}
@@ -65,7 +65,7 @@ func mustFind(t *testing.T, r Report, want string) {
 		}
 	}
 	if len(left) > 0 {
-		t.Errorf("not looked at: %v", left)
+		t.Errorf("no findings of %v", left)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// Each node of a cluster is judged.
+// TestRedisCluster requires findings for each node of a cluster.
 func TestRedisCluster(t *testing.T) {
 	t.Parallel()
 	c := testbed.RedisCluster(t, false, "--appendonly", "yes", "--appendfsync", "always")
@@ -235,7 +235,7 @@ func TestConsul(t *testing.T) {
 	mustFind(t, examine(t, alone, Options{}), "consul.leader=ok consul.servers=warning consul.health=ok")
 }
 
-// healthy waits until servers that have just started say that they are well.
+// healthy waits until new servers report that they are healthy.
 func healthy(t *testing.T, url string) {
 	t.Helper()
 	testbed.Eventually(t, "the servers are healthy", time.Minute, func() bool {
@@ -290,7 +290,7 @@ func kubeURL(t *testing.T, k *testbed.Kube, token string) string {
 	return "kube://default?kubeconfig=" + file
 }
 
-// TestItOnlyReads: what servers count of changes stays as it is.
+// TestItOnlyReads requires that the servers' counts of changes stay equal.
 func TestItOnlyReads(t *testing.T) {
 	t.Parallel()
 	cluster := testbed.Etcd(t, "--unsafe-no-fsync")
@@ -323,7 +323,7 @@ func TestItOnlyReads(t *testing.T) {
 		before := c.changes()
 		examine(t, c.url, Options{TTL: 10 * time.Second})
 		if after := c.changes(); after != before || before == "" {
-			t.Errorf("%s: %q became %q", c.url, before, after)
+			t.Errorf("%s: %q changed to %q", c.url, before, after)
 		}
 	}
 }
@@ -355,7 +355,7 @@ func dirty(t *testing.T, server *testbed.Server) string {
 	return infoFields(text)["rdb_changes_since_last_save"]
 }
 
-// TestUnreachable: nothing is said of what does not answer.
+// TestUnreachable requires no findings without an answer.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"redis://127.0.0.1:1", "etcd://127.0.0.1:1", "postgres://u:s3cret@127.0.0.1:1/d", "mysql://u:s3cret@127.0.0.1:1/d",

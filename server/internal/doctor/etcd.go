@@ -28,7 +28,7 @@ func dialEtcd(ctx context.Context, u *backend.URL, o Options) (probe, error) {
 		return nil, err
 	}
 	if err := backend.Probe(ctx, u.Hosts(), secure); err != nil {
-		return nil, err // the client would go on trying
+		return nil, err // the client would retry
 	}
 	cfg := clientv3.Config{Endpoints: u.Hosts(), TLS: secure, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx)}
 	cfg.Username, cfg.Password = account(u)
@@ -44,7 +44,7 @@ func dialEtcd(ctx context.Context, u *backend.URL, o Options) (probe, error) {
 
 func (p *etcdProbe) close() { _ = p.client.Close() }
 
-// ping reads a missing key through the leader, as a grant would.
+// ping reads a missing key through the leader, like a grant.
 func (p *etcdProbe) ping(ctx context.Context) error {
 	_, err := p.client.Get(ctx, "\x00", clientv3.WithCountOnly())
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
@@ -87,7 +87,7 @@ func (p *etcdProbe) inspect(ctx context.Context, r *Report) error {
 	return p.tokens(ctx, r)
 }
 
-// tokens judges where tokens start, as a driver does that opens.
+// tokens checks the base of tokens, as a driver does when it opens.
 func (p *etcdProbe) tokens(ctx context.Context, r *Report) error {
 	reply, err := p.client.Get(ctx, p.prefix+driver.BaseName)
 	if err != nil || len(reply.Kvs) == 0 {
@@ -101,7 +101,7 @@ func (p *etcdProbe) tokens(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// askMember reads the status of a member, from the first of its addresses that answers.
+// askMember reads the status of a member from the first address that answers.
 func (p *etcdProbe) askMember(ctx context.Context, f *etcdFacts, m *pb.Member) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -114,7 +114,7 @@ func (p *etcdProbe) askMember(ctx context.Context, f *etcdFacts, m *pb.Member) {
 	f.silent = append(f.silent, fmt.Sprintf("%s (%s)", m.Name, strings.Join(m.ClientURLs, ", ")))
 }
 
-// admin asks what may need a right that lock clients do not have.
+// admin makes requests that may need rights beyond those of lock clients.
 func (p *etcdProbe) admin(ctx context.Context, f *etcdFacts) error {
 	alarms, err := p.client.AlarmList(ctx)
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
@@ -153,7 +153,7 @@ func etcdFindings(r *Report, f etcdFacts) {
 	r.addIf(!f.auth, "etcd.auth", Info, "authentication is on: %v", f.auth)
 }
 
-// etcdStates judges the reports of the members that answer.
+// etcdStates checks the reports of the members that answer.
 func etcdStates(r *Report, states []*clientv3.StatusResponse) {
 	leader, old, behind, full := len(states) > 0, false, uint64(0), 0.0
 	var versions []string
@@ -185,9 +185,9 @@ func joinOrNone(all []string) string {
 	return strings.Join(all, ", ")
 }
 
-// rights reports whether the user may read and write all keys that begin with the prefix.
-// etcd checks the rights of both branches of a transaction. The branch with the writes is
-// never taken: no key has a revision below 0.
+// rights reports whether the user may read and write all keys with the prefix. etcd
+// checks the rights of both branches of a transaction. The branch with the writes never
+// runs: no key has a revision below 0.
 func (p *etcdProbe) rights(ctx context.Context, r *Report) (readable bool, err error) {
 	base := p.prefix + driver.BaseName
 	_, reading := p.client.Get(ctx, p.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
@@ -201,7 +201,7 @@ func (p *etcdProbe) rights(ctx context.Context, r *Report) (readable bool, err e
 		switch {
 		case errors.Is(right.err, rpctypes.ErrPermissionDenied):
 			lacks = append(lacks, right.name)
-		case errors.Is(right.err, rpctypes.ErrNoSpace): // of which the alarms tell
+		case errors.Is(right.err, rpctypes.ErrNoSpace): // the alarms report it
 		case right.err != nil:
 			return false, right.err
 		}

@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// severityOf is what a report says of an id.
+// severityOf returns the severity of an id in a report.
 func severityOf(r Report, id string) string {
 	for _, f := range r.Findings {
 		if f.ID == id {
@@ -79,7 +79,7 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-// TestMeasuring: for as long as asked, and no longer than the server answers.
+// TestMeasuring requires the requested time, or the time until an error.
 func TestMeasuring(t *testing.T) {
 	t.Parallel()
 	m, err := measure(t.Context(), func(context.Context) error { return nil }, 100*time.Millisecond)
@@ -97,7 +97,7 @@ func TestMeasuring(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotProvoked on real servers is judged from what they would say.
+// TestWhatIsNotProvoked checks reports that no real server gives here.
 func TestWhatIsNotProvoked(t *testing.T) {
 	t.Parallel()
 	fine := postgresFacts{version: 150000, limit: 100, encoding: "UTF8", fsync: "on", pages: "on", commit: "on"}
@@ -160,7 +160,7 @@ func TestWhatIsNotProvoked(t *testing.T) {
 	}
 }
 
-// TestEveryFindingHasItsTexts, and every text a finding.
+// TestEveryFindingHasItsTexts requires that no text is missing or unused.
 func TestEveryFindingHasItsTexts(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")

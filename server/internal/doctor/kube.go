@@ -71,7 +71,7 @@ func (p *kubeProbe) ping(ctx context.Context) error {
 	return err
 }
 
-// version also returns the time of the answer, to a second; zero if there is none.
+// version returns the version, and the time of the answer to a second; zero if unknown.
 func (p *kubeProbe) version(ctx context.Context) (v version.Info, at time.Time, err error) {
 	header, err := p.call(ctx, http.MethodGet, "/version", nil, &v)
 	at, _ = http.ParseTime(header.Get("Date"))
@@ -79,8 +79,8 @@ func (p *kubeProbe) version(ctx context.Context) (v version.Info, at time.Time, 
 }
 
 // call sends a request, with a body unless it is nil, and decodes the response into answer.
-// It speaks JSON: typed clients would compile every type of Kubernetes into the program.
-// Lists of objects that need no more than metadata have only that.
+// It uses plain JSON: typed clients would compile every type of Kubernetes into the
+// program. It requests only metadata of lists that need no more.
 func (p *kubeProbe) call(ctx context.Context, method, path string, body, answer any) (http.Header, error) {
 	var text []byte
 	if body != nil {
@@ -108,15 +108,15 @@ func (p *kubeProbe) call(ctx context.Context, method, path string, body, answer 
 	return response.Header, json.NewDecoder(response.Body).Decode(answer)
 }
 
-// leases is the path of the Leases of the namespace.
+// leases returns the path of the Leases of the namespace.
 func (p *kubeProbe) leases() string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + p.namespace + "/leases"
 }
 
-// configMaps is the path of its ConfigMaps.
+// configMaps returns the path of its ConfigMaps.
 func (p *kubeProbe) configMaps() string { return "/api/v1/namespaces/" + p.namespace + "/configmaps" }
 
-// verbs are what locks need on Leases.
+// verbs are the verbs that locks need on Leases.
 var verbs = []string{"get", "list", "watch", "create", "update"}
 
 func (p *kubeProbe) inspect(ctx context.Context, r *Report) error {
@@ -154,14 +154,14 @@ func (p *kubeProbe) inspect(ctx context.Context, r *Report) error {
 	return p.tokens(ctx, r, at)
 }
 
-// tokens judges the highest base of the Leases, if there are any.
+// tokens checks the highest base of the Leases, if there are any.
 func (p *kubeProbe) tokens(ctx context.Context, r *Report, now time.Time) error {
 	var top int64
 	for next := ""; ; {
 		var all coordination.LeaseList
 		_, err := p.call(ctx, http.MethodGet, p.leases()+"?limit=500&continue="+url.QueryEscape(next), nil, &all)
 		if apierrors.IsForbidden(err) {
-			return nil // kube.rights says so
+			return nil // kube.rights reports it
 		}
 		if err != nil {
 			return err
@@ -193,10 +193,10 @@ func (p *kubeProbe) allowed(ctx context.Context, verb string) (bool, error) {
 	return err == nil && review.Status.Allowed, err
 }
 
-// legacyKey is where client-go kept locks before there were Leases.
+// legacyKey is the annotation of client-go's locks before Leases existed.
 const legacyKey = "control-plane.alpha.kubernetes.io/leader"
 
-// legacy looks for locks of the former kind, which clients of Leases do not see.
+// legacy finds locks of the former kind, which clients of Leases do not see.
 func (p *kubeProbe) legacy(ctx context.Context, r *Report) error {
 	const id = "kube.legacy"
 	var maps metav1.PartialObjectMetadataList

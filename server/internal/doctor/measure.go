@@ -50,7 +50,7 @@ func measure(ctx context.Context, ping func(context.Context) error, watch time.D
 	return m, err
 }
 
-// samplePauses is by how much the longest of many short sleeps was too long.
+// samplePauses returns the longest delay of many short sleeps.
 func samplePauses(stop <-chan struct{}) (longest time.Duration) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -76,15 +76,15 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// percentile is the smallest value that so large a part is not above.
+// percentile returns the value that a part of the values does not exceed.
 func percentile(values []time.Duration, part float64) time.Duration {
 	sorted := slices.Sorted(slices.Values(values))
 	i := int(part*float64(len(sorted))+0.999999) - 1
 	return sorted[min(max(i, 0), len(sorted)-1)]
 }
 
-// judge compares what was measured with the TTL. A claim is renewed every third
-// of it, so that two thirds are left when a pause begins at the worst moment.
+// judge compares the measurements with the TTL. A claim is renewed every third of it, so two
+// thirds are left if a pause begins at the worst moment.
 func (r *Report) judge(m measured, o Options) {
 	left := o.TTL * 2 / 3
 	r.add("latency", grade(m.latency, o.TTL/30, o.TTL/3), "99.9 %% of %d requests took up to %v, the slowest %v; the TTL is %v",
@@ -93,7 +93,7 @@ func (r *Report) judge(m measured, o Options) {
 		"this process was stopped for up to %v in %v; a claim with a TTL of %v outlives %v", round(m.pause), round(m.watched), o.TTL, left)
 }
 
-// grade is critical from one bound on, and a warning from another.
+// grade returns Critical from one bound on, and Warning from another.
 func grade(v, warning, critical time.Duration) Severity {
 	switch {
 	case v >= critical:
@@ -120,7 +120,7 @@ func (r *Report) skew(server, sent, received time.Time, resolution time.Duration
 	uncertainty := received.Sub(sent)/2 + resolution
 	off := server.Sub(sent.Add(received.Sub(sent) / 2))
 	far := max(off.Abs()-uncertainty, 0)
-	r.add("clock", grade(far, 2*time.Second, time.Minute), "the server's clock is %v from ours, give or take %v", round2(off), round2(uncertainty))
+	r.add("clock", grade(far, 2*time.Second, time.Minute), "the server's clock differs from ours by %v ± %v", round2(off), round2(uncertainty))
 }
 
 func round2(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

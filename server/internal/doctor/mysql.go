@@ -41,7 +41,7 @@ func (p *mysqlProbe) close() { _ = p.db.Close() }
 
 func (p *mysqlProbe) ping(ctx context.Context) error { return p.db.PingContext(ctx) }
 
-// mysqlFacts are what the server says of itself.
+// mysqlFacts are the server's reports about itself.
 type mysqlFacts struct {
 	version                                              string
 	flush, binlog, sync, readOnly, wait, limit, replicas int
@@ -75,10 +75,10 @@ func (p *mysqlProbe) inspect(ctx context.Context, r *Report) error {
 	return p.tokens(ctx, r, time.UnixMicro(micros))
 }
 
-// noTable is the number of MariaDB's error about a table that does not exist.
+// noTable is MariaDB's error number for a missing table.
 const noTable = 1146
 
-// tokens looks at the rows of locks, and at the counter of those that were removed.
+// tokens checks the rows of locks, and the counter of removed ones.
 func (p *mysqlProbe) tokens(ctx context.Context, r *Report, now time.Time) error {
 	rows := p.namespace + "_holder"
 	if p.table {
@@ -114,15 +114,15 @@ func mysqlFindings(r *Report, f mysqlFacts, table bool) {
 		f.connections, f.limit)
 }
 
-// denied are the numbers by which MariaDB refuses a right: to a database, a statement on a
-// table, a column, and one that needs a global right.
+// denied has MariaDB's error numbers for a missing right: to a database, a statement on a
+// table, a column, and a global right.
 var denied = map[uint16]bool{1044: true, 1142: true, 1143: true, 1227: true}
 
 var createsTable = regexp.MustCompile(`^create table if not exists (\S+) \(\s*(\w+)`)
 
-// rights reports what the user lacks to use the tables of locks, or to create them if one
-// is missing, as the driver does when it opens. The server checks the rights of a statement
-// when it prepares it; nothing is executed.
+// rights reports the user's missing rights to use the tables of locks, or to create
+// missing ones, as the driver does when it opens. The server checks the rights of a
+// statement when it prepares it; nothing is executed.
 func (p *mysqlProbe) rights(ctx context.Context, r *Report) error {
 	var lacks, create []string
 	absent := false
@@ -176,7 +176,7 @@ func (p *mysqlProbe) lacking(ctx context.Context, statements ...string) (string,
 		var refused *client.MySQLError
 		switch {
 		case err == nil:
-			_ = prepared.Close() // the connection is ours, and ends with the examination
+			_ = prepared.Close() // the connection ends with the examination
 		case !errors.As(err, &refused):
 			return "", err
 		case denied[refused.Number]:

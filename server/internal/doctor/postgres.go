@@ -30,7 +30,7 @@ func dialPostgres(ctx context.Context, u *backend.URL, _ Options) (probe, error)
 func (p *postgresProbe) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = p.conn.Close(ctx) // nothing is lost with it
+	_ = p.conn.Close(ctx) // it has no state to lose
 }
 
 func (p *postgresProbe) ping(ctx context.Context) error {
@@ -38,7 +38,7 @@ func (p *postgresProbe) ping(ctx context.Context) error {
 	return err
 }
 
-// postgresFacts are what the server says of itself.
+// postgresFacts are the server's reports about itself.
 type postgresFacts struct {
 	version, connections, limit, async, sync int
 	standby, readOnly, pooled                bool
@@ -75,7 +75,7 @@ func (p *postgresProbe) inspect(ctx context.Context, r *Report) error {
 	return p.tokens(ctx, r, f.now)
 }
 
-// tokens looks at the sequence of session locks, or at the rows.
+// tokens checks the sequence of session locks, or the rows.
 func (p *postgresProbe) tokens(ctx context.Context, r *Report, now time.Time) error {
 	name, query := p.namespace+"_token", `select last_value from `
 	if p.table {
@@ -109,16 +109,16 @@ func postgresFindings(r *Report, f postgresFacts, table bool) {
 	r.addIf(f.connections*10 > f.limit*8, "postgres.connections", Warning, "%d of %d connections are in use", f.connections, f.limit)
 }
 
-// relationRights: names of tables and sequences. For each: whether it exists, whether
-// the role owns it, and the rights on it that locks need and the role lacks.
+// relationRights takes names of tables and sequences. It returns for each whether it
+// exists, whether the role owns it, and the rights for locks that the role lacks.
 const relationRights = `select r.name, c.oid is not null, coalesce(pg_has_role(c.relowner, 'usage'), false),
 	array_to_string(array(select p from unnest(case c.relkind when 'S' then array['usage', 'select', 'update']
 		else array['select', 'insert', 'update', 'delete'] end) p
 		where not case c.relkind when 'S' then has_sequence_privilege(c.oid, p) else has_table_privilege(c.oid, p) end), ' and ')
 	from unnest($1::text[]) r(name) left join pg_class c on c.oid = to_regclass(r.name)`
 
-// mayCreate: the schema in which tables are created, empty if there is none, and whether
-// the role may create tables there.
+// mayCreate returns the schema for new tables, empty if there is none, and whether the
+// role may create tables there.
 const mayCreate = `select coalesce(current_schema(), ''), coalesce(has_schema_privilege(current_schema(), 'create'), false)`
 
 var (
@@ -126,7 +126,7 @@ var (
 	indexed  = regexp.MustCompile(`^create index if not exists \S+ on (\S+)`)
 )
 
-// relations are the tables and sequences that locks use, and those of them with indexes.
+// relations returns the tables and sequences of locks, and those with indexes.
 func (p *postgresProbe) relations() (names, withIndex []string) {
 	kept := []string{"holder", "waiter", "session", "watcher", "break", "token", "reserved"}
 	if p.table {
@@ -142,8 +142,8 @@ func (p *postgresProbe) relations() (names, withIndex []string) {
 	return names, withIndex
 }
 
-// rights reports what the role lacks to use the tables of locks, or to create those that
-// do not exist, as the driver does when it opens.
+// rights reports the role's missing rights to use the tables of locks, or to create
+// missing ones, as the driver does when it opens.
 func (p *postgresProbe) rights(ctx context.Context, r *Report) error {
 	names, withIndex := p.relations()
 	rows, err := p.conn.Query(ctx, relationRights, pgx.QueryExecModeSimpleProtocol, names)
@@ -175,8 +175,8 @@ func (p *postgresProbe) rights(ctx context.Context, r *Report) error {
 	return err
 }
 
-// creation is what the role lacks to create tables; an index of a table that exists is
-// created by the owner of the table only, also if the index exists.
+// creation returns the rights that the role lacks to create tables. Only a table's owner
+// may create its index, even if the index exists.
 func (p *postgresProbe) creation(ctx context.Context, absent, foreign []string) (lacks string, err error) {
 	var schema string
 	var may bool

@@ -89,7 +89,7 @@ func (p *redisProbe) node(ctx context.Context, r *Report, client rueidis.Client,
 	}
 	config, err := client.Do(ctx, client.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
 	if err != nil && ctx.Err() != nil {
-		return err // otherwise it is only not permitted
+		return err // otherwise it is only forbidden
 	}
 	fsync := config["appendfsync"]
 	if p.fsync && fsync != "no" {
@@ -114,7 +114,7 @@ func (p *redisProbe) clock(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// infoFields reads the answer to INFO.
+// infoFields parses the answer to INFO.
 func infoFields(text string) map[string]string {
 	fields := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -125,8 +125,8 @@ func infoFields(text string) map[string]string {
 	return fields
 }
 
-// redisFindings judges INFO and appendfsync, which is empty if it is not known, of a server
-// or of a node of a cluster, whose replicas are not asked for locks.
+// redisFindings checks INFO and appendfsync, which is empty if unknown, of a server or of a
+// cluster node. Locks do not use the replicas of nodes.
 func redisFindings(r *Report, info map[string]string, fsync string, clustered bool) {
 	major, _ := strconv.Atoi(strings.SplitN(info["redis_version"], ".", 2)[0])
 	r.addIf(major < 6, "redis.version", Critical, "version %s", info["redis_version"])
@@ -169,8 +169,8 @@ func redisMemory(r *Report, info map[string]string) {
 	}
 }
 
-// open opens the driver, which takes no lock and writes no key, and reports what
-// "interlock lock" would fail on.
+// open opens the driver, which takes no lock and writes no key, and reports the
+// errors that "interlock lock" would have.
 func (p *redisProbe) open(ctx context.Context, r *Report) error {
 	const id = "redis.open"
 	if p.plain {
@@ -205,10 +205,10 @@ func (r *Report) opened(ctx context.Context, id string, err error) error {
 	return nil
 }
 
-// redisRights reports what the user lacks to lock any name, and to lock every name.
+// redisRights reports the user's missing rights to lock any name, and every name.
 func redisRights(ctx context.Context, r *Report, d *redis.Driver, prefix string) error {
 	const id = "redis.rights"
-	name := "interlock-doctor-" + rand.Text() // nobody has been given this one
+	name := "interlock-doctor-" + rand.Text() // no other process has this one
 	missing, known, err := d.MissingRights(ctx, name)
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ func canLock(t *testing.T, url, prefix string) bool {
 const least = "~jobs/* ~interlock:{* ~redisson_lock_* resetchannels &interlock:push:* &interlock:changes:* " +
 	"-@all +@read +@write +@scripting +@connection +@pubsub +info +time"
 
-// A user that cannot lock is never ok, and one with the documented rights has them.
+// TestRedisUsers requires ok for exactly the users that can lock.
 func TestRedisUsers(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -80,8 +80,8 @@ func TestRedisUsers(t *testing.T) {
 	}
 }
 
-// postgresRoles: each role is examined in both modes, in a schema of its own, as is a
-// lock that it takes.
+// postgresRoles examines each role in both modes, in its own schema, and takes a lock
+// with it.
 func postgresRoles(t *testing.T, server *testbed.Server) {
 	conn, err := pgx.Connect(t.Context(), server.URL())
 	if err != nil {
@@ -107,15 +107,15 @@ func postgresRoles(t *testing.T, server *testbed.Server) {
 		for mode, want := range map[string]string{"session": c.session, "table": c.table} {
 			target := "postgres://" + c.role + "@" + server.Addr() + "/postgres?sslmode=disable&mode=" + mode + "&options=-c%20search_path%3D" + c.role
 			mustFind(t, examine(t, target, Options{}), "postgres.durability=ok postgres.rights="+want)
-			if ok := canLock(t, target, ""); ok != (want == "ok") && c.role != "maynotdelete" { // the delete comes later
-				t.Errorf("%s, %s: postgres.rights is %s, and locks can be taken: %v", c.role, mode, want, ok)
+			if ok := canLock(t, target, ""); ok != (want == "ok") && c.role != "maynotdelete" { // deletes happen later
+				t.Errorf("%s, %s: postgres.rights is %s, and locks can be acquired: %v", c.role, mode, want, ok)
 			}
 		}
 	}
 }
 
-// mysqlUsers: each user is examined in both modes, in a database of its own, as is a lock
-// that it takes.
+// mysqlUsers examines each user in both modes, in its own database, and takes a lock with
+// it.
 func mysqlUsers(t *testing.T, root *sql.DB, server *testbed.Server) {
 	const granted = "grant select, insert, update, delete on $.* to $;"
 	for _, c := range []struct{ user, rights, session, table string }{
@@ -147,13 +147,13 @@ func mysqlUsers(t *testing.T, root *sql.DB, server *testbed.Server) {
 				mustBeEmpty(t, root, c.user, mode)
 			}
 			if ok := canLock(t, target, ""); ok != (want == "ok") {
-				t.Errorf("%s, %s: mysql.rights is %s, and locks can be taken: %v", c.user, mode, want, ok)
+				t.Errorf("%s, %s: mysql.rights is %s, and locks can be acquired: %v", c.user, mode, want, ok)
 			}
 		}
 	}
 }
 
-// mustBeEmpty: an examination has created no table of a mode.
+// mustBeEmpty requires that an examination created no table of a mode.
 func mustBeEmpty(t *testing.T, root *sql.DB, database, mode string) {
 	t.Helper()
 	name := map[string]string{"session": "interlock_holder%", "table": "interlock_lease%"}[mode]
@@ -164,8 +164,8 @@ func mustBeEmpty(t *testing.T, root *sql.DB, database, mode string) {
 	}
 }
 
-// A user of etcd that cannot lock is never ok, and one with the documented rights has
-// them. Nothing is written.
+// TestEtcdUsers requires that a user that cannot lock is never ok, and one with the
+// documented rights is. Nothing is written.
 func TestEtcdUsers(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t, "--unsafe-no-fsync")
@@ -203,7 +203,7 @@ func TestEtcdUsers(t *testing.T) {
 		url := "etcd://" + name + ":pw@" + server.Addr()
 		mustFind(t, examine(t, url, Options{Prefix: "jobs/"}), "etcd.members=warning etcd.auth=ok etcd.rights="+want)
 		if ok := canLock(t, url, "jobs/"); ok != (want == "ok") {
-			t.Errorf("%s: etcd.rights is %s, and locks can be taken: %v", name, want, ok)
+			t.Errorf("%s: etcd.rights is %s, and locks can be acquired: %v", name, want, ok)
 		}
 	}
 	before := examine(t, "etcd://root:pw@"+server.Addr(), Options{Prefix: "jobs/"})

@@ -44,7 +44,7 @@ func used(t *testing.T, d driver.Fenced, err error) {
 	}
 }
 
-// tokensOf a finding; empty if there is none.
+// tokensOf returns the severity of a finding; empty if there is none.
 func tokensOf(t *testing.T, url, id string) string {
 	t.Helper()
 	for _, f := range examine(t, url, Options{TTL: 10 * time.Second}).Findings {
@@ -122,8 +122,8 @@ func zookeeperTokens(t *testing.T, url string) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	// What the driver does not open with is critical; a scale is good for 2^24 transactions,
-	// however far an election has moved their ids.
+	// An invalid base is critical; a scale is valid for 2^24 transactions, wherever an
+	// election has moved their ids.
 	const now = 200_000_000_000_000
 	for data, want := range map[string]string{
 		fmt.Sprintf(`{"base":%d,"anchor":1}`, far):        "critical",

@@ -20,8 +20,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/zookeeper"
 )
 
-// zookeeperProbe is asked by four-letter words, which need no session, but for
-// the base of tokens.
+// zookeeperProbe sends four-letter words, which need no session, except for the
+// base of tokens.
 type zookeeperProbe struct {
 	hosts []string
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
@@ -63,7 +63,7 @@ func (p *zookeeperProbe) report(ctx context.Context, host, word string) (string,
 	}
 	defer conn.Close()
 	if deadline, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(deadline) // else the answer is waited for without
+		_ = conn.SetDeadline(deadline) // otherwise the wait is unbounded
 	}
 	if _, err := io.WriteString(conn, word); err != nil {
 		return "", err
@@ -176,7 +176,7 @@ func olderThan(version string, wantMajor, wantMinor int) bool {
 	return err != nil || major < wantMajor || major == wantMajor && minor < wantMinor
 }
 
-// silence is a logger that drops everything: errors are returned.
+// silence is a logger that discards all: errors are returned.
 type silence struct{}
 
 func (silence) Printf(string, ...any) {}
@@ -192,7 +192,7 @@ func (p *zookeeperProbe) counter(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, conn.Close)() // a request without a quorum has no bound of its own
+	defer context.AfterFunc(ctx, conn.Close)() // without a quorum a request is unbounded
 	if err := greeted(ctx, events); err != nil {
 		return 0, err
 	}
@@ -212,7 +212,7 @@ func (p *zookeeperProbe) counter(ctx context.Context) (int64, error) {
 	return counter, nil
 }
 
-// A baseError is a node of the base with which the driver does not open.
+// A baseError is an invalid node of the base, with which the driver does not open.
 type baseError struct{ error }
 
 // greeted waits for a session.

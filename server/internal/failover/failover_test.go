@@ -159,7 +159,7 @@ func (w *world) owners(id string) {
 	var epoch interlock.Token
 	for _, e := range entries {
 		if e.Epoch != 0 && e.Epoch < epoch {
-			w.t.Errorf("%s: record %d was appended under epoch %d, behind %d", id, e.Position, e.Epoch, epoch)
+			w.t.Errorf("%s: record %d was appended under epoch %d, after epoch %d", id, e.Position, e.Epoch, epoch)
 		}
 		epoch = max(epoch, e.Epoch)
 	}

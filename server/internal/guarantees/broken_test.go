@@ -139,8 +139,8 @@ func (s system) mustEndUp(t *testing.T, server *testbed.Server, f interlock.Faul
 	})
 }
 
-// keeps has a holder that stays connected, and compares the result with the wanted one
-// and with the driver's guarantees.
+// keeps tests a holder that stays connected, and compares the result with the wanted
+// one and with the driver's guarantees.
 func (s system) keeps(t *testing.T, addr string, f interlock.Faults, want kept, fault func()) {
 	t.Helper()
 	g := s.handsOver(t, addr, want, fault)
@@ -155,8 +155,8 @@ func (s system) keeps(t *testing.T, addr string, f interlock.Faults, want kept, 
 // notice bounds the time until a server detects the end of a lease, by any clock.
 const notice = 1500 * time.Millisecond
 
-// handsOver has a holder, a fault, another contender, and a hand-over to it, whose token
-// must be higher.
+// handsOver tests a holder, a fault, another contender, and a hand-over to it, whose
+// token must be higher.
 func (s system) handsOver(t *testing.T, addr string, want kept, fault func()) interlock.Guarantees {
 	t.Helper()
 	open := func() (driver.Fenced, error) { return s.open(t, addr, long) }
@@ -194,7 +194,7 @@ func (s system) handsOver(t *testing.T, addr string, want kept, fault func()) in
 
 var owners, names atomic.Int64
 
-// meet has a holder on a path that the fault cuts. Before the holder's lease ends,
+// meet tests a holder on a path that the fault cuts. Before the holder's lease ends,
 // another contender asks elsewhere. It compares the result with the wanted one and
 // with the driver's guarantees.
 func (s system) meet(t *testing.T, path *testbed.Proxy, elsewhere string, f interlock.Faults, want kept, fault func()) {

@@ -1,24 +1,24 @@
-// Package threepc plays two-phase commit, three-phase commit and two-phase commit with
-// a decision register against each other, in a world that it makes up. It commits
-// nothing of anybody's: it is there to show why package twopc is as it is. Nothing of
-// what it finds about three-phase commit makes that safe on a network of yours.
+// Package threepc compares two-phase commit, three-phase commit and two-phase commit
+// with a decision register, in a simulated world. It commits no real transactions: it
+// explains the design of package twopc. Its results do not make three-phase commit safe
+// on a real network.
 //
 //	report, err := threepc.Compare(nil)
 //	if err != nil {
 //		return err
 //	}
-//	fmt.Println(report) // what each costs, who blocks, who splits, and how
+//	fmt.Println(report) // what each costs, which block or split, and how
 //
 // Two-phase commit (Gray 1978; Lampson and Sturgis 1976) never lets two sites decide
-// otherwise, and lets those who voted yes wait for a coordinator that is gone.
-// Three-phase commit (Skeen 1981) adds a phase in which everybody learns that everybody
-// has voted yes, so that those who are left can decide, as long as a site that does not
-// answer in time has crashed. A partition breaks that, and then it decides both ways.
-// Who wants neither lets the decision be a record that a majority keeps (Gray and
-// Lamport 2006): that is what twopc does with its journal on etcd.
+// differently, but sites that voted yes wait for a crashed coordinator. Three-phase
+// commit (Skeen 1981) adds a phase in which all sites learn that all voted yes. The
+// remaining sites can then decide, as long as a site that does not answer in time has
+// crashed. A partition breaks that, and both decisions occur. To avoid both faults, a
+// majority stores the decision as a record (Gray and Lamport 2006): twopc does that
+// with its journal on etcd.
 //
-// The protocols are pure functions from a site, and what happens to it, to the site
-// afterwards and the messages it sends. [Simulate] gives them time, delays, losses,
-// crashes and partitions from a seed; [Explore] goes through every schedule of a small
-// model. Both use the same functions.
+// The protocols are pure functions from a site and an event to the next state of the
+// site and its messages. [Simulate] adds time, delays, losses, crashes and partitions
+// from a seed; [Explore] visits every schedule of a small model. Both use the same
+// functions.
 package threepc

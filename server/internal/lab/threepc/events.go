@@ -8,7 +8,7 @@ func (t *turn) receive(m message, votesYes bool) {
 		t.answer(votes, m.from)
 	case no:
 		if t.round == votes {
-			t.decide(aborted) // nobody has offered to commit, if there is a register
+			t.decide(aborted) // no site has offered to commit, if there is a register
 		}
 	case preCommit:
 		t.learnReady(m.from)
@@ -32,7 +32,7 @@ func (t *turn) receive(m message, votesYes bool) {
 	}
 }
 
-// vote: a site that votes yes gives up the right to abort by itself.
+// vote answers prepare. A site that votes yes gives up the right to abort by itself.
 func (t *turn) vote(asker Site, votesYes bool) {
 	switch {
 	case t.phase == working && votesYes:
@@ -88,7 +88,7 @@ func (t *turn) tell(asker Site) {
 	}
 }
 
-// choose is the register's step: the first offer is the decision.
+// choose stores an offer at the register: the first one is the decision.
 func (t *turn) choose(p phase, from Site) {
 	if !t.phase.decided() {
 		t.phase = p
@@ -96,7 +96,7 @@ func (t *turn) choose(p phase, from Site) {
 	t.send(decisionOf(t.phase), only(from))
 }
 
-// suspect: a site has not answered in time.
+// suspect handles a site that has not answered in time.
 func (t *turn) suspect(of Site) {
 	t.suspects |= only(of)
 	switch {
@@ -114,7 +114,7 @@ func (t *turn) suspect(of Site) {
 	}
 }
 
-// terminate is the termination protocol of a site that has voted yes and suspects the coordinator.
+// terminate runs the termination protocol of a site that voted yes and suspects the coordinator.
 func (t *turn) terminate() {
 	switch t.protocol {
 	case TwoPhase:

@@ -6,8 +6,8 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/lab/threepc"
 )
 
-// Every schedule in which the network may fall apart once, and what the shortest one
-// comes to in which a transaction ends both ways.
+// ExampleExplore visits every schedule with at most one partition, and prints the
+// shortest one in which a transaction ends both ways.
 func ExampleExplore() {
 	for _, p := range threepc.Protocols {
 		x, err := threepc.Explore(threepc.Model{Protocol: p, Participants: 2, Partition: true})
@@ -37,7 +37,7 @@ func ExampleExplore() {
 	// 2PC + register: splits false, blocks true
 }
 
-// The coordinator has all votes, and crashes before it tells anybody.
+// The coordinator has all votes, and crashes before it sends the decision.
 func ExampleSimulate() {
 	for _, p := range threepc.Protocols {
 		run, err := threepc.Simulate(threepc.Scenario{Protocol: p, Participants: 3, Steady: true,
@@ -54,7 +54,7 @@ func ExampleSimulate() {
 	// 2PC + register: waiting [], P1 is aborted
 }
 
-// The whole comparison, as docs/explanation/three-phase.md shows it.
+// ExampleCompare runs the comparison of docs/explanation/three-phase.md.
 func ExampleCompare() {
 	report, err := threepc.Compare(&threepc.Options{Runs: 10})
 	if err != nil {

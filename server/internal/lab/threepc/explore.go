@@ -5,41 +5,41 @@ import (
 	"fmt"
 )
 
-// A Model is a small world of which every schedule is gone through: every order of
-// deliveries, every vote, every fault that it allows at every moment. A site may crash
-// in the middle of what it sends, so that any part of it arrives.
+// A Model is a small world whose schedules are all explored: every order of deliveries,
+// every vote, every allowed fault at every moment. A site may crash while it sends, so
+// that any part of its messages arrives.
 type Model struct {
 	Protocol     Protocol `json:"protocol"`
 	Participants int      `json:"participants"` // 1 to 3
-	Crashes      int      `json:"crashes"`      // at most so many sites crash, for good; if Asynchronous, they restart at once
-	Partition    bool     `json:"partition"`    // the network may fall apart in two, once, for good
-	// Asynchronous lets messages be delayed for any time, lost, repeated and overtaken,
-	// and a site be taken for crashed at any moment. Otherwise a site is only suspected
-	// if it has crashed, or is cut off, and nothing of it is on its way any more: delays
-	// are bounded, and everybody waits for longer. Partition must be false then, because
-	// the loss of any messages is a partition too, and nothing is said of who blocks.
+	Crashes      int      `json:"crashes"`      // most sites that crash, permanently; if Asynchronous, they restart at once
+	Partition    bool     `json:"partition"`    // the network may split in two, once, permanently
+	// Asynchronous allows any delay, loss, repetition and reordering of messages, and
+	// suspicion of any site at any moment. Partition must then be false, because losses
+	// include partitions, and blocking is not checked. Otherwise delays are bounded, and
+	// timeouts are longer: a site is only suspected if it has crashed or is cut off, and
+	// none of its messages is in flight.
 	Asynchronous bool `json:"asynchronous"`
 }
 
-// Exploration is what every schedule of a model comes to.
+// Exploration is the result of exploring every schedule of a model.
 type Exploration struct {
 	Model  Model `json:"model"`
-	Worlds int   `json:"worlds"` // that were seen
-	// Split is the shortest schedule at whose end two sites have decided otherwise, a
+	Worlds int   `json:"worlds"` // that were visited
+	// Split is the shortest schedule after which two sites have decided differently, one
 	// line for each step; nil if there is none.
 	Split []string `json:"split,omitempty"`
-	// Blocked is the shortest schedule at whose end nothing can happen any more, short
-	// of a repair, and a site that lives has not decided; nil if there is none.
+	// Blocked is the shortest schedule after which only a repair can change anything,
+	// and a live site has not decided; nil if there is none.
 	Blocked []string `json:"blocked,omitempty"`
-	// Waiting is who has not decided there: "P1, P2".
+	// Waiting lists the undecided sites there: "P1, P2".
 	Waiting string `json:"waiting,omitempty"`
 }
 
-// maxWorlds bounds what an exploration may keep in memory.
+// maxWorlds bounds the memory of an exploration.
 const maxWorlds = 4_000_000
 
-// Explore goes through a model, breadth first, so that what it finds is the shortest.
-// It is an error if the model is too large, or not one.
+// Explore explores a model, breadth first, so that its schedules are the shortest. An
+// invalid or too large model is an error.
 func Explore(m Model) (*Exploration, error) {
 	if err := m.check(); err != nil {
 		return nil, err
@@ -82,21 +82,21 @@ func (m Model) check() error {
 	return nil
 }
 
-// search is an exploration under way.
+// search is a running exploration.
 type search struct {
 	Model
 	seen  map[world]int32
 	nodes []node
 }
 
-// node is a world, and how it was come to.
+// node is a world and the step to it.
 type node struct {
 	world  world
 	parent int32
 	choice choice
 }
 
-// walk visits every world once; in one that rests, nothing happens but further faults.
+// walk visits every world once; rests reports that only further faults can change it.
 func (x *search) walk(visit func(at int32, w *world, rests bool)) error {
 	x.visit(x.begin(), -1, choice{kind: begins})
 	for at := int32(0); int(at) < len(x.nodes); at++ {
@@ -117,8 +117,8 @@ func (x *search) visit(w world, parent int32, c choice) {
 	x.nodes = append(x.nodes, node{w, parent, c})
 }
 
-// expand goes on from a world, and says in how many ways it does so by itself, without
-// a fault.
+// expand adds the successors of a world, and returns the number of those without a
+// fault.
 func (x *search) expand(at int32) (moves int) {
 	w := x.nodes[at].world
 	x.own(&w, func(c choice) {
@@ -128,7 +128,7 @@ func (x *search) expand(at int32) (moves int) {
 		if x.Asynchronous || int(w.crashes) >= x.Crashes || int(c.actor()) > x.Participants {
 			return
 		}
-		// It crashes in the middle of what it sends: any part of it but all arrives.
+		// It crashes while it sends: any part but all of its messages arrives.
 		var to set
 		for _, a := range sent {
 			to |= only(a.to)
@@ -148,7 +148,7 @@ func (x *search) expand(at int32) (moves int) {
 	return moves
 }
 
-// own is what happens without a fault.
+// own calls do with each event that is not a fault.
 func (x *search) own(w *world, do func(choice)) {
 	w.each(func(a message) {
 		do(choice{kind: delivers, message: a, yes: true})

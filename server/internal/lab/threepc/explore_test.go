@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// everyWorld walks through a model, and finds in every world what no protocol may do,
-// however it is meant.
+// everyWorld explores a model, and requires in every world the rules of all protocols.
 func everyWorld(t *testing.T, m Model, visit func(w *world, rests bool)) (worlds int) {
 	t.Helper()
 	x := &search{Model: m, seen: map[world]int32{}}
@@ -28,7 +27,7 @@ func everyWorld(t *testing.T, m Model, visit func(w *world, rests bool)) (worlds
 	return worlds
 }
 
-// unsound says what is wrong with a step.
+// unsound returns the fault of a step, or "".
 func unsound(m Model, before, after world, c choice) string {
 	for s := range m.shape().sites() {
 		was, is := before.sites[s].phase, after.sites[s].phase
@@ -59,8 +58,8 @@ func unsound(m Model, before, after world, c choice) string {
 	return ""
 }
 
-// TestTwoPhaseNeverSplits, whatever the network does and whichever sites crash and restart;
-// nor does the register.
+// TestTwoPhaseNeverSplits requires that neither two-phase commit nor the register splits,
+// whatever the network does and whichever sites crash and restart.
 func TestTwoPhaseNeverSplits(t *testing.T) {
 	t.Parallel()
 	for _, p := range []Protocol{TwoPhase, Register} {
@@ -88,8 +87,8 @@ func TestTwoPhaseNeverSplits(t *testing.T) {
 	})
 }
 
-// TestTwoPhaseBlocks those who voted yes, while the coordinator is gone and nobody
-// they reach knows more; and nobody else.
+// TestTwoPhaseBlocks requires that exactly those sites block that voted yes while the
+// coordinator is gone and no reachable site knows the decision.
 func TestTwoPhaseBlocks(t *testing.T) {
 	t.Parallel()
 	for _, m := range []Model{
@@ -116,13 +115,13 @@ func TestTwoPhaseBlocks(t *testing.T) {
 			})
 		})
 		if blocked == 0 {
-			t.Errorf("%+v: nobody blocks", m)
+			t.Errorf("%+v: no site blocks", m)
 		}
 	}
 }
 
-// TestThreePhaseHoldsWithoutPartitions: while delays are bounded, whichever sites crash,
-// those who are left decide, and alike.
+// TestThreePhaseHoldsWithoutPartitions requires that with bounded delays the live sites
+// decide, and alike.
 func TestThreePhaseHoldsWithoutPartitions(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= 3; n++ {
@@ -135,8 +134,7 @@ func TestThreePhaseHoldsWithoutPartitions(t *testing.T) {
 	}
 }
 
-// TestThreePhaseSplits as soon as there is a partition, or a site is just slow: the
-// shortest ways are found.
+// TestThreePhaseSplits finds the shortest splits, by a partition or just a slow site.
 func TestThreePhaseSplits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -162,7 +160,7 @@ func TestThreePhaseSplits(t *testing.T) {
 	}
 }
 
-// TestRegisterBlocksOnlyWhoIsCutOff from the register, and nobody if only others crash.
+// TestRegisterBlocksOnlyWhoIsCutOff requires that the register blocks no other site.
 func TestRegisterBlocksOnlyWhoIsCutOff(t *testing.T) {
 	t.Parallel()
 	for _, m := range []Model{
@@ -183,7 +181,7 @@ func TestRegisterBlocksOnlyWhoIsCutOff(t *testing.T) {
 	}
 }
 
-// TestExploreRefuses what is no model, and what does not fit.
+// TestExploreRefuses invalid and too large models.
 func TestExploreRefuses(t *testing.T) {
 	t.Parallel()
 	for _, m := range []Model{

@@ -1,6 +1,6 @@
 package threepc
 
-// phase of a site. Every phase but working survives a crash.
+// phase is the state of a site. Every phase but working survives a crash.
 type phase uint8
 
 const (
@@ -24,7 +24,7 @@ const (
 	noRound round = iota
 	votes
 	acks
-	states  // of the sites that are left
+	states  // of the remaining sites
 	offered // the answer of the register
 )
 
@@ -34,10 +34,10 @@ type site struct {
 	round    round
 	suspects set  // of a crash
 	answered set  // in this round
-	ready    bool // a site is pre-committed; or what was offered is to commit
+	ready    bool // a site is pre-committed; or the offer is to commit
 }
 
-// event is what happens to a site.
+// event is an event at a site.
 type event struct {
 	kind    eventKind
 	message message
@@ -54,8 +54,8 @@ const (
 	restarted // after a crash, which loses what is not durable
 )
 
-// step is the state machine of the protocols: the state of a site after an event, and the messages
-// that it sends. Its state is durable before anything is sent.
+// step returns the state of a site after an event, and the messages that it sends. Its state is
+// durable before anything is sent.
 func (sh shape) step(me Site, s site, e event) (site, []message) {
 	t := &turn{shape: sh, me: me, site: s}
 	switch e.kind {
@@ -71,7 +71,7 @@ func (sh shape) step(me Site, s site, e event) (site, []message) {
 	return t.site, t.sent
 }
 
-// awaits is the sites whose answers a site waits for, none once it has decided.
+// awaits returns the sites that a site waits for, none once it has decided.
 func (sh shape) awaits(me Site, s site) set {
 	switch {
 	case s.phase.decided() || sh.protocol == Register && me == sh.register():
@@ -90,10 +90,10 @@ func (sh shape) awaits(me Site, s site) set {
 	return only(Coordinator)
 }
 
-// audience is the sites that a site asks when it coordinates.
+// audience returns the sites that a site asks when it coordinates.
 func (sh shape) audience(me Site, s site) set { return sh.everybody() &^ only(me) &^ s.suspects }
 
-// leader is the first site that is not suspected: the coordinator, or the one in its place.
+// leader returns the first unsuspected site: the coordinator or its replacement.
 func (sh shape) leader(s site) Site {
 	for l := Coordinator; ; l++ {
 		if !s.suspects.has(l) {
@@ -170,7 +170,7 @@ func (t *turn) offer(toCommit bool) {
 	t.send(k, only(t.register()))
 }
 
-// Models are those that a report goes through. Every number of crashes is all sites.
+// models returns the models of a report. Each number of crashes includes all sites.
 func models() []Model {
 	return []Model{
 		{Protocol: TwoPhase, Participants: 2, Crashes: 1},
@@ -203,7 +203,7 @@ func (r *Report) models() error {
 	return nil
 }
 
-// logs is one crash of the coordinator, when it has all votes and has sent nothing, under
+// logs records one crash of the coordinator, with all votes and before any message, under
 // two protocols.
 func (r *Report) logs() error {
 	for p, log := range map[Protocol]*[]string{TwoPhase: &r.Blocking, ThreePhase: &r.Deciding} {
@@ -218,7 +218,7 @@ func (r *Report) logs() error {
 	return nil
 }
 
-// model of a report, by what it says; nil if it has none.
+// model returns the exploration of a model; nil if the report has none.
 func (r *Report) model(want Model) *Exploration {
 	for _, x := range r.Models {
 		if x.Model == want {

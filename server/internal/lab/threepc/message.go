@@ -9,11 +9,10 @@ import (
 type Protocol int
 
 const (
-	// TwoPhase is two-phase commit with presumed abort, whose participants also ask
-	// each other.
+	// TwoPhase is two-phase commit with presumed abort, whose participants also ask each other.
 	TwoPhase Protocol = iota
-	// ThreePhase is three-phase commit with the termination protocol: the first
-	// participant that is left asks the others, and decides.
+	// ThreePhase is three-phase commit with the termination protocol: the first remaining
+	// participant asks the others, and decides.
 	ThreePhase
 	// Register is two-phase commit whose decision is the first one offered to a register, by any
 	// site. A majority of servers would keep the register; here it is one site that does not crash.
@@ -23,7 +22,7 @@ const (
 // Protocols are all protocols, in the order of reports.
 var Protocols = []Protocol{TwoPhase, ThreePhase, Register}
 
-// String is the protocol's name in reports.
+// String returns the protocol's name in reports.
 func (p Protocol) String() string {
 	switch p {
 	case TwoPhase:
@@ -36,7 +35,7 @@ func (p Protocol) String() string {
 	return fmt.Sprintf("protocol %d", int(p))
 }
 
-// MarshalText is the name, for JSON.
+// MarshalText returns the name, for JSON.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // Site is a process of a run: 0 is the coordinator, 1 to n are participants, n+1 is the register if
@@ -52,7 +51,7 @@ type shape struct {
 	participants int
 }
 
-// maxSites is how many sites a set has room for.
+// maxSites is the capacity of a set.
 const maxSites = 8
 
 func (sh shape) sites() int {
@@ -64,7 +63,7 @@ func (sh shape) sites() int {
 
 func (sh shape) register() Site { return Site(sh.participants + 1) }
 
-// name is the name of a site in reports: C, P1, P2, … and R.
+// name returns the name of a site in reports: C, P1, P2, … and R.
 func (sh shape) name(s Site) string {
 	switch {
 	case s == Coordinator:
@@ -86,7 +85,7 @@ func (sh shape) names(s set) string {
 	return text
 }
 
-// everybody is the participants.
+// everybody returns the participants.
 func (sh shape) everybody() set { return set(1<<(sh.participants+1)-1) &^ only(Coordinator) }
 
 // set is a set of sites.

@@ -2,22 +2,22 @@ package threepc
 
 import "time"
 
-// CrashPoints is what comes of a crash at each action of a site, or of every two.
+// CrashPoints is the result of a crash at each action of a site, or of every two.
 type CrashPoints struct {
 	Protocol Protocol      `json:"protocol"`
-	Sites    int           `json:"sites"`        // that crash: the coordinator, or any two of all
+	Sites    int           `json:"sites"`        // number of crashing sites: the coordinator, or any two
 	Points   int           `json:"points"`       // runs, one for each action or pair of them in the first thirty delays
-	Blocked  int           `json:"blocked"`      // of these, somebody who lives never decides
-	At       []int         `json:"at,omitempty"` // at which actions of the coordinator that is, if it is alone
-	Split    int           `json:"split"`        // two sites decide otherwise
+	Blocked  int           `json:"blocked"`      // of these, a live site never decides
+	At       []int         `json:"at,omitempty"` // the actions of the coordinator at which sites block, if it alone crashes
+	Split    int           `json:"split"`        // two sites decide differently
 	Waited   time.Duration `json:"waited_ns"`    // the longest from a vote to a decision, where all decide
 	Back     time.Duration `json:"back_ns"`      // the same, if the crashed site restarts after BackAfter; 0 if it cannot
 }
 
-// BackAfter is how long a coordinator is gone that comes back.
+// BackAfter is the time until a crashed coordinator restarts.
 const BackAfter = 10 * time.Second
 
-// crashes ends a site, and then any two, at each of their actions.
+// crashes crashes a site, and then any two, at each of their actions.
 func (r *Report) crashes() error {
 	for _, p := range Protocols {
 		c := CrashPoints{Protocol: p, Sites: 1}
@@ -66,8 +66,8 @@ func (c *CrashPoints) add(run *Run) {
 	c.Waited = max(c.Waited, run.Waited())
 }
 
-// pairs ends every two sites at every two of their actions. How many the second one
-// has depends on where the first one ends.
+// pairs crashes every two sites at every two of their actions. The first crash
+// changes the number of the second site's actions.
 func (r *Report) pairs(c *CrashPoints) error {
 	for i := range Site(r.Participants + 1) {
 		for j := i + 1; int(j) <= r.Participants; j++ {

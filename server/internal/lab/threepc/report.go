@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// String is the report in Markdown, with what follows from it.
+// String returns the report in Markdown, with its conclusions.
 func (r *Report) String() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -77,7 +77,7 @@ func (r *Report) sayCrashes(say sayer) {
 	say("")
 }
 
-// sayLog shows a log, and of a longer one how it goes on.
+// sayLog writes a log, and an excerpt of a longer one.
 func sayLog(say sayer, lines []string, most int) {
 	for i, line := range lines {
 		if i == most {
@@ -164,7 +164,7 @@ func (r *Report) sayMeaning(say sayer) {
 	say("  instance finishes it. Interlock does not offer 3PC.")
 }
 
-// show is a time in a table; none is a dash.
+// show returns a time for a table; a dash for none.
 func show(d time.Duration) string {
 	if d == 0 {
 		return "–"
@@ -172,7 +172,7 @@ func show(d time.Duration) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// alarm is a number that ought to be 0.
+// alarm returns a number that should be 0, in bold if it is not.
 func alarm(n int) string {
 	if n == 0 {
 		return "0"
@@ -180,42 +180,42 @@ func alarm(n int) string {
 	return fmt.Sprintf("**%d**", n)
 }
 
-// Options of a comparison. The zero value works.
+// Options configures a comparison. The zero value works.
 type Options struct {
 	// Participants of the simulated runs, 1 to 6; 0 is 3.
 	Participants int
-	// Runs is how many seeds each kind of fault is tried with; 0 is 1000.
+	// Runs is the number of seeds for each kind of fault; 0 is 1000.
 	Runs int
-	// Seed of the first of them; the others follow.
+	// Seed is the first seed; the others follow.
 	Seed uint64
 }
 
-// A Report is what a comparison has found. Its String is Markdown that explains itself.
+// A Report is the result of a comparison. Its String is Markdown with explanations.
 type Report struct {
 	Participants int            `json:"participants"`
 	Costs        []Cost         `json:"costs"`
 	Crashes      []CrashPoints  `json:"crashes"` // of the coordinator, then of every two sites
 	Faults       []Faults       `json:"faults"`
 	Models       []*Exploration `json:"models"`
-	// Blocking is the log of a run of two-phase commit whose coordinator crashes once
-	// all have voted yes; Deciding that of three-phase commit.
+	// Blocking is the log of a run of two-phase commit whose coordinator crashes with
+	// all votes; Deciding is that of three-phase commit.
 	Blocking []string `json:"blocking"`
 	Deciding []string `json:"deciding"`
 }
 
-// Cost is what a run without faults takes, in which each message takes one delay.
+// Cost is the cost of a run without faults, in which each message takes one delay.
 type Cost struct {
 	Protocol     Protocol `json:"protocol"`
 	Participants int      `json:"participants"`
 	Messages     int      `json:"messages"`
-	Writes       int      `json:"writes"`  // that a message had to wait for
-	Decided      int      `json:"decided"` // delays until the first site had decided, which can tell the caller
-	Known        int      `json:"known"`   // delays until all had
+	Writes       int      `json:"writes"`  // before a message
+	Decided      int      `json:"decided"` // delays until the first site decides, which can answer the caller
+	Known        int      `json:"known"`   // delays until all decide
 }
 
-// Compare plays all protocols against each other: costs, a crash at each step, random
-// faults, and every schedule of small models. It computes for some seconds; nil is the
-// zero Options. The same options always give the same report.
+// Compare compares all protocols: costs, a crash at each step, random faults, and every
+// schedule of small models. It computes for some seconds; nil means the zero Options.
+// The same options always give the same report.
 func Compare(o *Options) (*Report, error) {
 	if o == nil {
 		o = &Options{}

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/generated"
 )
 
-// TestReport: the page in docs is what the simulation says.
+// TestReport requires that the page in docs matches the simulation.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	r, err := Compare(nil)
@@ -23,7 +23,7 @@ func TestReport(t *testing.T) {
 	generated.Check(t, page, text)
 }
 
-// TestReportAsJSON: programs read names of one form, and which protocol it is by name.
+// TestReportAsJSON requires names in one form, and protocols by name.
 func TestReportAsJSON(t *testing.T) {
 	text, err := json.Marshal(Report{
 		Participants: 3,

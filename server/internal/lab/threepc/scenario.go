@@ -41,7 +41,7 @@ type Cut struct {
 
 // A Run is the result of a scenario.
 type Run struct {
-	Messages int      // sent, repetitions and answers included
+	Messages int      // sent, including repetitions and answers
 	Writes   int      // of a site's phase, before its next message
 	Fates    []Fate   // of the coordinator and the participants
 	Log      []string // events with their times, if Scenario.Log is set
@@ -57,10 +57,10 @@ type Fate struct {
 	Decided bool          // it is one of the first two
 	Crashed bool          // and did not restart
 	At      time.Duration // when it decided, since the start
-	Waited  time.Duration // from its vote of yes to then, or to the end of the run
+	Waited  time.Duration // from its vote of yes to At, or to the end of the run
 }
 
-// Split reports whether two sites have decided differently, crashed ones included.
+// Split reports whether two sites have decided differently, including crashed ones.
 func (r *Run) Split() bool { return r.has("committed") && r.has("aborted") }
 
 // Committed reports whether a site has committed.
@@ -75,7 +75,7 @@ func (r *Run) has(phase string) bool {
 	return false
 }
 
-// Blocked is the names of those that live and have not decided when the run ends, two
+// Blocked returns the live sites without a decision at the end of the run. The run ends two
 // hundred delays after its start, or fifty after its last fault was repaired.
 func (r *Run) Blocked() (names []string) {
 	for _, f := range r.Fates {
@@ -86,8 +86,8 @@ func (r *Run) Blocked() (names []string) {
 	return names
 }
 
-// Waited is the longest that a site which lives to the end waited for a decision once
-// it had voted yes.
+// Waited returns the longest wait for a decision after a vote of yes, of sites that live to the
+// end.
 func (r *Run) Waited() (most time.Duration) {
 	for _, f := range r.Fates {
 		if !f.Crashed {
@@ -131,7 +131,8 @@ func (s *Scenario) check() error {
 	return nil
 }
 
-// path is the schedule that leads to a world, a line for each step; nil for none.
+// path returns the schedule that leads to a world, a line for each step; nil for
+// none.
 func (x *search) path(at int32) (lines []string) {
 	for ; at >= 0; at = x.nodes[at].parent {
 		n := x.nodes[at]
@@ -145,7 +146,7 @@ func (x *search) path(at int32) (lines []string) {
 	return lines
 }
 
-// line says what a choice did.
+// line describes the effect of a choice.
 func (x *search) line(c choice, before, after *world) string {
 	sh := x.shape()
 	me := c.actor()
@@ -172,7 +173,7 @@ func (x *search) line(c choice, before, after *world) string {
 	return text + telling(sh, c, sent)
 }
 
-// telling says what a site sends, and where it crashes in doing so.
+// telling describes the messages of a site, and a crash between them.
 func telling(sh shape, c choice, sent []message) (text string) {
 	to := map[kind]set{}
 	var order []kind

@@ -19,7 +19,7 @@ func Simulate(s Scenario) (*Run, error) {
 	r := &simulation{Scenario: s, shape: s.shape(), random: rand.New(rand.NewPCG(s.Seed, 3))}
 	r.step(Coordinator, event{kind: started})
 	for i := 1; i <= s.Participants; i++ {
-		r.arm(Site(i)) // without any message it aborts
+		r.arm(Site(i)) // it aborts without a message
 	}
 	for len(r.queue) > 0 && r.queue[0].at <= r.end() {
 		e := heap.Pop(&r.queue).(happening)
@@ -73,7 +73,7 @@ func (r *simulation) after(d time.Duration, do func()) {
 	heap.Push(&r.queue, happening{r.now + d, r.count, do})
 }
 
-// end is when a run is judged; see [Run.Blocked].
+// end returns the time at which a run ends; see [Run.Blocked].
 func (r *simulation) end() time.Duration {
 	end := 200 * r.Delay
 	for _, c := range r.Crashes {
@@ -196,10 +196,10 @@ func (r *simulation) arm(me Site) {
 	})
 }
 
-// patience is the time after which a site suspects another one: long enough to be right if messages
-// take at most Delay and none is lost. An answer takes two delays, and what follows from all answers
-// one more. Two sites suspect a third one at most five delays apart, and three more for each site
-// that has taken its place and crashed.
+// patience returns the time after which a site suspects another one. It is correct if messages take
+// at most Delay and none is lost. An answer takes two delays, and the step after all answers one
+// more. Two sites suspect a third one at most five delays apart, and three more for each crashed
+// replacement.
 func (r *simulation) patience(me Site) time.Duration {
 	s := r.sites[me]
 	if s.round != noRound {
@@ -208,7 +208,7 @@ func (r *simulation) patience(me Site) time.Duration {
 	return time.Duration(5*(1+bits.OnesCount8(uint8(s.suspects)))) * r.Delay
 }
 
-// tell is say of a message.
+// tell logs a message.
 func (r *simulation) tell(how string, a message) {
 	r.say("%s%s from %s to %s", how, a.kind, r.shape.name(a.from), r.shape.name(a.to))
 }
@@ -236,7 +236,7 @@ func (r *simulation) result() *Run {
 	return &r.run
 }
 
-// Faults is what comes of runs with random delays and votes, and one kind of fault.
+// Faults is the result of runs with random delays and votes, and one kind of fault.
 type Faults struct {
 	Protocol  Protocol      `json:"protocol"`
 	Fault     string        `json:"fault"`
@@ -247,7 +247,7 @@ type Faults struct {
 	Waited    time.Duration `json:"waited_ns"` // the longest from a vote to a decision, where all decide
 }
 
-// kindOfFault makes a scenario worse.
+// kindOfFault adds a fault to a scenario.
 type kindOfFault struct {
 	name  string
 	spoil func(*Scenario, *rand.Rand)

@@ -18,7 +18,7 @@ func mustRun(t testing.TB, s Scenario) *Run {
 	return run
 }
 
-// TestMessages are 4n, 6n, and 4n and two for the register.
+// TestMessages requires 4n messages, 6n, and 4n plus two for the register.
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= 6; n++ {
@@ -35,8 +35,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestCoordinatorCrash at each of its actions, and in each of many orders: two-phase
-// commit blocks for as long as it is gone, once all have voted; the others never.
+// TestCoordinatorCrash crashes the coordinator at each action, in many orders: two-phase
+// commit blocks as long as it is gone, once all have voted; the others never block.
 func TestCoordinatorCrash(t *testing.T) {
 	t.Parallel()
 	const n = 3
@@ -64,8 +64,8 @@ func TestCoordinatorCrash(t *testing.T) {
 	}
 }
 
-// TestCrashesNeverSplit: any sites crash at any of their actions, in many orders. That
-// also shows that sites wait for long enough before they take others for crashed.
+// TestCrashesNeverSplit crashes any sites at any of their actions, in many orders. It
+// also shows that sites wait long enough before they suspect others.
 func TestCrashesNeverSplit(t *testing.T) {
 	t.Parallel()
 	for _, p := range Protocols {
@@ -94,8 +94,8 @@ func TestCrashesNeverSplit(t *testing.T) {
 	}
 }
 
-// TestPartitionsAndLosses split three-phase commit, and neither of the others, whose
-// sites all know the decision once the network is whole.
+// TestPartitionsAndLosses requires that only three-phase commit splits. All sites of the
+// others decide once the network is whole.
 func TestPartitionsAndLosses(t *testing.T) {
 	t.Parallel()
 	for _, p := range Protocols {
@@ -117,8 +117,8 @@ func TestPartitionsAndLosses(t *testing.T) {
 	}
 }
 
-// TestCrashPointsOfTheReport: two-phase commit blocks from when all have voted until the
-// first one has the decision, and at no other crash of its coordinator.
+// TestCrashPointsOfTheReport requires that two-phase commit blocks from the last vote
+// until the first site has the decision, and at no other crash of its coordinator.
 func TestCrashPointsOfTheReport(t *testing.T) {
 	t.Parallel()
 	r := &Report{Participants: 3}
@@ -139,7 +139,7 @@ func TestCrashPointsOfTheReport(t *testing.T) {
 	}
 }
 
-// TestVotes: one no is enough, and nobody asks the register for that.
+// TestVotes requires that one no is enough, without a request to the register.
 func TestVotes(t *testing.T) {
 	t.Parallel()
 	for _, p := range Protocols {
@@ -150,7 +150,7 @@ func TestVotes(t *testing.T) {
 	}
 }
 
-// TestSameAgain: a scenario has one run.
+// TestSameAgain requires that a scenario always gives the same run.
 func TestSameAgain(t *testing.T) {
 	t.Parallel()
 	s := Scenario{Protocol: ThreePhase, Participants: 5, Seed: 42, Loss: 0.1, Log: true, Crashes: []Crash{{Site: 2, Action: 3}}}

@@ -10,8 +10,7 @@ type world struct {
 	crashes uint8
 }
 
-// modelSites is how many sites a model has room for: a coordinator, three participants
-// and a register.
+// modelSites is the most sites of a model: a coordinator, three participants and a register.
 const modelSites = 5
 
 // choice is a possible next event.
@@ -22,11 +21,11 @@ type choice struct {
 	at      Site // that crashes, restarts or suspects
 	of      Site // that is suspected
 	side    set  // of a cut
-	crashes bool // the site that steps crashes once it has written, and
-	told    set  // only these learn of what it sends: to each it sends one message
+	crashes bool // the acting site crashes after its write, and
+	told    set  // only these receive its messages; it sends one to each
 }
 
-// actor is the site that takes the step.
+// actor returns the site that takes the step.
 func (c choice) actor() Site {
 	if c.kind == delivers {
 		return c.message.to
@@ -45,13 +44,13 @@ const (
 	cuts
 )
 
-// begin is the world in which the coordinator has sent its first messages.
+// begin returns the world in which the coordinator has sent its first messages.
 func (m Model) begin() world {
 	w, _ := m.after(world{}, choice{kind: begins})
 	return w
 }
 
-// after is the world after a choice, and the messages sent.
+// after returns the world after a choice, and the messages sent.
 func (m Model) after(w world, c choice) (world, []message) {
 	sh := m.shape()
 	me, e := c.actor(), event{kind: started}
@@ -139,7 +138,7 @@ func (w *world) split(sites int) bool {
 	return both[0] && both[1]
 }
 
-// undecided is the live sites that have not decided.
+// undecided returns the live sites that have not decided.
 func (w *world) undecided(sh shape) (waiting set) {
 	for s := range Site(sh.participants + 1) {
 		if !w.crashed.has(s) && !w.sites[s].phase.decided() {
