@@ -65,7 +65,7 @@ func (a *agency) open(ctx context.Context, s settings) error {
 	}
 	a.later(func() { _ = db.Close() })
 	a.sellers(pool, db)
-	rt, err := txn.Open(ctx, s.postgres, &txn.Options{Journal: "trip_journal", Shards: 4, Group: "trip", Locks: txn.LockOptions{TTL: 5 * time.Second},
+	rt, err := txn.Open(ctx, s.postgres, &txn.Options{Journal: "trip_journal", Shards: 4, Locks: txn.LockOptions{TTL: 5 * time.Second},
 		Coordinator: &coordinator.Options{Recheck: 5 * time.Second}})
 	if err != nil {
 		return err

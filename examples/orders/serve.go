@@ -27,7 +27,7 @@ const (
 // which drives its orders, and one process sends the letters. The others take over from a
 // dead process. leave stops everything that was started.
 func (s *shop) start(ctx context.Context) (leave func(), err error) {
-	rt, err := txn.Open(ctx, s.database, &txn.Options{Journal: journalName, Shards: shards, Group: "shop", Locks: txn.LockOptions{TTL: ttl},
+	rt, err := txn.Open(ctx, s.database, &txn.Options{Journal: journalName, Shards: shards, Locks: txn.LockOptions{TTL: ttl},
 		Coordinator: &coordinator.Options{Recheck: recheck}})
 	if err != nil {
 		return nil, err

@@ -103,7 +103,7 @@ func (b *bank) open(ctx context.Context, s settings) (err error) {
 		return err
 	}
 	b.later(func() { _ = b.db.Close() })
-	rt, err := txn.Open(ctx, s.postgres, &txn.Options{Journal: "transfer_journal_" + s.by, Shards: 4, Group: "transfers by " + s.by,
+	rt, err := txn.Open(ctx, s.postgres, &txn.Options{Journal: "transfer_journal_" + s.by, Shards: 4,
 		Locks: txn.LockOptions{TTL: 5 * time.Second}, Coordinator: &coordinator.Options{Recheck: 5 * time.Second}})
 	if err != nil {
 		return err
