@@ -16,12 +16,11 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// heartbeat is about how often a waiter who hears nothing tries.
+// heartbeat is the mean pause between two tries of a waiter without a notification.
 const heartbeat = time.Second
 
-// Driver is a fenced lock by session advisory locks, all on one connection. It
-// is safe for concurrent use, and keeps three goroutines, whatever the number
-// of locks.
+// Driver is a fenced lock by session advisory locks, all on one connection. It is safe for concurrent
+// use, and has three goroutines for any number of locks.
 type Driver struct {
 	dialer     *dialer
 	ttl        time.Duration
@@ -31,17 +30,17 @@ type Driver struct {
 	life    context.Context // of every goroutine; ended by Close
 	stop    context.CancelFunc
 	loops   sync.WaitGroup
-	changed chan struct{} // the tending goroutine has to look before looksAt
+	changed chan struct{} // wakes the goroutine of maintain before looksAt
 
 	mu       sync.Mutex
 	closed   bool
 	table    *table
-	session  *session // nil while there is none
+	session  *session // or nil
 	dialing  *dialing
-	former   []int32 // sessions that the server may still believe to be there
+	former   []int32 // sessions that the server may not have ended
 	requests map[identity]*request
 	watchers map[*watcher]bool
-	looksAt  boottime.Instant // when the tending goroutine looks again
+	looksAt  boottime.Instant // when the goroutine of maintain looks again
 }
 
 var (
@@ -51,18 +50,16 @@ var (
 	_ driver.Breaker   = (*Driver)(nil)
 )
 
-// dialing is one attempt at a session, for all who need it.
+// dialing is one attempt to open a session, for all callers.
 type dialing struct {
 	done chan struct{}
 	err  error
 }
 
 // Open connects with a configuration like that of the user's pool
-// (pool.Config().ConnConfig), makes the tables if they are missing, and computes
-// the guarantees. The connection is the driver's own and is not taken from any
-// pool. A pooler that lends server processes to transactions is refused with a
-// [*PoolerError]; a standby, a version before 14 and a database that is not in
-// UTF-8 are refused, too.
+// (pool.Config().ConnConfig), creates missing tables, and computes the guarantees. The connection is
+// the driver's own. A pooler that assigns server processes to transactions is refused with a
+// [*PoolerError]; a standby, a version before 14 and a database that is not in UTF-8 are refused, too.
 func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, error) {
 	options, err := o.withDefaults()
 	if err == nil && config == nil {
@@ -93,12 +90,12 @@ func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, err
 	return d, nil
 }
 
-// jittered is the time to the next try of one who hears nothing.
+// jittered returns the pause before the next try of a waiter without a notification.
 func jittered() time.Duration {
 	return heartbeat*3/4 + rand.N(heartbeat/2)
 }
 
-// Guarantees says what is promised, as computed when the driver opened.
+// Guarantees returns the guarantees, which were computed when the driver opened.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
 func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
@@ -193,13 +190,12 @@ func (d *Driver) begin(s *session, conn *pgx.Conn) error {
 	return nil
 }
 
-// endSession ends of a session: its waiters have no answer, and its claims
-// are lost.
+// endSession handles the end of a session: its waiters get no answer, and its claims are lost.
 func (d *Driver) endSession(s *session, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.session != s || d.closed {
-		return // after Close, what is held is left to expire
+		return // after Close held locks are left to expire
 	}
 	d.session = nil
 	d.former = append(d.former, s.id)
@@ -241,8 +237,7 @@ func (s *session) serves(a answer) bool {
 	return false
 }
 
-// Close ends every goroutine. The server ends a session that holds something after the
-// TTL.
+// Close ends every goroutine. If the session holds locks, the server ends it after the TTL.
 func (d *Driver) Close(ctx context.Context) error {
 	d.mu.Lock()
 	first := !d.closed
@@ -269,7 +264,7 @@ func (d *Driver) Close(ctx context.Context) error {
 	return nil
 }
 
-// leaveSession leaves the session, and what it holds if anything is held.
+// leaveSession ends the session, or leaves it to the server if it holds locks.
 func (d *Driver) leaveSession(ctx context.Context, s *session, held bool) {
 	if !held {
 		s.pipe.end(interlock.ErrClosed)
@@ -306,7 +301,7 @@ func (d *Driver) maintain() {
 	}
 }
 
-// tick does what is due, and returns when to call it again.
+// tick runs what is due, and returns when to call it again.
 func (d *Driver) tick(now boottime.Instant) boottime.Instant {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -328,8 +323,8 @@ func (d *Driver) tick(now boottime.Instant) boottime.Instant {
 	return d.looksAt
 }
 
-// reschedule has the goroutine of maintain look again if something will be due before it does:
-// every event of the machine ends with it.
+// reschedule wakes the goroutine of maintain if something is due before its next look. Every event of
+// the machine ends with it.
 func (d *Driver) reschedule(now boottime.Instant) {
 	due := d.table.next()
 	if d.table.held == 0 {
@@ -341,8 +336,8 @@ func (d *Driver) reschedule(now boottime.Instant) {
 	}
 }
 
-// deadline is until when to wait for the session's answer: as long as claims
-// may live, and at most 5 s if there are none.
+// deadline returns the end of the wait for the session's answer: while claims may be valid, and at
+// most 5 s if there are none.
 func (d *Driver) deadline(s *session, now boottime.Instant) boottime.Instant {
 	until := now.Add(max(0, s.lease.RemainingAt(now)))
 	if d.table.held > 0 {
@@ -355,7 +350,7 @@ func (d *Driver) deadline(s *session, now boottime.Instant) boottime.Instant {
 	return min(until, since.Add(statementTimeout))
 }
 
-// ping keeps the session alive, and with it whatever it holds.
+// ping keeps the session and its locks alive.
 func (d *Driver) ping(s *session, now boottime.Instant) {
 	if s.pending {
 		d.renewed(now.Sub(s.pinged), problem("renew", "", interlock.Uncertain, errNoAnswer))

@@ -25,13 +25,13 @@ type NotifierOptions struct {
 }
 
 // Notifier notifies other processes by NOTIFY, and in this one at once. It notifies on a
-// connection of its own, never in a transaction of the user's: there a NOTIFY takes
-// a lock of the whole cluster until the commit is done, and all who commit wait for
-// each other. It implements driver.Notifier.
+// connection of its own, never in a transaction of the user: there a NOTIFY takes a lock of the whole
+// cluster until the commit is done, so that commits wait for each other. It implements
+// driver.Notifier.
 //
-// It has two connections at most, which must not lead through a pooler that shares
-// sessions: one is made at the first Notify, the other at the first Listen, and both
-// again when they break. Notifications that fall into an interruption are one afterwards.
+// It has at most two connections, which must not use a pooler that shares sessions: one opens at the
+// first Notify, the other at the first Listen, and both open again when they break. Notifications
+// during an interruption become one.
 type Notifier struct {
 	notifier *driver.SharedNotifier
 	config   *pgx.ConnConfig
@@ -41,9 +41,9 @@ type Notifier struct {
 
 var _ driver.Notifier = (*Notifier)(nil)
 
-// NewNotifier makes a notifier of all who name the same channel in one database; it sends
-// nothing. A channel has 1 to 63 bytes of UTF-8 without NUL, anything else is an
-// interlock.ErrName. Close it.
+// NewNotifier returns a notifier for all processes that use the same channel of one database; it sends
+// nothing. A channel has 1 to 63 bytes of UTF-8 without NUL, anything else is an interlock.ErrName.
+// Close it.
 func NewNotifier(config *pgx.ConnConfig, channel string, o *NotifierOptions) (*Notifier, error) {
 	if config == nil {
 		return nil, problem("make notifier", channel, interlock.Bug, errors.New("there is no configuration"))
@@ -63,8 +63,7 @@ func NewNotifier(config *pgx.ConnConfig, channel string, o *NotifierOptions) (*N
 	return b, nil
 }
 
-// Notify wakes all who listen; see driver.Notifier. After Close it notifies this process
-// only.
+// Notify notifies all listeners; see driver.Notifier. After Close it notifies this process only.
 func (b *Notifier) Notify(names ...string) { b.notifier.Notify(names...) }
 
 // Listen calls each after notifications, and when some may have been missed; see

@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
-// DefaultMarks is the table of marks if ParticipantOptions do not say.
+// DefaultMarks is the default of ParticipantOptions.Marks.
 const DefaultMarks = "interlock_committed"
 
 // ParticipantOptions of a [Participant]; nil and the zero value work.
@@ -28,8 +28,8 @@ type ParticipantOptions struct {
 }
 
 // Participant prepares branches of distributed transactions in one database by
-// PREPARE TRANSACTION, and finishes and lists those of its namespace. T is what the
-// user works with in a branch. It never ends a prepared branch by itself: a branch in
+// PREPARE TRANSACTION, and finishes and lists those of its namespace. T is the type of the
+// user's transaction in a branch. It never ends a prepared branch by itself: a branch in
 // doubt keeps its locks, and the server its dead rows, until Commit or Rollback. Between
 // the commits of two branches, others can read a part of the transaction.
 //
@@ -68,9 +68,9 @@ type autocommit interface {
 }
 
 // OpenParticipant creates the table of marks if it is missing, and refuses a server whose
-// max_prepared_transactions is 0. Only the coordinators of one journal share a namespace: a
-// coordinator with another journal would roll back what they decided to commit. It stays the same for the life of the database: 1 to
-// driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
+// max_prepared_transactions is 0. Only the coordinators of one journal may share a namespace: a
+// coordinator with another journal would roll back branches that they decided to commit. The namespace
+// never changes and has 1 to driver.MaxXIDNamespace letters, digits, - and _. The caller owns the pool.
 func OpenParticipant(ctx context.Context, pool *pgxpool.Pool, namespace string, o *ParticipantOptions) (*Participant[pgx.Tx], error) {
 	p := &Participant[pgx.Tx]{at: onPool{pool}, begin: func(ctx context.Context) (pgx.Tx, workplace, error) {
 		return beginOnPool(ctx, pool)
@@ -78,8 +78,8 @@ func OpenParticipant(ctx context.Context, pool *pgxpool.Pool, namespace string, 
 	return p.open(ctx, namespace, pool != nil, o)
 }
 
-// OpenStdParticipant is [OpenParticipant] by way of database/sql. The user must not end
-// the *sql.Tx of a branch: what they commit is committed.
+// OpenStdParticipant is [OpenParticipant] for database/sql. The user must not end the *sql.Tx of a
+// branch: a commit there cannot be undone.
 func OpenStdParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant[*sql.Tx], error) {
 	p := &Participant[*sql.Tx]{at: onDB{db}, begin: func(ctx context.Context) (*sql.Tx, workplace, error) {
 		return beginOnDB(ctx, db)

@@ -28,8 +28,8 @@ type branch struct {
 	gid, marks string
 }
 
-// Begin opens a branch, with the pool's own settings; see driver.Preparer. It sends
-// BEGIN. Prepare finds out whether another branch had that name.
+// Begin opens a branch, with the pool's own settings; see driver.Preparer. It sends BEGIN. Prepare
+// checks whether another branch had that name.
 func (p *Participant[T]) Begin(ctx context.Context, x driver.XID) (T, driver.Preparing, error) {
 	var none T
 	if err := p.space.Check(ctx, "begin branch", x); err != nil {
@@ -43,7 +43,7 @@ func (p *Participant[T]) Begin(ctx context.Context, x driver.XID) (T, driver.Pre
 }
 
 // leaveMark inserts the mark of the branch, if the branch has changed anything, and
-// excludes others from doing so. It returns both conditions as they were before.
+// excludes others from doing so. It returns the former state of both conditions.
 const leaveMark = `with state as materialized (
 	select pg_current_xact_id_if_assigned() is not null as changed, pg_try_advisory_xact_lock($2::bigint) as alone
 ), mark as (

@@ -97,7 +97,7 @@ func (p *Participant[T]) unreadMark(ctx context.Context, op string, x driver.XID
 // No namespace of locks has a slash.
 func lockOf(gid string) int64 { return Key("/prepared", gid) }
 
-// InDoubt lists what is prepared in this database and namespace, the oldest first.
+// InDoubt lists the prepared branches of this database and namespace, the oldest first.
 func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.InDoubt, err error) {
 	const op = "list prepared"
 	if ctx.Err() != nil {
@@ -134,11 +134,10 @@ const (
 	limit %[2]d for update skip locked)`
 )
 
-// Forget removes the marks of this namespace that an earlier Forget has seen before
-// that time, by the database's clock, and returns how many. Call it now and then, with
-// the time at which the oldest transaction began that is unfinished in the journal, and
-// that of the call if there is none, less what the clocks may differ by. A branch of
-// which Commit is asked after its mark is gone is an ErrHeuristic.
+// Forget removes the marks of this namespace that an earlier Forget has seen before that time, by the
+// database's clock, and returns their number. Call it regularly, with the begin of the oldest unfinished
+// transaction in the journal, or the time of the call if there is none, minus the possible difference of
+// the clocks. A Commit of a branch without its mark is an ErrHeuristic.
 func (p *Participant[T]) Forget(ctx context.Context, before time.Time) (removed int64, err error) {
 	const op = "forget marks"
 	if ctx.Err() != nil {

@@ -14,17 +14,16 @@ import (
 // epochMicros is the start of counters in microseconds since 1970.
 var epochMicros = strconv.FormatInt(interlock.EpochUnixMicro, 10)
 
-// A PoolerError says that a pooler stands before the server and lends server
-// processes to transactions instead of sessions. What a session locks would
-// stay with a process that others use. It is Definite: connect past the pooler,
-// have it pool sessions, or use [OpenTable].
+// A PoolerError reports a pooler that assigns server processes to transactions instead of sessions. The
+// locks of a session would stay with a process that others use. It is Definite: connect without the
+// pooler, let it pool sessions, or use [OpenTable].
 type PoolerError struct {
 	// Want is the server process that served the session first, Got the one that
 	// answered later; they are equal if another connection got it meanwhile.
 	Want, Got string
 }
 
-// Error says what to do instead.
+// Error returns the remedy.
 func (e *PoolerError) Error() string {
 	how := "process " + e.Want + " served us, then " + e.Got
 	if e.Want == e.Got {
@@ -34,15 +33,14 @@ func (e *PoolerError) Error() string {
 		"session locks are not safe there; connect past it, use its session mode, or use OpenTable", how)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *PoolerError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// probe tells the server process of a session, and refuses a pooler that would
-// change it. Without a pooler the process is the one that the server named when
-// the connection was made. A pooler names a number of its own; then a second
-// connection occupies processes, one after the other, and if one of them was
-// ours, ours was not ours. Whatever escapes the probe is found later, since
-// every grant and every sign of life names the process that gave it.
+// probe returns the server process of a session, and refuses a pooler that would change it. Without a
+// pooler it is the process that the server named at the start of the connection. A pooler names a
+// number of its own. Then a second connection occupies processes, one after the other; if one of them
+// is ours, the pooler does not reserve ours. Poolers that pass the probe are detected later, because
+// every grant and every ping returns its server process.
 func (d *dialer) probe(ctx context.Context, conn *pgx.Conn) (string, error) {
 	pid, err := processOf(ctx, conn)
 	if err != nil || pid == strconv.FormatUint(uint64(conn.PgConn().PID()), 10) {
@@ -64,7 +62,7 @@ func (d *dialer) probe(ctx context.Context, conn *pgx.Conn) (string, error) {
 // occupied holds a transaction open on other, and requires that it runs in
 // another process and that ours still serves conn.
 func occupied(ctx context.Context, conn, other *pgx.Conn, pid string) error {
-	if _, err := processOf(ctx, conn); err != nil { // ours is the last that was used
+	if _, err := processOf(ctx, conn); err != nil { // ours becomes the last one used
 		return err
 	}
 	tx, err := other.Begin(ctx)
@@ -76,7 +74,7 @@ func occupied(ctx context.Context, conn, other *pgx.Conn, pid string) error {
 	if err != nil {
 		return err
 	}
-	// Ours is not asked for then: there may be no other to wait for.
+	// Ours is not used then: there may be no other process to wait for.
 	if theirs == pid {
 		return &PoolerError{Want: pid, Got: theirs}
 	}
@@ -92,11 +90,11 @@ func processOf(ctx context.Context, conn *pgx.Conn) (pid string, err error) {
 	return pid, err
 }
 
-// facts are what the server tells about itself.
+// facts are the server's own data.
 type facts struct {
 	version int
 	standby bool
-	durable bool // what is flushed stays
+	durable bool // flushed data survive a crash
 	// synchronous: commits are flushed before they are answered, by the
 	// connection's own setting.
 	synchronous bool
@@ -122,7 +120,7 @@ func ask(ctx context.Context, conn *pgx.Conn) (f facts, err error) {
 	return f, nil
 }
 
-// refusal says that this server will not do, however often it is asked.
+// refusal returns a Definite error: this server cannot be used.
 type refusal struct{ err error }
 
 func (r *refusal) Error() string                  { return "this server cannot keep locks: " + r.err.Error() }

@@ -22,10 +22,9 @@ type TableOptions = Options
 
 type leases = leasetable.Table
 
-// Table is a fenced lock by rows with a lease, on the user's own pool. It works
-// behind poolers in any mode, and keeps one goroutine, one for each statement under
-// way and, where the server can be reached without a pooler, another with a
-// connection to listen on. It is safe for concurrent use.
+// Table is a fenced lock by rows with a lease, on the user's own pool. It works behind poolers in any
+// mode. It has one goroutine, one for each statement under way and, without a pooler, one with a
+// connection that listens. It is safe for concurrent use.
 type Table struct {
 	*leases
 	guarantees interlock.Guarantees
@@ -38,12 +37,11 @@ var (
 	_ driver.Breaker   = (*Table)(nil)
 )
 
-// OpenTable creates the tables if they are missing, and computes the guarantees.
-// The pool stays the caller's, who closes it after the Table. Everything is one
-// statement a time, without a prepared one where a pooler stands between, so that it may be
-// of any kind; only the creation of the tables needs a transaction. What waits while
-// statements are under way shares the next one, and its commit. A Table and a [Driver] do not
-// exclude each other: all who share names use one of the two.
+// OpenTable creates missing tables, and computes the guarantees. The caller closes the pool after the
+// Table. Each operation is one statement, which is not prepared behind a pooler, so any kind of pooler
+// works; only the creation of the tables needs a transaction. Operations that arrive while statements
+// are under way share the next statement and its commit. A Table and a [Driver] do not exclude each
+// other: processes that share names must use the same one.
 func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table, error) {
 	options, err := o.withDefaults()
 	if err == nil && pool == nil {
@@ -74,11 +72,10 @@ func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table
 	return t, nil
 }
 
-// Guarantees says what is promised, as computed when the Table opened.
+// Guarantees returns the guarantees, which were computed when the Table opened.
 func (t *Table) Guarantees() interlock.Guarantees { return t.guarantees }
 
-// open creates the tables, judges their counters, and finds out whether a pooler stands
-// between.
+// open creates the tables, checks their counters, and detects a pooler.
 func (t *tableRows) open(ctx context.Context, seed driver.Seed) (f facts, err error) {
 	if err := t.ready(ctx, "open", ""); err != nil {
 		return f, err
@@ -96,15 +93,15 @@ func (t *tableRows) open(ctx context.Context, seed driver.Seed) (f facts, err er
 	return f, t.failedBefore(ctx, "open", "", err)
 }
 
-// isDirect reports whether the server process is the one that the connection
-// was made with. A pooler reports a number of its own.
+// isDirect reports whether the server process is that of the connection's start. A pooler reports a
+// number of its own.
 func isDirect(ctx context.Context, c *pgx.Conn) (bool, error) {
 	var pid uint32
 	err := c.QueryRow(ctx, `select pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&pid)
 	return pid == c.PgConn().PID(), err
 }
 
-// interval is rare where releases are notified, and otherwise grows.
+// interval returns the pause between tries: long if releases are notified, otherwise growing.
 func (t *tableRows) interval(refusals int) time.Duration {
 	if t.direct && refusals > 1 {
 		return jittered()
@@ -112,8 +109,8 @@ func (t *tableRows) interval(refusals int) time.Duration {
 	return backoff.Policy{First: 50 * time.Millisecond, Max: heartbeat}.Delay(refusals, rand.Float64())
 }
 
-// seed judges the rows' counters by the server's clock, and raises or lowers them
-// as Options ask.
+// seed checks the rows' counters by the server's clock, and raises or lowers them according to
+// Options.
 func (t *tableRows) seed(ctx context.Context, c *pgx.Conn, seed driver.Seed) error {
 	var last, now int64
 	err := c.QueryRow(ctx, t.sql(`select coalesce(max(counter), 0), `+clockFloor+` from {ns}_lease`), pgx.QueryExecModeExec).Scan(&last, &now)

@@ -10,15 +10,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// TryTxLock takes name for as long as the user's transaction lasts, or reports
-// false at once. The lock is released with the transaction, by nothing else, and
-// may be taken again inside it. It has no token and needs none for what the
-// transaction writes in this database: a transaction that has ended holds
-// nothing and writes nothing. It guards nothing outside of the database.
+// TryTxLock acquires name until the end of the user's transaction, or returns false at once. Only the
+// end of the transaction releases the lock; it can be acquired again inside it. It has no token, and
+// writes of the transaction in this database need none: an ended transaction holds and writes nothing.
+// It protects nothing outside of the database.
 //
-// It excludes a [Driver] of the default namespace on the same name, whose
-// waiters then find out within about a second. It works behind poolers. Errors
-// are those of tx; a name that PostgreSQL cannot hold is an interlock.ErrName.
+// It excludes a [Driver] of the default namespace on the same name. Waiters of the Driver notice the
+// release within about a second. It works behind poolers. Errors are those of tx; a name that
+// PostgreSQL cannot store is an interlock.ErrName.
 func TryTxLock(ctx context.Context, tx driver.SQL, name string) (bool, error) {
 	if err := lockable(tx, name); err != nil {
 		return false, err
@@ -29,12 +28,11 @@ func TryTxLock(ctx context.Context, tx driver.SQL, name string) (bool, error) {
 	return got, err
 }
 
-// TxLock is [TryTxLock] that waits in the server, in order of arrival among
-// those who wait there, for up to wait; 0 means as long as the session's
-// lock_timeout and ctx allow. When the time is over the error is Retryable and
-// the transaction has failed: roll it back and run it again. Locks of several
-// names are taken in one order everywhere, or the server ends one of two
-// transactions that wait for each other (Retryable, 40P01).
+// TxLock is [TryTxLock], but waits in the server for up to wait, in order of arrival there; 0 means as
+// long as the session's lock_timeout and ctx allow. When the time is over the error is Retryable and
+// the transaction has failed: roll it back and run it again. Acquire several names in the same order
+// everywhere; otherwise the server ends one of two transactions that wait for each other (Retryable,
+// 40P01).
 func TxLock(ctx context.Context, tx driver.SQL, name string, wait time.Duration) error {
 	if err := lockable(tx, name); err != nil {
 		return err
@@ -61,7 +59,7 @@ func takeTxLock(ctx context.Context, tx driver.SQL, name string) error {
 	return err
 }
 
-// setTimeout sets the transaction's lock_timeout and gives back the former one.
+// setTimeout sets the transaction's lock_timeout and returns the former one.
 func setTimeout(ctx context.Context, tx driver.SQL, value string) (before string, err error) {
 	err = tx.Query(ctx, `with former as materialized (select current_setting('lock_timeout') as value)
 		select value, set_config('lock_timeout', $1, true) from former`, []any{value},

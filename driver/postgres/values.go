@@ -17,11 +17,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// Values keeps small values that a stale token cannot write, one row each. The
-// token is compared and the row written in one statement. It has no goroutine
-// but while there are watches, and then one, with one connection, for all
-// watches; behind a pooler, where nothing can be listened to, watches look once
-// a second. It is safe for concurrent use.
+// Values keeps small values that a stale token cannot write, one row each. One statement compares the
+// token and writes the row. While there are watches, it has one goroutine and one connection for all of
+// them; behind a pooler watches read once a second. It is safe for concurrent use.
 type Values struct {
 	pool  *pgxpool.Pool
 	table string // quoted
@@ -34,21 +32,20 @@ type Values struct {
 
 var _ driver.Values = (*Values)(nil)
 
-// NewValues keeps values in table, "name" or "schema.name", which is made when
-// something is first put. The pool stays the caller's. It does no I/O.
+// NewValues keeps values in table, "name" or "schema.name", which the first Put creates. The caller
+// owns the pool. NewValues does no I/O.
 func NewValues(pool *pgxpool.Pool, table string) *Values {
 	return &Values{pool: pool, table: pgx.Identifier(strings.Split(table, ".")).Sanitize()}
 }
 
-// Bounds of one request, and of the time between two looks of a watch.
+// Bounds of a request, and of the pause between two reads of a watch.
 const (
 	valueTimeout = 5 * time.Second
 	lookEvery    = time.Second
 )
 
-// putValue: name, token, data, source. A conflicting row is always written, with
-// what it had if the token is too low, so that the token which refused is that
-// of the same instant.
+// putValue: name, token, data, source. A conflicting row is always written, with its former contents if
+// the token is too low, so that the returned token is that of the same instant.
 var putValue = `with put as (
 	insert into {table} as v (name, token, data, source, written)
 	select $1::text, $2::bigint, $3::bytea, $4::text, clock_timestamp()
@@ -106,7 +103,7 @@ func storable(name string, v driver.Value) error {
 	return problem("put value", name, interlock.Bug, err)
 }
 
-// put gives the token that is stored now, or 0 if ours was implausible.
+// put returns the stored token, or 0 if ours was implausible.
 func (v *Values) put(ctx context.Context, args []any) (stored interlock.Token, err error) {
 	err = v.row(ctx, putValue, args, &stored)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -150,7 +147,7 @@ func (v *Values) Get(ctx context.Context, name string) (value driver.Value, err 
 	return value, ofStatement(ctx, "get value", name, err)
 }
 
-// Watch tells of a value and its changes; see driver.Values.
+// Watch reports a value and its changes; see driver.Values.
 func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
 	if err := fail.CheckNames("watch value", name, "-"); err != nil {
 		return err
@@ -182,7 +179,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 	}
 }
 
-// unwatched is why a watch ended; it may be called again unless ctx has ended.
+// unwatched returns the error of a watch that ended; it is Retryable unless ctx has ended.
 func (v *Values) unwatched(ctx context.Context, name string, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -193,7 +190,7 @@ func (v *Values) unwatched(ctx context.Context, name string, err error) error {
 	return err
 }
 
-// begin starts to listen for the first watch, if no pooler stands between.
+// begin starts to listen for the first watch, unless there is a pooler.
 func (v *Values) begin(ctx context.Context) error {
 	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()

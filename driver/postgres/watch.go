@@ -10,8 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// handleNotification takes a notification: of our turn, of a forced release, or for
-// watchers.
+// handleNotification handles a notification: of a waiter's turn, of a forced release, or for watchers.
 func (d *Driver) handleNotification(s *session, channel, payload string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -33,8 +32,8 @@ func (d *Driver) handleNotification(s *session, channel, payload string) {
 	}
 }
 
-// watcher is one running Watch. If the session ends or is new, names count as missed, and
-// the watch has to attend again.
+// watcher is one running Watch. After the end of a session it must attend again, and any name may have
+// changed.
 type watcher struct {
 	prefix string
 	names  *hints.Mailbox
@@ -44,8 +43,8 @@ type watcher struct {
 // changed: statements that were under way when it began do not notify it.
 var settling = []time.Duration{100 * time.Millisecond, time.Second, statementTimeout + time.Second}
 
-// Watch tells when holders or waiters change; see driver.Watcher. A session that
-// ends is not reported: look again when the holder expires.
+// Watch reports changes of holders and waiters; see driver.Watcher. The end of a session is not
+// reported: look again when the holder expires.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	if ctx.Err() != nil {
 		return fail.Unsent(ctx, "watch", prefix)
@@ -87,7 +86,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	}
 }
 
-// news returns the changed names. If begin is true, the watch has to attend.
+// news returns the changed names. If begin is true, the watch must attend.
 func (d *Driver) news(w *watcher) (names []string, begin bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,7 +97,7 @@ func (d *Driver) news(w *watcher) (names []string, begin bool, err error) {
 	return names, begin, nil
 }
 
-// attend makes all sessions that change a lock notify this one.
+// attend makes the sessions that change a lock notify this one.
 func (d *Driver) attend(ctx context.Context, w *watcher) error {
 	s, err := d.connected(ctx, "watch", w.prefix)
 	if err != nil {
