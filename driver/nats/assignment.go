@@ -14,8 +14,8 @@ type assignment struct {
 	lanes.Assignment
 	session  *session
 	subject  string
-	created  int64  // when the stream was, in ns
-	end      int64  // behind its last message when the assignment began
+	created  int64  // when the stream was created, in ns
+	end      int64  // after the last message of the stream when the assignment began
 	revision uint64 // of its position
 }
 
@@ -34,7 +34,7 @@ func (a *assignment) run(revision uint64) {
 			s.ReportTransient(fmt.Errorf("record a position: %w", err))
 		}
 	} else {
-		lanes.Pause(s.ctx, retryPause) // the view may be behind
+		lanes.Pause(s.ctx, retryPause) // the view may be stale
 	}
 	lives := false
 	s.Update(func() { lives = s.IsAssigned(a) })

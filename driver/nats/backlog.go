@@ -10,11 +10,11 @@ import (
 	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
-// A Backlog is what is left of a partition that a consumer of this process has.
+// A Backlog is the remaining work of a partition that a consumer of this process owns.
 type Backlog = lanes.Backlog
 
-// Backlogs asks for the backlog of each partition of a queue that consumers of this process
-// have, by partition.
+// Backlogs reads the backlog of each partition of a queue that consumers of this process
+// own, sorted by partition.
 func (q *Queue) Backlogs(ctx context.Context, name string) ([]Backlog, error) {
 	all := q.consumers.Backlogs(name)
 	stream, err := q.stream(ctx, q.prefix+name)

@@ -28,7 +28,7 @@ func newConsumer(q *Queue, name string, o driver.QueueOptions) *consumer {
 	return c
 }
 
-// run starts a session whenever the last one has ended, until Close.
+// run starts a session each time the last one has ended, until Close.
 func (c *consumer) run() {
 	for !c.Ended() {
 		s, revision, err := c.open()
@@ -42,7 +42,7 @@ func (c *consumer) run() {
 	}
 }
 
-// closingContext is the context of Close; before Close, one that does not end.
+// closingContext returns the context of Close; before Close, one that does not end.
 func (c *consumer) closingContext() context.Context {
 	if closing := c.Closing(); closing != nil {
 		return closing
@@ -50,5 +50,5 @@ func (c *consumer) closingContext() context.Context {
 	return context.Background()
 }
 
-// problem keeps an error that Receive returns in any case.
+// problem stores an error, which Receive returns once.
 func (c *consumer) problem(err error) { c.Update(func() { c.ReportOnce(err) }) }

@@ -19,7 +19,7 @@ func Example() {
 	for _, err := range sink.Publish(context.Background(), []driver.Message{
 		{ID: "order-42-created", Topic: "orders", Key: "order/42", Payload: []byte(`{"state":"created"}`)}}) {
 		if err != nil {
-			log.Print(err) // interlock.Kind(err) says whether the message may have arrived
+			log.Print(err) // interlock.Kind(err) is Uncertain if the message may have arrived
 		}
 	}
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// view is what a member knows of its group from the bucket. It is pure: it receives the time.
+// view is a member's state of its group, read from the bucket. It does no I/O: callers pass the
+// time.
 //
-// A member renews its record. If the record stays at one revision for a lease, by the clock of who
-// looks, its member is expelled: the record is deleted at that revision, so a member that has
-// renewed it meanwhile stays. What belongs to no member is free.
+// A member renews its record. If the record stays at one revision for a lease, by the observer's
+// clock, the observer expels the member: it deletes the record at that revision, so a member that
+// has renewed it meanwhile stays. A partition whose owner is not a member is free.
 type view struct {
 	members map[string]member
 	owners  map[int]owner
@@ -34,7 +35,8 @@ type owner struct {
 
 func newView() *view { return &view{map[string]member{}, map[int]owner{}} }
 
-// expired are the members whose leases have expired, and how long it is until the next one may.
+// expired returns the members whose leases have expired, and the time until the next one may
+// expire.
 func (v *view) expired(now boottime.Instant) (ids []string, wait time.Duration) {
 	wait = time.Hour
 	for id, m := range v.members {
@@ -48,9 +50,9 @@ func (v *view) expired(now boottime.Instant) (ids []string, wait time.Duration) 
 	return ids, wait
 }
 
-// plan says which of n partitions a member is to claim, and which it is to give up. Every member
-// computes the same for all of them from the same view. While their views differ two may want one
-// partition, or none; the owner's record decides.
+// plan returns which of n partitions a member claims, and which it gives up. From the same view,
+// every member computes the same plan for all. If views differ, two members may claim one
+// partition, or none does; the owner's record decides.
 func (v *view) plan(me string, n int) (claim, yield []int) {
 	has := map[string][]int{}
 	for id := range v.members {

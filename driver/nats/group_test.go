@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestPlan plays groups that change: from any view, members that follow their plans one at a time
-// end with shares that differ by one at most. No partition that could stay has moved.
+// TestPlan changes random groups. From any view, members that follow their plans one at a time
+// get shares that differ by at most one. No partition moves without need.
 func TestPlan(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -50,9 +50,9 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// follow has members follow their plans until nothing is left to do, and counts claims.
+// follow lets members follow their plans until the plans are empty, and counts claims.
 func follow(v *view, n int) (claims int) {
-	for changed := true; changed && claims < 1000; { // a plan that does not settle is wrong
+	for changed := true; changed && claims < 1000; { // a plan that does not converge is wrong
 		changed = false
 		for id := range v.members {
 			claim, yield := v.plan(id, n)
@@ -69,7 +69,7 @@ func follow(v *view, n int) (claims int) {
 	return claims
 }
 
-// TestPlansAgree: no two members of one view are to claim the same partition.
+// TestPlansAgree: no two members of one view claim the same partition.
 func TestPlansAgree(t *testing.T) {
 	v := newView()
 	for _, id := range []string{"a", "b", "c"} {
@@ -86,7 +86,7 @@ func TestPlansAgree(t *testing.T) {
 	}
 }
 
-// TestExpired: a record at one revision for a lease is expired, by the clock of who looks.
+// TestExpired: a record at one revision for a lease is expired, by the observer's clock.
 func TestExpired(t *testing.T) {
 	v := newView()
 	v.members["a"] = member{1, time.Second, 100}

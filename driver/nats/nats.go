@@ -1,8 +1,8 @@
-// Package nats delivers the messages of an outbox to NATS JetStream, and handles those of streams. It
-// does neither once: after a lost answer the outbox sends a message again, with the same id, which the
-// stream drops inside its duplicate window, two minutes by default; and after a crash a message is
-// handled again. Handlers drop repetitions by the id (guard/once), or pass the token of their claim to
-// a guard.
+// Package nats delivers the messages of an outbox to NATS JetStream, and consumes streams. Neither is
+// exactly once. After a lost answer the outbox sends a message again with the same id; the stream
+// drops it inside its duplicate window, two minutes by default. After a crash a message is handled
+// again. Handlers drop repetitions by the id (guard/once), or pass the token of their claim to a
+// guard.
 //
 //	sink, err := nats.OpenSink("nats://127.0.0.1:4222", nil)
 //	defer sink.Close()
@@ -35,19 +35,19 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Headers of messages, beside those of their own. The id is in [jetstream.MsgIDHeader],
-// "Nats-Msg-Id", by which a stream finds duplicates. Both are percent-encoded, since a header has
-// no line breaks: url.PathUnescape decodes them, and leaves letters, digits, "-", "_" and "." as
-// they are.
+// Headers that the sink adds to those of a message. The id is in [jetstream.MsgIDHeader],
+// "Nats-Msg-Id", by which a stream finds duplicates. Both are percent-encoded, since a header
+// cannot have line breaks; url.PathUnescape decodes them. Letters, digits, "-", "_" and "." are
+// not encoded.
 const (
 	HeaderID  = jetstream.MsgIDHeader
 	HeaderKey = "Interlock-Key"
 )
 
-// address is what a URL names: nats://host:port[,host:port…][/prefix].
+// address is a parsed URL: nats://host:port[,host:port…][/prefix].
 type address struct {
-	servers string // as the client reads them
-	prefix  string // of subjects, with its dot; empty if there is none
+	servers string // in the client's syntax
+	prefix  string // of subjects, with its dot; may be empty
 }
 
 func parse(text string) (address, error) {
@@ -74,8 +74,8 @@ func parse(text string) (address, error) {
 	return address{hosts, prefix}, nil
 }
 
-// legal reports whether messages can be published to a subject: it has no wildcard, no empty
-// token, no white space, is UTF-8, and is not one of the server's own.
+// legal reports whether messages can be published to a subject: it is UTF-8, has no
+// wildcard, empty token or white space, and is not one of the server's own.
 func legal(subject string) bool {
 	for token := range strings.SplitSeq(subject, ".") {
 		if token == "" || token == "*" || token == ">" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
@@ -85,12 +85,12 @@ func legal(subject string) bool {
 	return utf8.ValidString(subject) && !strings.HasPrefix(subject, "$") && !strings.HasPrefix(subject, "_INBOX.")
 }
 
-// connect is a client that reconnects for ever, and keeps nothing to send later. A server that is
-// away is no error: it waits for one for two seconds at most. One that has stopped, and whose
-// connections stay open, is left after 15 seconds.
+// connect returns a client that reconnects without limit and buffers nothing while disconnected.
+// An unreachable server is no error: connect waits for at most two seconds. The client leaves a
+// server that does not answer pings after 15 seconds.
 func connect(servers string, more []nats.Option) (*nats.Conn, jetstream.JetStream, error) {
 	options := slices.Concat([]nats.Option{nats.ReconnectWait(200 * time.Millisecond), nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2)}, more,
-		[]nats.Option{nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(), // otherwise two refusals end it
+		[]nats.Option{nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(), // otherwise two refusals close the client
 			nats.ReconnectBufSize(-1), // a message does not outlive its Publish
 		})
 	client, err := nats.Connect(servers, options...)
@@ -104,7 +104,7 @@ func connect(servers string, more []nats.Option) (*nats.Conn, jetstream.JetStrea
 	return client, js, err
 }
 
-// explain adds to an error why no server is connected, if none is.
+// explain adds the reason to an error if no server is connected.
 func explain(client *nats.Conn, err error) error {
 	switch last := client.LastError(); {
 	case client.IsConnected():
@@ -115,15 +115,15 @@ func explain(client *nats.Conn, err error) error {
 	return fmt.Errorf("no server is connected: %w", err)
 }
 
-// partition returns the partition of a key among n: the one that a server finds with the function
-// partition(n, …) of a subject transform.
+// partition returns the partition of a key among n: the same as the function partition(n, …) of a
+// server's subject transform.
 func partition(key string, n int) int {
 	h := fnv.New32a()
 	h.Write([]byte(key))
 	return int(h.Sum32() % uint32(n))
 }
 
-// subjectOf is the subject of a partition among n; a queue of one has the plain subject.
+// subjectOf returns the subject of a partition among n; if n is 1, the plain subject.
 func subjectOf(base string, partition, n int) string {
 	if n == 1 {
 		return base
@@ -131,19 +131,19 @@ func subjectOf(base string, partition, n int) string {
 	return base + "." + strconv.Itoa(partition)
 }
 
-// maxPartitions bounds what one program may ask for.
+// maxPartitions bounds the Partitions of options.
 const maxPartitions = 1024
 
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Driver: "nats", Name: name, Kind: kind, Err: err}
 }
 
-// largeHeader is a code of JetStream for which the client has no name.
+// largeHeader is an error code of JetStream for which the client has no name.
 const largeHeader = 10097
 
-// classify returns what may be concluded from an error of the client about a message. Only what a
-// server said about the message itself is final, and only what was not sent is Retryable. Any
-// other message may be stored, also one that was refused: a leader that fails may have passed it on.
+// classify returns the kind of an error of Publish. It is Definite only if a server refused the
+// message itself, and Retryable only if the message was not stored. Otherwise the message may be
+// stored, even if it was refused: a failing leader may have replicated it.
 func classify(err error) interlock.ErrorKind {
 	var answer *jetstream.APIError
 	switch {

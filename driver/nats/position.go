@@ -16,21 +16,21 @@ import (
 	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
-// maxMetadata bounds what a position says of completed messages behind the first pending one: the
-// list of hundreds of thousands of gaps.
+// maxMetadata bounds the list of completed messages after the first pending one; it has room for
+// hundreds of thousands of gaps.
 const maxMetadata = 512 << 10
 
-// position is the record of a partition: what is completed, and under which token.
+// position is the record of a partition: its completed messages, and the token of the writer.
 type position struct {
 	Holder   string `json:"holder"` // the session that wrote it
 	Owner    string `json:"owner"`  // its name, for people
-	Stream   int64  `json:"stream"` // when the stream was created, in ns: another one has other sequence numbers
+	Stream   int64  `json:"stream"` // when the stream was created, in ns: a new stream has new sequence numbers
 	Sequence int64  `json:"sequence"`
 	Metadata string `json:"metadata"`
 }
 
-// begin reads the position, and writes it with a higher token. From then on nobody else can write
-// it under a former one. It reports false if the assignment has ended before.
+// begin reads the position, and writes it with a higher token. After that no holder of a former
+// token can write it. It returns false if the assignment has ended before.
 func (a *assignment) begin() bool {
 	s := a.session
 	for {
@@ -70,7 +70,7 @@ func (a *assignment) takeOver() error {
 	c.Held = c.Held && stored.Holder != s.id
 	first, end := int64(info.State.FirstSeq), int64(info.State.LastSeq)+1
 	switch {
-	case stored.Stream != info.Created.UnixNano(), stored.Sequence > end: // of another stream, or of one that was restored
+	case stored.Stream != info.Created.UnixNano(), stored.Sequence > end: // of another stream, or of a restored one
 		if revision > 0 {
 			s.problem(fmt.Errorf("partition %d: its position %d is of another stream; it goes on with the first message", a.Partition, stored.Sequence))
 		}
@@ -96,7 +96,7 @@ func (a *assignment) takeOver() error {
 	return err
 }
 
-// send writes the positions of assignments, all at the same time; see [lanes.Commits].
+// send writes the positions of assignments concurrently; see [lanes.Commits].
 func (s *session) send(answers map[*assignment]error) {
 	ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
 	defer cancel()
@@ -112,7 +112,7 @@ func (s *session) send(answers map[*assignment]error) {
 	}
 }
 
-// write writes the position as it is when the request is about to leave.
+// write writes the position as of the moment before the request is sent.
 func (a *assignment) write(ctx context.Context) error {
 	s := a.session
 	key := s.positionKey(a.Partition)

@@ -29,34 +29,34 @@ const (
 
 // QueueOptions of a Queue; nil and the zero value work.
 type QueueOptions struct {
-	// Group names the consumers that share the messages; another group gets all of them as well.
-	// It has letters, digits, "-" and "_"; empty means [DefaultGroup].
+	// Group names the consumers that share the messages; every group receives all messages. It
+	// has letters, digits, "-" and "_"; empty means [DefaultGroup].
 	Group string
-	// Partitions is the number of partitions, as in [SinkOptions]; 0 means 1. A queue keeps the
-	// number of its first consumer, and another one is refused.
+	// Partitions is the number of partitions, as in [SinkOptions]; 0 means 1. The first
+	// consumer of a queue fixes the number; Join refuses another one.
 	Partitions int
 	// Bucket is the key-value bucket that keeps members, owners and positions; empty means
 	// [DefaultBucket]. It is created, with the replicas of the stream, unless it exists.
 	Bucket string
 	// DeadLetters is the subject of dead letters; empty means "dlq." and the subject of the queue.
-	// A stream has to have it when a message becomes one.
+	// A stream must have the subject before the first dead letter.
 	DeadLetters string
-	// Drain bounds how long a partition that is given up waits for the handlers that have its
-	// messages; 0 means [DefaultDrain]. Then their contexts end.
+	// Drain bounds how long a partition that is given up waits for its running handlers; 0
+	// means [DefaultDrain]. Then their contexts end.
 	Drain time.Duration
-	// Window and Bytes bound what is held of the keys of one partition that are parked or wait to
-	// be tried again: messages, and their payload; 0 means [DefaultWindow] and [DefaultBytes]. At
-	// the bound the partition is not read on. Bytes also bounds what is read ahead and handled,
-	// in all partitions together.
+	// Window and Bytes bound the messages, and their payload, of one partition whose keys are
+	// parked or wait for a retry; 0 means [DefaultWindow] and [DefaultBytes]. At the bound,
+	// reading of the partition pauses. Bytes also bounds the messages read ahead and handled, in
+	// all partitions together.
 	Window, Bytes int
-	// Client is added to the options of the client, for credentials, TLS and tuning. It does not
-	// change that the client reconnects for ever, and that it keeps nothing to send later.
+	// Client is added to the options of the client, for credentials, TLS and tuning. The client
+	// always reconnects without limit and buffers nothing while disconnected.
 	Client []nats.Option
 }
 
 // Queue consumes the subjects of streams, each as the queue of its name. It implements
-// driver.Queue. Its partitions are the assignments: one consumer of the group handles a partition
-// at a time, and the keys in it at the same time.
+// driver.Queue. One consumer of the group handles a partition at a time, and the keys in it
+// concurrently.
 type Queue struct {
 	options QueueOptions
 	prefix  string
@@ -69,8 +69,8 @@ type Queue struct {
 var _ driver.Queue = (*Queue)(nil)
 
 // OpenQueue connects queues. In nats://host:port[,host:port…] the subject of a queue is its name; in
-// nats://host:port/prefix it is "prefix." and its name. Streams are not created. A server that is
-// away is no error: OpenQueue waits for it for two seconds at most, and the client goes on trying.
+// nats://host:port/prefix it is "prefix." and its name. Streams are not created. An unreachable
+// server is no error: OpenQueue waits for at most two seconds, and the client continues to connect.
 func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	const op = "open queue"
 	a, err := parse(url)
@@ -116,9 +116,9 @@ func isKey(name string) bool {
 // Close disconnects. Close the consumers first.
 func (q *Queue) Close() { q.client.Close() }
 
-// Join begins to consume a subject; see [driver.Queue]. A subject that no stream has, a stream
-// that does not keep what was delivered, and another number of partitions are Definite errors. A
-// server that is away is Retryable. A lease is 100 ms to an hour.
+// Join begins to consume a subject; see [driver.Queue]. Definite errors: no stream has the
+// subject, the stream does not keep delivered messages, or the number of partitions differs. An
+// unreachable server is Retryable. A lease is 100 ms to an hour.
 func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
 	const op = "join queue"
 	o.Lease = cmp.Or(o.Lease, DefaultLease)
@@ -200,7 +200,7 @@ func (q *Queue) stream(ctx context.Context, base string) (jetstream.Stream, erro
 	return stream, retryable(err)
 }
 
-// retryable marks an error that may pass: the request can be repeated.
+// retryable marks a temporary error: the request can be repeated.
 func retryable(err error) error {
 	if err == nil {
 		return nil
@@ -208,9 +208,9 @@ func retryable(err error) error {
 	return problem("ask", "", interlock.Retryable, err)
 }
 
-// Resume ends the parking of a key, if a consumer of this Queue has it; otherwise it returns a
-// Definite error. Only the consumer of the partition knows its parked keys: the next consumer tries
-// the message again.
+// Resume ends the parking of a key, if a consumer of this Queue has parked it; otherwise it returns
+// a Definite error. Only the partition's consumer keeps its parked keys: the next consumer retries
+// the message.
 func (q *Queue) Resume(name, key string) error {
 	if q.consumers.Resume(name, key) {
 		return nil

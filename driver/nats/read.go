@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	perPull  = 200              // messages of one request at most
-	maxReady = 1000             // messages of a consumer that wait for Receive, before nothing more is asked for
-	stall    = 30 * time.Second // without room: then the consumer of the server ends, and another one goes on later
-	idle     = 30 * time.Second // without a message: then the position is moved to the end of the stream
+	perPull  = 200              // most messages of one request
+	maxReady = 1000             // messages waiting for Receive at which reading pauses
+	stall    = 30 * time.Second // time without room after which the server's consumer is deleted; a new one continues
+	idle     = 30 * time.Second // time without a message after which the position moves to the end of the stream
 )
 
 // read reads messages until the partition is given up or lost.
@@ -43,12 +43,12 @@ func (a *assignment) read() {
 	}
 }
 
-// errGap says that messages were sent and did not arrive.
+// errGap means that the server sent messages that did not arrive.
 var errGap = errors.New("messages were lost on their way, and are read again")
 
-// consume reads messages from the first that was not read, by a consumer of the server that keeps no
-// state. Acknowledgements would not do: they are not refused when the partition has moved, and
-// what is not acknowledged comes again behind later messages.
+// consume reads messages from the first unread one, by a server-side consumer without state. It does
+// not use acknowledgements: the server accepts them after the partition has moved, and redelivers an
+// unacknowledged message after later ones.
 func (a *assignment) consume(ctx context.Context) error {
 	s := a.session
 	s.Mu.Lock()
@@ -65,7 +65,7 @@ func (a *assignment) consume(ctx context.Context) error {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = s.queue.js.DeleteConsumer(ctx, s.stream, c.CachedInfo().Name) // it expires otherwise
+		_ = s.queue.js.DeleteConsumer(ctx, s.stream, c.CachedInfo().Name) // otherwise it expires
 	}()
 	if c.CachedInfo().NumPending == 0 {
 		a.advance(a.end)
@@ -83,8 +83,8 @@ func (a *assignment) consume(ctx context.Context) error {
 	return nil
 }
 
-// pull notes what comes in answer to one request. A hole in the numbers means that messages were
-// sent and did not arrive.
+// pull adds the messages of one request to the offsets. It returns errGap if their numbers have
+// a gap.
 func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64) (n uint64, err error) {
 	s := a.session
 	ctx, cancel := context.WithTimeout(ctx, idle)
@@ -104,7 +104,7 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 			return n, errGap
 		}
 		if arrived = append(arrived, a.received(m, meta)); len(some.Messages()) > 0 {
-			continue // those that are here are noted together
+			continue // add the messages that have arrived together
 		}
 		s.Update(func() {
 			if s.IsAssigned(a) {
@@ -125,8 +125,8 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 }
 
 // skipToEnd moves the position to the end of the stream if nothing is left to read. Otherwise it would
-// stay below messages of other partitions, and when those are deleted nobody could tell that none
-// of this one was among them.
+// stay below messages of other partitions. Once those are deleted, takeOver could not exclude that
+// messages of this partition were among them.
 func (a *assignment) skipToEnd(ctx context.Context, c jetstream.Consumer, read uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
@@ -141,7 +141,7 @@ func (a *assignment) skipToEnd(ctx context.Context, c jetstream.Consumer, read u
 	return err
 }
 
-// advance notes that what was not read below a sequence number is not of the partition.
+// advance records that no unread message below a sequence number is of the partition.
 func (a *assignment) advance(to int64) {
 	s := a.session
 	moved := false
@@ -153,11 +153,12 @@ func (a *assignment) advance(to int64) {
 	if moved {
 		ctx, cancel := context.WithTimeout(s.ctx, requestLimit)
 		defer cancel()
-		_ = s.commits.Commit(ctx, []*assignment{a}) // the next one says it as well
+		_ = s.commits.Commit(ctx, []*assignment{a}) // the next commit includes it
 	}
 }
 
-// room waits until messages may be read; false means that ctx has ended, or that it took too long.
+// room blocks until there is room for more messages. It returns false if ctx ends or patience
+// passes first.
 func (a *assignment) room(ctx context.Context, patience time.Duration) bool {
 	s := a.session
 	timer := time.NewTimer(patience)

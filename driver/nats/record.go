@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Headers of dead letters, beside those of the message. "Nats-Msg-Id" has the id and the place: a
-// stream that has the message as well would drop a dead letter of the same id.
+// Headers that a dead letter has beside those of the message. "Nats-Msg-Id" is the id and the
+// place: a stream that also stores the message would drop a dead letter with the same id.
 const (
 	HeaderLetter   = "Interlock-Id"       // the id of the message, percent-encoded
 	HeaderReason   = "Interlock-Reason"   // why it was given up, percent-encoded
@@ -24,8 +24,8 @@ const (
 	HeaderFrom     = "Interlock-From"     // stream/sequence
 )
 
-// received is a message of a stream. One without an id gets its place as one; a header that is not
-// percent-encoded is taken as it is.
+// received converts a message of a stream. The id of a message without one is its place. A header
+// that is not percent-encoded is taken as it is.
 func (a *assignment) received(m jetstream.Msg, meta *jetstream.MsgMetadata) driver.Received {
 	r := driver.Received{Added: meta.Timestamp, Place: int64(meta.Sequence.Stream)}
 	r.Payload = m.Data()
@@ -101,7 +101,7 @@ func (c *consumer) deadLetter(ctx context.Context, s driver.Settlement) error {
 	if _, err := c.queue.js.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0)); err != nil {
 		kind := classify(err)
 		if kind == interlock.Definite {
-			kind = interlock.Retryable // it is kept until an operator has changed the limits of the stream
+			kind = interlock.Retryable // retried until an operator has changed the limits of the stream
 		}
 		return problem("write dead letter to "+m.Subject, s.ID, kind, err)
 	}

@@ -19,12 +19,12 @@ import (
 
 const (
 	requestLimit = 5 * time.Second // of one request
-	readLimit    = 2 * time.Second // of what begins with a read: a server that has stopped does not answer, and another one may
+	readLimit    = 2 * time.Second // of calls that begin with a read: a stopped server does not answer, another one may
 	retryPause   = 100 * time.Millisecond
 )
 
-// session is one membership of a consumer. It ends with the consumer, and when it was expelled or
-// its lease has expired.
+// session is one membership of a consumer in its group. It ends with the consumer, by expulsion,
+// or when its lease expires.
 type session struct {
 	*consumer
 	id     string
@@ -43,7 +43,7 @@ func (s *session) memberKey(id string) string { return s.key + ".member." + id }
 func (s *session) ownerKey(p int32) string    { return fmt.Sprintf("%s.owner.%d", s.key, p) }
 func (s *session) positionKey(p int32) string { return fmt.Sprintf("%s.position.%d", s.key, p) }
 
-// open begins a session: others see it when it returns.
+// open begins a session. The group sees it when open returns.
 func (c *consumer) open() (s *session, revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(c.Life, readLimit)
 	defer cancel()
@@ -56,7 +56,7 @@ func (c *consumer) open() (s *session, revision uint64, err error) {
 	s.stream, s.bucket = stream.CachedInfo().Config.Name, bucket
 	sent := boottime.Sent()
 	if revision, err = s.bucket.Update(ctx, s.memberKey(s.id), []byte(s.term.String()), 0); err != nil {
-		return nil, 0, err // if it was written, nobody renews it
+		return nil, 0, err // if it was written, it expires
 	}
 	s.lease = boottime.NewLease(sent, s.term)
 	s.ctx, s.stop = context.WithCancelCause(c.Life)
@@ -71,7 +71,7 @@ func (s *session) run(revision uint64) {
 	renewing.Go(func() { revision = s.renew(renewals, revision) })
 	for s.ctx.Err() == nil {
 		if err := s.watchGroup(); err != nil && s.ctx.Err() == nil {
-			if !isStale(err) { // a member that expired has renewed its record, or somebody else has expelled it
+			if !isStale(err) { // an expired member has renewed its record, or another member has expelled it
 				s.ReportTransient(err)
 			}
 			lanes.Pause(s.ctx, retryPause)
@@ -88,7 +88,7 @@ func (s *session) run(revision uint64) {
 	}
 }
 
-// leave gives up all partitions. If the consumer is closed without patience they are left.
+// leave gives up all partitions. When the context of Close ends, it drops them at once.
 func (s *session) leave() {
 	unwatch := context.AfterFunc(s.closingContext(), func() { s.Lose(interlock.ErrReleased, s.owns) })
 	defer unwatch()
@@ -131,7 +131,7 @@ func (s *session) renew(ctx context.Context, revision uint64) uint64 {
 		case err == nil:
 			revision, next = renewed, s.term/3
 			s.lease.Renew(sent, s.term)
-		case errors.Is(err, jetstream.ErrKeyNotFound): // somebody has expelled it
+		case errors.Is(err, jetstream.ErrKeyNotFound): // another member has expelled this one
 			s.Lose(interlock.ErrLost, s.owns)
 			s.stop(interlock.ErrLost)
 			<-ctx.Done()
@@ -162,7 +162,7 @@ func (s *session) watchGroup() error {
 		}
 	}()
 	v := newView()
-	whole := false // the view has all that there was
+	whole := false // the view has all records of the start
 	for {
 		wait := time.Hour
 		if whole && len(w.Updates()) == 0 {
@@ -193,7 +193,7 @@ func (s *session) watchGroup() error {
 	}
 }
 
-// apply adds a record to the view.
+// apply applies a record to the view.
 func (s *session) apply(v *view, e jetstream.KeyValueEntry) {
 	if id, ok := strings.CutPrefix(e.Key(), s.memberKey("")); ok {
 		lease, err := time.ParseDuration(string(e.Value()))
@@ -207,8 +207,8 @@ func (s *session) apply(v *view, e jetstream.KeyValueEntry) {
 	}
 }
 
-// rebalance expels members that have expired, claims partitions and gives some up. It returns when to
-// repeat it. An error means that the view is stale.
+// rebalance expels expired members, claims partitions and gives some up. It returns the time until
+// the next rebalance. An error means that the view is stale.
 func (s *session) rebalance(v *view) (wait time.Duration, err error) {
 	if _, ok := v.members[s.id]; !ok || s.lease.Remaining() <= 0 {
 		return time.Hour, nil
@@ -216,7 +216,7 @@ func (s *session) rebalance(v *view) (wait time.Duration, err error) {
 	expired, wait := v.expired(boottime.Now())
 	for _, id := range expired {
 		if id == s.id {
-			return s.term, nil // the watch is behind: a renewal would have been seen
+			return s.term, nil // the watch lags: the view lacks a renewal
 		}
 		ctx, cancel := context.WithTimeout(s.ctx, requestLimit)
 		err := s.bucket.Delete(ctx, s.memberKey(id), jetstream.LastRevision(v.members[id].revision))
@@ -250,8 +250,8 @@ func (s *session) rebalance(v *view) (wait time.Duration, err error) {
 	return wait, nil
 }
 
-// swap writes a record that is at a revision. It reports false if it is at another one, or if that
-// is not known. mine reports whether a value is what this call wrote before its answer was lost.
+// swap writes a record if it is at a revision. It returns false if the revision differs or is
+// unknown. mine reports whether a value is the one of this call, whose answer was lost.
 func (s *session) swap(ctx context.Context, key string, value []byte, revision uint64, mine func([]byte) bool) (uint64, bool) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
@@ -272,5 +272,5 @@ func (s *session) swap(ctx context.Context, key string, value []byte, revision u
 	return 0, false
 }
 
-// owns reports whether an assignment is of this session.
+// owns reports whether the session owns an assignment.
 func (s *session) owns(a *assignment) bool { return a.session == s }

@@ -17,8 +17,8 @@ import (
 
 // SinkOptions of a Sink; nil and the zero value work.
 type SinkOptions struct {
-	// Client is added to the options of the client, for credentials, TLS and tuning. It does not
-	// change that the client reconnects for ever, and that it keeps nothing to send later.
+	// Client is added to the options of the client, for credentials, TLS and tuning. The client
+	// always reconnects without limit and buffers nothing while disconnected.
 	Client []nats.Option
 	// Partitions is the number of partitions of each topic, for [Queue]; at most 1024. 0 and 1
 	// mean that the subject of a message is its topic. Otherwise it is the topic, a dot, and the
@@ -27,9 +27,9 @@ type SinkOptions struct {
 }
 
 // Sink publishes messages to the streams that have their subjects. It implements driver.Sink. A
-// message counts as delivered when its stream has it, on a majority of its replicas. Servers
-// write to disk at their sync_interval, two minutes by default: with one replica a crash of the
-// machine loses what came since.
+// message is delivered when a majority of its stream's replicas has it. Servers sync to disk at
+// their sync_interval, two minutes by default: with one replica, a crash of the machine loses
+// messages since the last sync.
 type Sink struct {
 	client *nats.Conn
 	stream jetstream.JetStream
@@ -41,9 +41,8 @@ type Sink struct {
 var _ driver.Sink = (*Sink)(nil)
 
 // OpenSink connects a sink. In nats://host:port[,host:port…] the subject of a message is its topic;
-// in nats://host:port/prefix it is "prefix." and its topic. Streams are not created. A server that
-// is away is no error: OpenSink waits for it for two seconds at most, and the client goes on
-// trying.
+// in nats://host:port/prefix it is "prefix." and its topic. Streams are not created. An unreachable
+// server is no error: OpenSink waits for at most two seconds, and the client continues to connect.
 func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 	const op = "open sink"
 	a, err := parse(url)
@@ -67,8 +66,8 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 // Close disconnects. The outcome of messages that are being published is unknown.
 func (s *Sink) Close() { s.client.Close() }
 
-// Publish sends messages; see driver.Sink. Those of one topic and key go one after the other, each
-// after the answer to the one before, and different keys at the same time.
+// Publish sends messages; see driver.Sink. It sends the messages of one topic and key one at a
+// time, each after the answer to the previous one, and different keys concurrently.
 func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 	answers := make([]error, len(messages))
 	var lanes sync.WaitGroup
@@ -104,7 +103,7 @@ func (s *Sink) publish(ctx context.Context, m driver.Message) error {
 	return nil
 }
 
-// message encodes m. The error says why m cannot be sent.
+// message encodes m. The error explains why m cannot be sent.
 func (s *Sink) message(m driver.Message) (*nats.Msg, error) {
 	subject := subjectOf(s.prefix+m.Topic, partition(cmp.Or(m.Key, m.ID), s.partitions), s.partitions)
 	switch {
