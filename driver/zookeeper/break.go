@@ -204,7 +204,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	return all, nil
 }
 
-// readBroken reports ok = false if there is no node, or if it is not a record of ours.
+// readBroken parses a record. ok is false if there is no node, or if it is not ours.
 func readBroken(f *found) (record driver.BreakRecord, ok bool) {
 	if f == nil {
 		return record, false

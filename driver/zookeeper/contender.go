@@ -21,7 +21,7 @@ type contender struct {
 
 	state state
 	node  string // its own, once it is known; empty before
-	czxid int64  // the transaction that created it, if the answer to its request said so; else 0
+	czxid int64  // the transaction that created it; 0 unless the answer to its request had it
 	// unsure: the answer to a request that creates its node was lost.
 	unsure bool
 	// creating is closed when a request that creates the node is over, even if
@@ -118,7 +118,7 @@ func (c *contender) reportLost(cause error) {
 	c.granted = false
 }
 
-// gone reports that ZooKeeper has no node of it. The driver's mutex is held.
+// gone reports whether ZooKeeper has no node of it. The driver's mutex is held.
 func (c *contender) gone() bool {
 	if len(c.stale) > 0 || c.creating != nil {
 		return false

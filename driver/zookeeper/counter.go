@@ -72,9 +72,9 @@ func (c *tokenCounter) backOff(ctx context.Context, failed int) {
 	}
 }
 
-// raiseOnce reads the base, and raises it if it is behind. It first writes the node unchanged,
-// to read the current transaction id, which becomes the anchor, and the server's clock. The
-// version makes the second write fail if there was a change in between.
+// raiseOnce reads the base, and raises it if it is too low. It first writes the node
+// unchanged, to read the current transaction id, which becomes the anchor, and the server's
+// clock. The version makes the second write fail if there was a change in between.
 func (c *tokenCounter) raiseOnce(ctx context.Context, floor int64) (base, error) {
 	b, err := c.read(ctx)
 	if errors.Is(err, zk.ErrNoNode) || err == nil && b.mark == "" {
@@ -99,8 +99,8 @@ func (c *tokenCounter) raiseOnce(ctx context.Context, floor int64) (base, error)
 	if err := driver.SameClock(own, server); err != nil {
 		return base{}, refusedBase(err)
 	}
-	// at least the clock, as a base that another session raised may be lost; and beyond it, so
-	// that sessions that open now find it high enough
+	// at least the clock, as a base that another session raised may be lost; above the clock,
+	// so that sessions that open now need no raise
 	return c.put(ctx, b, c.wanted(b, max(floor, interlock.CounterAt(own))+driver.Headroom.Microseconds()))
 }
 
@@ -145,7 +145,7 @@ func refusedBase(err error) error {
 	return &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
 }
 
-// write replaces b, and no other base.
+// write writes data over b, and fails if the base is no longer b.
 func (c *tokenCounter) write(ctx context.Context, b base, data []byte, records ...any) (*zk.Stat, error) {
 	path := c.d.layout.base()
 	ops := append([]any{
@@ -159,8 +159,8 @@ func (c *tokenCounter) write(ctx context.Context, b base, data []byte, records .
 	return done[1].Stat, nil
 }
 
-// read reads the mark first: if that still exists later, it belongs to the node that is read
-// second.
+// read reads the mark before the node: if the mark still exists later, it belongs to that
+// node.
 func (c *tokenCounter) read(ctx context.Context) (base, error) {
 	marks, err := c.children(ctx, opRaise, "", c.d.layout.base())
 	if err != nil {
@@ -202,7 +202,7 @@ func (c *tokenCounter) create(ctx context.Context) error {
 	return zk.ErrNoNode // the caller reads it
 }
 
-// isBehind reports that b must be raised, considering the last change of its node and the
+// isBehind reports whether b must be raised, by the last change of its node and the
 // newest transaction known.
 func (c *tokenCounter) isBehind(b base, floor int64) bool {
 	c.d.mu.Lock()
@@ -235,11 +235,10 @@ func (c *tokenCounter) forget() {
 	c.base = base{}
 }
 
-// Token is the token of the contender whose node was created by transaction
-// czxid, for writers that took their place in the line with another client and
-// want to pass the same guard. It reads the base of the namespace, and knows as
-// many former ones as its node keeps; an error of kind Definite says that none
-// is known for czxid, or that the counter is out of range.
+// Token returns the token of the contender whose node was created by transaction czxid. It is for
+// writers that queued with another client and use the same guard. It reads the base of the
+// namespace, with the former ones that its node keeps. The error is Definite if none of them covers
+// czxid, or if the counter is out of range.
 func (d *Driver) Token(ctx context.Context, czxid int64) (interlock.Token, error) {
 	b, err := d.baseForConversion(ctx)
 	if err != nil {
@@ -254,8 +253,8 @@ func (d *Driver) Token(ctx context.Context, czxid int64) (interlock.Token, error
 		Err: fmt.Errorf("no base is known for %#x", czxid)}
 }
 
-// Zxid is the transaction that created the contender which got token. Its
-// errors are those of Token.
+// Zxid returns the transaction that created the node of the contender with a token. Its errors are
+// those of Token.
 func (d *Driver) Zxid(ctx context.Context, token interlock.Token) (int64, error) {
 	b, err := d.baseForConversion(ctx)
 	if err != nil {

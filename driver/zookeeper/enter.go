@@ -53,7 +53,8 @@ func (d *Driver) stepBack(ctx context.Context, s *session, c *contender) error {
 	return nil
 }
 
-// isObsolete reports that a request had no effect, because what it relied on has changed.
+// isObsolete reports whether a request had no effect because its base or its parent node has
+// changed.
 func isObsolete(err error) bool {
 	return errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode)
 }
@@ -108,8 +109,8 @@ func (d *Driver) created(ctx context.Context, s *session, c *contender) error {
 	}
 }
 
-// line lists the queue as the leader has it, not a server that lags behind: every earlier
-// request is part of it, or will never take effect.
+// line lists the queue after a majority has confirmed the session: an earlier request is part of
+// it, or never takes effect.
 func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, error) {
 	if err := s.confirm(ctx, opAcquire, c.name); err != nil {
 		return nil, err
@@ -118,9 +119,9 @@ func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, err
 	return queueOf(list), err
 }
 
-// create sends a request that adds c to the queue if the base of tokens is still the one that
-// it relies on. If isObsolete(err), the request had no effect and may be sent again. The queue,
-// if it is returned, may have been listed before the node was created.
+// create sends a request that adds c to the queue if the base of tokens is unchanged. If
+// isObsolete(err), the request had no effect and may be sent again. The queue, if it is
+// returned, may have been listed before the node was created.
 func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, error) {
 	b, err := s.counter.current(ctx)
 	if err != nil {
@@ -183,8 +184,8 @@ func (d *Driver) hasLeft(e entry) bool {
 	return e.c.state != asking || e.s.ended
 }
 
-// noteCreated records the outcome of a request that creates nodes, of which c's is number i,
-// also if no caller waits for it any more.
+// noteCreated records the outcome of a request whose node number i is c's, even if no caller
+// waits for it any more.
 func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.MultiResponse, i int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -236,17 +237,17 @@ func (d *Driver) makeNode(ctx context.Context, s *session, path string, flag int
 	return err
 }
 
-// isUnknownRequest reports that a server does not know the request. The client has no error
-// value for that.
+// isUnknownRequest reports whether a server does not know the request. The client has no
+// error value for that.
 func isUnknownRequest(err error) bool {
 	var e *interlock.Error
 	return errors.As(err, &e) && e.Err.Error() == "unknown error: -6"
 }
 
-// verify checks that the node belongs to this session. If the answer to the session's own
-// request showed that, maintain sets the watch later, for claims that last. Otherwise verify
-// reads and watches the node. A node of another session ends with that one, so it is not
-// accepted, whatever its name.
+// verify checks that the node belongs to this session. If the answer to the creating request
+// proves that, maintain sets the watch later, for long claims. Otherwise verify reads and
+// watches the node. A node of another session ends with that session, so it is not accepted,
+// whatever its name.
 func (d *Driver) verify(ctx context.Context, s *session, c *contender) (err error) {
 	d.mu.Lock()
 	node, czxid, asked := c.node, c.czxid, c.state == asking

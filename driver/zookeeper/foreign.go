@@ -11,14 +11,14 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// FamilyError reports that a lock is also used by clients whose nodes have another
-// form. They do not see ours, and would hold the lock at the same time. It is Definite.
+// FamilyError means that other clients use the lock with nodes of another form. They do
+// not see ours, and would hold the lock at the same time. It is Definite.
 type FamilyError struct {
 	Name string // of the lock
 	Node string // one of theirs
 }
 
-// Error names the node and what to do.
+// Error names the node and the remedy.
 func (e *FamilyError) Error() string {
 	return "the node " + e.Node + " belongs to kazoo, which does not see our nodes: create its locks with " +
 		`extra_lock_patterns=["lock-"] and set Options.TolerateKazoo, or use another name`
@@ -34,7 +34,7 @@ func (d *Driver) refuse(name string, q queue) error {
 		Err: &FamilyError{Name: name, Node: n.name}}
 }
 
-// withdraw removes c from the queue, and returns why.
+// withdraw removes c from the queue, and returns the error why.
 func (d *Driver) withdraw(ctx context.Context, c *contender, why error) error {
 	if err := d.Release(ctx, c.name, c.owner); err != nil {
 		return errors.Join(why, err)

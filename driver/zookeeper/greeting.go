@@ -8,11 +8,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// Dialer is for a client of the user's own, such as that of [NewValues]: with
-// zk.WithDialer it bounds by patience how long the client waits for the greeting of
-// a server. The client then tries the next server, or the same again. By itself it
-// waits for almost seven times the length of its session for a server that accepts
-// connections and does not answer yet, and sends nothing meanwhile.
+// Dialer returns a dialer for zk.WithDialer that bounds by patience how long a client waits for a
+// server's greeting. Then the client tries the next server, or the same again. It is for your own
+// clients, such as that of [NewValues]. Without it, a client waits almost seven times its session's
+// length for a server that accepts connections but does not answer, and sends nothing meanwhile.
 //
 // dial connects to a server; nil means plain TCP. For TLS pass the DialContext of a
 // tls.Dialer, and to the client a zk.HostProvider that does not resolve the names of
@@ -32,14 +31,14 @@ func Dialer(patience time.Duration, dial func(ctx context.Context, network, addr
 	}
 }
 
-// greeted is a connection whose first answer does not take longer than patience.
+// greeted is a connection whose first answer must come within patience.
 type greeted struct {
 	net.Conn
 	patience time.Duration
 	heard    bool
 }
 
-// Read notes that something was heard. The client reads in one goroutine.
+// Read records the first answer. The client reads in one goroutine.
 func (g *greeted) Read(p []byte) (int, error) {
 	n, err := g.Conn.Read(p)
 	g.heard = g.heard || n > 0
@@ -54,7 +53,7 @@ func (g *greeted) SetReadDeadline(t time.Time) error {
 	return g.Conn.SetReadDeadline(t)
 }
 
-// Hosts is a host provider for the client: it offers the servers in order, by the names
-// that they were given, as TLS checks certificates for them. zk.NewDNSHostProvider, the
-// client's own, resolves names once.
+// Hosts returns a host provider that offers the servers in order, by their given names,
+// for which TLS checks certificates. The client's own provider, zk.NewDNSHostProvider,
+// resolves names once.
 func Hosts() zk.HostProvider { return new(link) }

@@ -94,8 +94,8 @@ func (d *Driver) enterTogether(calls []*entryCall) {
 	}
 }
 
-// multi creates nodes if the base of tokens is still the one that they rely on. It writes the
-// mark rather than checking it, because the answer to a write has the transaction's id.
+// multi creates nodes if the base of tokens is unchanged. It writes the mark instead of
+// checking it, because the answer to a write has the transaction's id.
 func (s *session) multi(calls []*entryCall) ([]zk.MultiResponse, error) {
 	if err := s.maySend(); err != nil {
 		return nil, zk.ErrNoServer

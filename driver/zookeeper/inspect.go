@@ -89,7 +89,7 @@ func (s *session) names(ctx context.Context, path, prefix string) ([]string, err
 	return names, nil
 }
 
-// lockAt reads the name of the lock that a child may be.
+// lockAt returns the name of the lock of a child, if it is one.
 func (l layout) lockAt(path, child string) (name string, ok bool) {
 	if _, contends := readNode(child); contends && path != l.root {
 		return "", false

@@ -138,10 +138,10 @@ type record struct {
 	Owner text      `json:"owner"`
 	Asked time.Time `json:"asked"` // by the contender's own clock
 	TTL   int64     `json:"ttl_ms"`
-	scale           // that the request relied on
+	scale           // the scale that the request used
 }
 
-// encode writes what json.Marshal would, which costs several times as much.
+// encode returns the output of json.Marshal, which costs several times as much.
 func (r record) encode() []byte {
 	owner := []byte(`"` + string(r.Owner) + `"`)
 	if !r.Owner.isPlain() {
@@ -164,7 +164,7 @@ func encode(v any) []byte {
 	return b
 }
 
-// readRecord reports ok = false for the data of another client.
+// readRecord parses a record. ok is false for the data of another client.
 func readRecord(data []byte) (r record, ok bool) {
 	err := json.Unmarshal(data, &r)
 	return r, err == nil && r.Owner != ""

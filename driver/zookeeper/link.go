@@ -13,8 +13,8 @@ import (
 )
 
 // link connects a session's client to the servers. It reads the length of the session from the
-// server's greeting, which the client does not expose, and can be closed for good. It is the
-// client's zk.HostProvider and zk.Dialer.
+// server's greeting, which the client does not expose, and can be closed permanently. It is
+// the client's zk.HostProvider and zk.Dialer.
 type link struct {
 	ctx  context.Context // ends with the session
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -47,7 +47,7 @@ func (l *link) Init(servers []string) error {
 func (l *link) Len() int { return len(l.servers) }
 
 // Next implements zk.HostProvider. If retryStart is true, the client pauses for a second, and
-// fails the requests that it has not sent. That is when every server has failed: a broken
+// fails the requests that it has not sent. It is true when every server has failed: a broken
 // connection is replaced at once.
 func (l *link) Next() (server string, retryStart bool) {
 	l.mu.Lock()
@@ -98,7 +98,7 @@ func (l *link) reset() {
 	}
 }
 
-// closeForGood closes the connection and allows no other: no further request reaches the
+// closeForGood closes the connection and permits no other. No later request reaches the
 // servers, not even the end of the session.
 func (l *link) closeForGood() {
 	l.mu.Lock()
@@ -123,7 +123,7 @@ type wire struct {
 	heard    int
 }
 
-// Read takes note of the greeting, the first thing a server says.
+// Read parses the greeting, the first message of a server.
 func (w *wire) Read(p []byte) (int, error) {
 	n, err := w.buffer.Read(p)
 	if w.heard < len(w.greeting) && n > 0 {

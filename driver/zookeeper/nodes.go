@@ -43,8 +43,8 @@ func (n *nodes) unwatch(path string) {
 	}
 }
 
-// join registers c to be woken when the node at path is deleted. watched reports that the path
-// has a watch; otherwise the caller sets one.
+// join registers c to be woken when the node at path is deleted. watched reports whether the
+// path has a watch; otherwise the caller sets one.
 func (n *nodes) join(c *contender, path string) (watched bool) {
 	if n.ahead[path] == nil {
 		n.ahead[path] = map[*contender]bool{}

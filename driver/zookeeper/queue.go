@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// node is one contender's, in the form of some client.
+// node is the node of a contender, in the form of any known client.
 type node struct {
 	name   string // below the lock's node
 	id     string // the client's random part
@@ -48,13 +48,12 @@ func readNode(name string) (n node, ok bool) {
 	return n, true
 }
 
-// queue is the contenders of one lock, the holder first: a pure function of the names of the
+// queue is the contenders of one lock, the holder first. It depends only on the names of the
 // nodes.
 type queue []node
 
-// queueOf sorts contenders by their numbers. The numbers wrap from 2^31-1 to
-// -2^31, so that they are compared by their difference: contenders of one line
-// are never half the range apart.
+// queueOf sorts contenders by their numbers. The numbers wrap from 2^31-1 to -2^31, so they are
+// compared by their difference: contenders of one queue are never half the range apart.
 func queueOf(children []string) queue {
 	var q queue
 	for _, name := range children {

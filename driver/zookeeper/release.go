@@ -27,9 +27,9 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	return d.clear(ctx, s, c)
 }
 
-// endClaim ends the claim in this process and counts a call of Release, which [Driver.returned]
-// takes back. The contender stays known until ZooKeeper has confirmed; nil means that there is
-// nothing to confirm.
+// endClaim ends the claim in this process and counts a call of Release, until
+// [Driver.returned]. The contender stays known until ZooKeeper has confirmed; nil means that
+// there is nothing to confirm.
 func (d *Driver) endClaim(name, owner string) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -51,14 +51,14 @@ func (d *Driver) endClaim(name, owner string) (*contender, error) {
 	return c, nil
 }
 
-// returned counts out a call of Release.
+// returned records the end of a call of Release.
 func (d *Driver) returned(c *contender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.releasing--
 }
 
-// clear deletes all nodes that ZooKeeper may have of a contender that leaves. A node of a session
+// clear deletes all nodes that ZooKeeper may have of a leaving contender. A node of a session
 // that expired here is found by its random part, and deleted under the present session.
 func (d *Driver) clear(ctx context.Context, s *session, c *contender) error {
 	if err := d.created(ctx, s, c); err != nil {
@@ -130,8 +130,8 @@ func (s *session) maintain() {
 	}
 }
 
-// left lists the contenders whose release is not confirmed and that no call of Release clears:
-// a second deletion of a node would be refused, and with it all that share its request.
+// left lists the contenders whose release is not confirmed and that no call of Release clears.
+// A second deletion of a node would be refused, with every deletion in the same request.
 func (s *session) left() []*contender {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()

@@ -82,8 +82,8 @@ func failed(op, name string, err error) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kindOf(err), Err: err}
 }
 
-// kindOf classifies an error of the client. A request that the server refused had no effect; one
-// for which there was no server was not sent.
+// kindOf classifies an error of the client. A refused request had no effect; without a server,
+// the request was not sent.
 func kindOf(err error) interlock.ErrorKind {
 	for _, refused := range []error{zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals,
 		zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrInvalidFlags, zk.ErrAuthFailed,
@@ -109,7 +109,7 @@ func prelude(err error) error {
 	return &interlock.Error{Op: "prepare", Driver: driverName, Kind: interlock.Retryable, Err: errors.Unwrap(err)}
 }
 
-// again reports that the place in the queue is lost, or was never taken.
+// again returns the error that the place in the queue is lost, or was never taken.
 func again(name string, cause error) error {
 	return &interlock.Error{Op: opAcquire, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
 }
@@ -135,9 +135,9 @@ func (s *session) sync(ctx context.Context, op, name string) error {
 	return err
 }
 
-// confirm sends a transaction that changes nothing. A majority must agree to it, and refuses it
-// for a session that has ended. A former leader that has not noticed its loss would still answer
-// reads and syncs. A read that follows is at least as new as this call.
+// confirm sends a transaction that changes nothing. It needs a majority, and is refused if the
+// session has ended. A former leader that has not noticed its loss still answers reads and
+// syncs. A later read is at least as new as this call.
 func (s *session) confirm(ctx context.Context, op, name string) error {
 	_, err := ask(ctx, s, op, name, func(c *zk.Conn) ([]zk.MultiResponse, error) {
 		return c.Multi(&zk.CheckVersionRequest{Path: s.d.layout.base(), Version: -1})
@@ -160,7 +160,7 @@ func (s *session) children(ctx context.Context, op, name, path string) ([]string
 	return list, err
 }
 
-// remove deletes a node. That there is none is no error.
+// remove deletes a node. A missing node is no error.
 func (s *session) remove(ctx context.Context, op, name, path string) error {
 	_, err := ask(ctx, s, op, name, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, -1) })
 	if errors.Is(err, zk.ErrNoNode) {

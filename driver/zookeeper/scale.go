@@ -12,7 +12,7 @@ import (
 
 // scale turns transaction ids into counters: Base + (czxid − Anchor). It covers span transactions
 // from the anchor on. After them, and after an election, which moves the ids by 2^32, it must be
-// replaced. The highest counter that it can have given is known without a clock.
+// replaced. So its highest counter is bounded without a clock.
 type scale struct {
 	Base   int64 `json:"base"`
 	Anchor int64 `json:"anchor"`
@@ -22,18 +22,18 @@ type scale struct {
 // an election may move a counter ahead of the clock: 17 seconds.
 const span = 1 << 24
 
-// errSpent reports a transaction that its scale does not cover.
+// errSpent means that the scale does not cover the transaction.
 var errSpent = errors.New("its base of tokens is used up")
 
 var errExhausted = errors.New("the counter is out of range, and no token can be issued in this namespace any more")
 
-// covers reports that czxid has a token on the scale.
+// covers reports whether czxid has a token on the scale.
 func (s scale) covers(czxid int64) bool { return czxid >= s.Anchor && czxid-s.Anchor < span }
 
-// top returns a bound of the counters that were given up to a transaction.
+// top returns an upper bound of the counters granted up to a transaction.
 func (s scale) top(zxid int64) int64 { return s.Base + min(max(0, zxid-s.Anchor), span) }
 
-// follows reports that every counter of s is above those that prev gave before s was written.
+// follows reports whether every counter of s is above those that prev gave before s was written.
 func (s scale) follows(prev scale) bool {
 	return s == prev || s.Anchor >= prev.Anchor && s.Base >= prev.top(s.Anchor)
 }
@@ -59,11 +59,11 @@ func (s scale) token(czxid int64) (interlock.Token, error) {
 type base struct {
 	scale
 	version int32 // of the node
-	mod     int64 // the transaction that wrote the node last; 0 if nothing is known
+	mod     int64 // the transaction that wrote the node last; 0 if unknown
 	since   int64 // the transaction that wrote the scale
 	earlier []former
-	// mark is the random name of a child. While the child exists, the node is the one that
-	// was read, and not one that was created again and has reached the same version.
+	// mark is the random name of a child. While the child exists, the node was not deleted
+	// and created again, up to the same version.
 	mark string
 }
 
@@ -79,14 +79,14 @@ const kept = 64
 // stored is the data of the base's node.
 type stored struct {
 	scale
-	Since   int64    `json:"since,omitempty"`   // 0 in the write that brings the scale, which cannot know
+	Since   int64    `json:"since,omitempty"`   // 0 in the write of the scale itself, whose id is not known yet
 	Earlier []former `json:"earlier,omitempty"` // the newest last
 }
 
 func readBase(data []byte, stat *zk.Stat) (base, error) {
 	b := base{version: stat.Version, mod: stat.Mzxid, since: stat.Mzxid}
 	if len(data) == 0 {
-		return b, nil // it was created, and not yet set
+		return b, nil // created, but not yet set
 	}
 	var s stored
 	if err := json.Unmarshal(data, &s); err != nil || s.Base < 1 || s.Base > interlock.MaxCounter || s.Anchor < 0 {
@@ -110,7 +110,7 @@ func LastCounter(data []byte, stat *zk.Stat) (int64, error) {
 	return b.top(b.mod), nil
 }
 
-// same returns the content that a write which changes nothing stores.
+// same returns the content for a write that changes nothing.
 func (b base) same() []byte {
 	if b.scale == (scale{}) {
 		return nil
@@ -128,7 +128,7 @@ func (b base) next(s scale) stored {
 	return out
 }
 
-// scales lists all that are known, the newest first.
+// scales lists all known scales, the newest first.
 func (b base) scales() []former {
 	all := []former{{b.scale, b.since}}
 	for i := len(b.earlier) - 1; i >= 0; i-- {

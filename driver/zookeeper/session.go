@@ -31,7 +31,7 @@ type session struct {
 	// mu is d.mu
 	established bool
 	connected   bool
-	reconnected bool // over another connection, on which nothing was sent yet
+	reconnected bool // over a new connection, on which nothing was sent yet
 	ended       bool
 	revoked     bool // ZooKeeper reported that the session has ended, and its nodes with it
 	nodes       nodes
@@ -137,9 +137,9 @@ func (s *session) renew() {
 	}
 }
 
-// settling is how long a new connection is left to the client, which sets its watches again. It
-// reads the last transaction that it knows of without a lock: after an earlier answer it could
-// miss the events of the interruption.
+// settling is how long the driver sends nothing on a new connection, while the client sets its
+// watches again. The client reads its last transaction id without a lock: after an earlier
+// answer it could miss events of the interruption.
 const settling = 20 * time.Millisecond
 
 // resume allows requests over a new connection, and makes every call of Watch read again, as
@@ -218,8 +218,8 @@ func (s *session) end(cause error) {
 }
 
 // endLocked is end with the driver's mutex held. An expiry is not reported to holders, which
-// check Remaining. The client then closes its session, so that the nodes that are left are
-// removed at once if a server can be reached.
+// check Remaining. The client then closes its session, so that its nodes are removed at once
+// if a server can be reached.
 func (s *session) endLocked(cause error) {
 	if s.ended {
 		return
@@ -242,8 +242,8 @@ func (s *session) endLocked(cause error) {
 	s.nodes.wake()
 }
 
-// leave ends the client, in a second or two at most. Without goodbye it does not close the
-// session, which expires.
+// leave ends the client within two seconds. Without goodbye it does not close the session,
+// which then expires.
 func (s *session) leave(goodbye bool) {
 	if !goodbye {
 		s.link.closeForGood()
@@ -253,7 +253,7 @@ func (s *session) leave(goodbye bool) {
 }
 
 // receive handles an event of the client. The client's goroutines call it; the events of watches
-// arrive one after the other.
+// arrive one at a time.
 func (s *session) receive(ev zk.Event) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -282,8 +282,8 @@ func (s *session) sessionEvent(state zk.State) {
 			hints.Signal(s.checkNow)
 		}
 	case zk.StateExpired:
-		// The client would open another session by itself, and send the requests of
-		// this one under it. The closed link prevents that.
+		// The client would open a new session by itself, and send the requests of this one under
+		// it. The closed link prevents that.
 		s.connected = false
 		s.link.closeForGood()
 		s.endLocked(interlock.ErrSessionEnded)

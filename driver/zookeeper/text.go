@@ -17,7 +17,7 @@ func (t text) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string][]byte{"bytes": []byte(t)})
 }
 
-// isPlain reports that JSON needs no escapes for t.
+// isPlain reports whether JSON needs no escapes for t.
 func (t text) isPlain() bool {
 	for i := range len(t) {
 		if c := t[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {

@@ -31,8 +31,8 @@ func init() {
 	})
 }
 
-// connection is what a URL opens: a session for the locks and one for the values, each when
-// it is needed.
+// connection is the connection of a URL: a session for locks and one for values, each
+// opened on first use.
 type connection struct {
 	url    *backend.URL
 	secure *tls.Config
@@ -41,8 +41,8 @@ type connection struct {
 	conns []*zk.Conn
 }
 
-// Fenced opens a [Driver]. It finds out first whether any server listens, because the client
-// goes on trying.
+// Fenced opens a [Driver]. It first checks whether any server listens, because the client
+// retries without limit.
 func (c *connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.Locks, error) {
 	if err := backend.Probe(ctx, c.url.Hosts(), c.secure); err != nil {
 		return nil, err
@@ -64,14 +64,14 @@ func (c *connection) auth() []Auth {
 	return []Auth{{Scheme: "digest", Credentials: []byte(user.Username() + ":" + password)}}
 }
 
-// valueSession is the length of the session for values, in which nothing lives, and
-// valueGreeting how long a server may take to answer a new connection.
+// valueSession is the length of the session for values, which has no nodes, and valueGreeting
+// bounds a server's answer to a new connection.
 const (
 	valueSession  = 10 * time.Second
 	valueGreeting = 2 * time.Second
 )
 
-// Values are those of [NewValues], on a session of their own, ready when it returns.
+// Values opens those of [NewValues] on a separate session, and waits until it is ready.
 func (c *connection) Values(ctx context.Context, _ string) (driver.Values, error) {
 	if err := backend.Probe(ctx, c.url.Hosts(), c.secure); err != nil {
 		return nil, err

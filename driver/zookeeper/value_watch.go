@@ -68,8 +68,8 @@ func (w *valueWatch) look(ctx context.Context) (<-chan zk.Event, error) {
 	return f.events, w.report(f)
 }
 
-// awaitFirst watches for the creation of a node. If it exists by now, it reads it, and its next
-// change is watched.
+// awaitFirst watches for the creation of a node. If it exists already, it reads it and watches
+// for its next change.
 func (w *valueWatch) awaitFirst() (*found, error) {
 	exists, _, ch, err := w.conn.ExistsW(w.path(w.name))
 	if err == nil && exists {
@@ -87,8 +87,8 @@ func (w *valueWatch) present(ch <-chan zk.Event) (*found, error) {
 	return &found{data: data, stat: stat, events: ch}, err
 }
 
-// report passes on a value that is newer than the last. That there is none it reports only at
-// the beginning.
+// report reports a value that is newer than the last. A missing value it reports only at the
+// beginning.
 func (w *valueWatch) report(f *found) error {
 	if f.stat == nil {
 		if !w.reported {

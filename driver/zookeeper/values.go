@@ -23,11 +23,10 @@ const (
 	valuePatience = 5 * time.Second
 )
 
-// Values keeps one small value for each name, with the token that it was written
-// with. It implements driver.Values. A value is the node
-// ROOT/interlock.values/NAME; a write that relies on the version which it read
-// is the atomic step. A write cannot read the servers' clock, so implausible tokens
-// are judged by the writer's.
+// Values keeps one small value for each name, with the token that it was written with. It
+// implements driver.Values. A value is the node ROOT/interlock.values/NAME; the atomic step is a
+// write conditional on the version that was read. A write cannot read the servers' clock, so the
+// writer's clock decides which tokens are implausible.
 type Values struct {
 	conn *zk.Conn
 	root string
@@ -35,10 +34,10 @@ type Values struct {
 	now  func() time.Time
 }
 
-// NewValues returns the values below root, such as "/interlock"; it sends nothing.
-// The client must outlive the values, and the caller closes it. A request whose caller has
-// given up ends with its answer, or with the client. Connect it with [Dialer]: otherwise
-// it may send nothing for more than a minute after a server restarts.
+// NewValues returns the values below root, such as "/interlock"; it sends nothing. The
+// client must outlive the values, and the caller closes it. A request without a caller
+// ends with its answer, or with the client. Connect it with [Dialer]: otherwise it may
+// send nothing for more than a minute after a server restarts.
 func NewValues(conn *zk.Conn, root string) *Values {
 	return &Values{conn: conn, root: strings.TrimSuffix(root, "/"), acl: zk.WorldACL(zk.PermAll), now: time.Now}
 }
@@ -138,7 +137,7 @@ func (v *Values) prepare(ctx context.Context, name string) error {
 	return nil
 }
 
-// Get reads a value, as new as the call; see driver.Values.
+// Get reads the present value; see driver.Values.
 func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 	if err := v.check(ctx, opGet, name); err != nil {
 		return driver.Value{}, err
@@ -185,8 +184,8 @@ func readValue(op, name string, f *found) (driver.Value, error) {
 	return driver.Value{Data: data, Token: h.Token, Source: string(h.Source), Written: time.UnixMilli(f.stat.Mtime)}, nil
 }
 
-// ask runs one request, and waits for it as long as ctx lasts, at most for some
-// seconds. Without a connection nothing is sent.
+// ask sends one request, and waits until it is answered, ctx ends or valuePatience has passed.
+// Without a connection it sends nothing.
 func (v *Values) ask(ctx context.Context, op, name string, request func() (*found, error)) (*found, error) {
 	type reply struct {
 		found *found

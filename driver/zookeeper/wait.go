@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// await waits until a contender is first in the queue. q is the queue if that has c.
+// await waits until a contender is first in the queue. q is the queue, if it has c.
 func (d *Driver) await(ctx context.Context, s *session, c *contender, q queue, noWait bool) (driver.Grant, error) {
 	for ; ; q = nil {
 		if g, done, err := d.outcome(c); done {
@@ -141,7 +141,7 @@ func (d *Driver) awaitPredecessor(ctx context.Context, s *session, c *contender,
 	return d.pause(ctx, s, c, before)
 }
 
-// holderUnknown reports that c does not know the holder yet.
+// holderUnknown reports whether c does not know the holder yet.
 func (d *Driver) holderUnknown(c *contender) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -91,7 +91,7 @@ func (d *Driver) unsubscribe(s *session, sub *subscription) {
 	delete(s.nodes.hints, sub)
 }
 
-// news takes the paths that have changed, or returns why there will be no more. missed reports
+// news returns the paths that have changed, or the error that ends the watch. missed reports
 // an interruption.
 func (d *Driver) news(s *session, sub *subscription) (paths []string, missed bool, err error) {
 	d.mu.Lock()

@@ -36,10 +36,9 @@ type Options struct {
 	// 30 s. The servers may grant another one, within the bounds of their
 	// configuration (4 s to 40 s by default). That one counts.
 	TTL time.Duration
-	// RawNames uses each name as a path, so that "a/b" is the node b below a, as
-	// other clients write it. Names with a segment that no path can have are
-	// refused then. Clients that take every child for a contender, such as
-	// Curator, must not lock "a" meanwhile.
+	// RawNames uses each name as a path, so that "a/b" is the node b below a, as other clients
+	// write it. Names with an invalid path segment are then refused. Clients that treat every child
+	// as a contender, such as Curator, must not lock "a" meanwhile.
 	RawNames bool
 	// TolerateKazoo accepts nodes of kazoo as contenders. Every kazoo lock on
 	// these paths must have extra_lock_patterns=["lock-"]; otherwise kazoo and
@@ -52,7 +51,7 @@ type Options struct {
 	// Dial connects to a server; nil means plain TCP. For TLS pass the
 	// DialContext of a tls.Dialer.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// Seed says where tokens start, for a move or a repair.
+	// Seed sets where tokens start, for a migration or a repair.
 	Seed driver.Seed
 	// Now is the wall clock that seeds tokens; nil means time.Now.
 	Now func() time.Time
@@ -198,13 +197,13 @@ func guarantees(ttl time.Duration) interlock.Guarantees {
 	}
 }
 
-// Guarantees returns the promises, with the TTL that the first session was granted.
+// Guarantees returns the guarantees, with the TTL that the first session was granted.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
 // Close ends the session. If no claim is held, it closes the session on ZooKeeper, which removes
 // every waiter of this driver at once. Otherwise it removes the waiters, and the claims expire.
-// It ignores the end of ctx, and waits until every goroutine has ended, some seconds at most.
-// It returns nil, and may be repeated.
+// It ignores the end of ctx, and waits until every goroutine has ended, at most some seconds. It
+// returns nil, and may be repeated.
 func (d *Driver) Close(ctx context.Context) error {
 	if s := d.beginClose(); s != nil {
 		held := d.removeWaiters(context.WithoutCancel(ctx), s)
