@@ -16,22 +16,22 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// DefaultMaxBytes is what SQS takes in a message, and in a request.
+// DefaultMaxBytes is the largest message, and request, that SQS accepts.
 const DefaultMaxBytes = 1 << 20
 
-// batch is how many messages SQS takes in a request.
+// batch is how many messages SQS accepts in one request.
 const batch = 10
 
 // SinkOptions of a Sink; nil and the zero value work.
 type SinkOptions struct {
 	// MaxBytes bounds a message with its attributes, and a request; 0 means [DefaultMaxBytes].
-	// Requests above the MaximumMessageSize of a queue are refused for good.
+	// SQS rejects requests above the MaximumMessageSize of a queue, Definite.
 	MaxBytes int
 }
 
-// Sink sends messages to queues. It implements driver.Sink. A message counts as delivered when SQS
-// has answered that it has it. In a FIFO queue the group of a message is its key, so that consumers
-// receive the messages of a key in order. Its deduplication id is its topic and id.
+// Sink sends messages to queues. It implements driver.Sink. A message is delivered when SQS
+// confirms it. In a FIFO queue the group of a message is its key, so that consumers receive the
+// messages of a key in order. Its deduplication id is its topic and id.
 type Sink struct {
 	client *sqs.Client
 	queues string // the name of queues, with "*" for the topic
@@ -42,11 +42,11 @@ type Sink struct {
 
 var _ driver.Sink = (*Sink)(nil)
 
-// OpenSink returns a Sink that has sent nothing yet. queues names the queue of a message, with its topic
-// in the place of "*": "*" is the queue of that name, "shop-*.fifo" has a prefix, and "orders.fifo"
-// sends all to one queue, with their topics in [AttributeTopic]. A name that ends in ".fifo" is
-// that of a FIFO queue. Queues are not created. settings are those of the AWS SDK: region,
-// credentials, endpoint.
+// OpenSink returns a Sink; it sends nothing yet. queues is the name of a message's queue, where "*"
+// stands for the topic: "*" is the topic alone, "shop-*.fifo" adds a prefix, and "orders.fifo" sends all
+// messages to one queue, with their topics in [AttributeTopic]. A name that ends in ".fifo" is that of a
+// FIFO queue. OpenSink creates no queues. settings are those of the AWS SDK: region, credentials,
+// endpoint.
 func OpenSink(settings aws.Config, queues string, o *SinkOptions) (*Sink, error) {
 	const op = "open sink"
 	s := &Sink{queues: queues, limit: DefaultMaxBytes}
@@ -61,13 +61,13 @@ func OpenSink(settings aws.Config, queues string, o *SinkOptions) (*Sink, error)
 	case settings.Region == "":
 		return nil, problem(op, queues, interlock.Bug, errors.New("no region is set; set AWS_REGION or aws.Config.Region"))
 	}
-	s.client = sqs.NewFromConfig(settings, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }) // a relay sends again
+	s.client = sqs.NewFromConfig(settings, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }) // the relay retries
 	return s, nil
 }
 
-// Publish sends messages; see driver.Sink. SQS may take a message of a request and refuse one
-// before it, so a request has one message of each topic and key at most: those of one key go one
-// after the other, each after the answer to the one before. Ten keys share a request.
+// Publish sends messages; see driver.Sink. SQS may accept a message of a request and reject an
+// earlier one. So a request has at most one message of each topic and key, and the next one
+// follows after its answer. Ten keys share a request.
 func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 	answers := make([]error, len(messages))
 	var requests sync.WaitGroup
@@ -82,7 +82,7 @@ func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 	return answers
 }
 
-// byQueue returns the lanes of messages by the names of their queues.
+// byQueue groups the lanes of messages by the names of their queues.
 func (s *Sink) byQueue(messages []driver.Message) map[string][][]int {
 	queues := map[string][][]int{}
 	for _, lane := range driver.Lanes(messages) {
@@ -92,7 +92,7 @@ func (s *Sink) byQueue(messages []driver.Message) map[string][][]int {
 	return queues
 }
 
-// sendLanes sends ten lanes at most: the first message of each, then the second.
+// sendLanes sends at most ten lanes: the first message of each, then the second, and so on.
 func (s *Sink) sendLanes(ctx context.Context, queue string, messages []driver.Message, lanes [][]int, answers []error) {
 	for len(lanes) > 0 {
 		heads := make([]int, len(lanes))
@@ -114,7 +114,7 @@ func (s *Sink) sendLanes(ctx context.Context, queue string, messages []driver.Me
 	}
 }
 
-// send sends messages in as few requests as their sizes allow, one after the other.
+// send sends messages in as few requests as their sizes allow, one at a time.
 func (s *Sink) send(ctx context.Context, queue string, messages []driver.Message, chosen []int, answers []error) {
 	var entries []types.SendMessageBatchRequestEntry
 	size := 0
@@ -135,7 +135,7 @@ func (s *Sink) send(ctx context.Context, queue string, messages []driver.Message
 	}
 }
 
-// entry encodes a message, and returns its size. The error says why it cannot be sent.
+// entry encodes a message, and returns its size. The error explains why it cannot be sent.
 func (s *Sink) entry(queue string, m driver.Message, i int) (entry types.SendMessageBatchRequestEntry, size int, err error) {
 	switch {
 	case m.ID == "" || m.Topic == "":
@@ -155,7 +155,7 @@ func (s *Sink) entry(queue string, m driver.Message, i int) (entry types.SendMes
 	if strings.HasSuffix(queue, fifo) {
 		entry.MessageDeduplicationId = aws.String(token128(m.Topic, m.ID))
 		if m.Key == "" {
-			entry.MessageGroupId = aws.String("?" + hash(m.ID)) // a group of its own: it waits for no other
+			entry.MessageGroupId = aws.String("?" + hash(m.ID)) // its own group: it waits for no other
 		} else {
 			entry.MessageGroupId = aws.String(token128(m.Key))
 		}
@@ -163,12 +163,12 @@ func (s *Sink) entry(queue string, m driver.Message, i int) (entry types.SendMes
 	return entry, size, nil
 }
 
-// request sends entries once. A request that is refused as a whole has sent nothing, and not every
-// message need be the reason: each is then sent by itself.
+// request sends entries once. If SQS rejects the request as a whole, it has stored nothing, and
+// perhaps only one message is the reason: each is then sent alone.
 func (s *Sink) request(ctx context.Context, queue string, messages []driver.Message, entries []types.SendMessageBatchRequestEntry, answers []error) {
 	place := map[string]int{} // in messages, by the id of an entry
 	for _, e := range entries {
-		place[*e.Id], _ = strconv.Atoi(*e.Id) // entry wrote it
+		place[*e.Id], _ = strconv.Atoi(*e.Id) // a number, written by entry
 	}
 	all := func(kind interlock.ErrorKind, err error) {
 		for _, i := range place {
@@ -207,7 +207,7 @@ func (s *Sink) request(ctx context.Context, queue string, messages []driver.Mess
 	}
 }
 
-// url returns the URL of a queue, with one request for each queue.
+// url returns the URL of a queue. It sends one request for each queue.
 func (s *Sink) url(ctx context.Context, queue string) (*string, error) {
 	if known, ok := s.urls.Load(queue); ok {
 		return known.(*string), nil

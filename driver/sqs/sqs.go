@@ -1,6 +1,6 @@
-// Package sqs delivers the messages of an outbox to Amazon SQS, to FIFO and standard queues. It does
-// not deliver a message once: after a lost answer the outbox sends it again, with the same id. A
-// FIFO queue drops the second one for five minutes, a standard queue never; consumers drop it
+// Package sqs delivers the messages of an outbox to Amazon SQS, to FIFO and standard queues.
+// Delivery is at least once: after a lost answer the outbox sends a message again with the same id.
+// A FIFO queue drops repetitions for five minutes, a standard queue never; consumers drop them
 // (guard/once). A standard queue has no order.
 //
 //	settings, err := config.LoadDefaultConfig(ctx)
@@ -30,16 +30,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Attributes of messages, beside those of their headers. [Decode] reads them.
+// Attributes that the sink adds to those of a message's headers. [Decode] reads them.
 const (
 	AttributeID       = "Interlock-Id"       // percent-encoded
 	AttributeKey      = "Interlock-Key"      // percent-encoded; without it the message has no key
-	AttributeTopic    = "Interlock-Topic"    // percent-encoded; in a queue that has all topics
+	AttributeTopic    = "Interlock-Topic"    // percent-encoded; in a queue of all topics
 	AttributeEncoding = "Interlock-Encoding" // of the body: "base64" or "empty"; without it the body is the payload
 	AttributeHeaders  = "Interlock-Headers"  // all headers, as a URL query; without it each is an attribute
 )
 
-// SQS takes ten attributes; five are ours.
+// SQS accepts ten attributes; five are ours.
 const maxAttributes = 10 - 5
 
 // encode returns the body and attributes of a message. Every message can be encoded.
@@ -65,7 +65,7 @@ func encode(m driver.Message, topic bool) (string, map[string]types.MessageAttri
 	body := string(m.Payload)
 	switch {
 	case body == "":
-		body = " " // SQS takes no empty body
+		body = " " // SQS rejects an empty body
 		set(AttributeEncoding, "empty")
 	case !legalText(body):
 		body = base64.StdEncoding.EncodeToString(m.Payload)
@@ -87,9 +87,9 @@ func packHeaders(headers map[string]string) string {
 	return packed.Encode()
 }
 
-// Decode returns the message that a [Sink] sent. m was received with all attributes, and all system
-// attributes. Topic is empty unless its queue has all topics. A message of another sender has the
-// id that SQS gave it, and its message group as key.
+// Decode returns the message that a [Sink] sent. Receive m with all attributes and all system
+// attributes. Topic is empty unless the queue has all topics. The id of another sender's message is
+// that of SQS, and its key is the message group.
 func Decode(m types.Message) (driver.Message, error) {
 	out := driver.Message{ID: aws.ToString(m.MessageId), Payload: []byte(aws.ToString(m.Body))}
 	own := m.MessageAttributes[AttributeID].StringValue != nil
@@ -141,9 +141,9 @@ func setHeader(m *driver.Message, name, value string) {
 	m.Headers[name] = value
 }
 
-// token128 returns at most 128 characters that SQS takes as group or deduplication id: the texts,
-// percent-encoded and joined by "/" or, if that is longer, a hash. Different texts, none of which
-// is empty, have different ones.
+// token128 returns a valid group or deduplication id, of at most 128 characters: the texts,
+// percent-encoded and joined by "/", or a hash if that is longer. Different texts, none of them
+// empty, have different ids.
 func token128(text ...string) string {
 	for i := range text {
 		text[i] = url.PathEscape(text[i]) // without "/"
@@ -160,7 +160,7 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// legalText reports whether SQS takes a text as it is: characters of XML 1.0.
+// legalText reports whether SQS accepts a text unchanged: characters of XML 1.0.
 func legalText(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
 		return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xfffe || r == 0xffff
@@ -196,8 +196,8 @@ func problem(op, name string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Driver: "sqs", Name: name, Kind: kind, Err: err}
 }
 
-// Codes of errors, in both protocols of SQS. Those that an operator or time can change say that
-// nothing was sent; those of a message say that it is refused for what it is.
+// Codes of errors, in both protocols of SQS. later: SQS stored nothing, and the cause is
+// temporary or an operator can remove it. refused: SQS rejects the message itself.
 var (
 	later = map[string]bool{
 		"QueueDoesNotExist": true, "AWS.SimpleQueueService.NonExistentQueue": true, "QueueDeletedRecently": true,
@@ -216,8 +216,8 @@ var (
 	}
 )
 
-// classify returns what may be concluded from an error of the client about a message. Only a code
-// that says so is final; without an answer the message may have arrived.
+// classify returns the kind of an error of the client. Only a code in refused is Definite;
+// without an answer the message may have arrived.
 func classify(err error) interlock.ErrorKind {
 	var answer smithy.APIError
 	var dial *net.OpError
