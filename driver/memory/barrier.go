@@ -14,9 +14,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A Business runs in a [Barrier], under its mutex: result is the result of the first
-// call, and known reports whether there is one. A first call refuses with a
-// [Refusal]; any other error is a failure. It must not call the barrier.
+// A Business runs in a [Barrier], under its mutex. result is the result of the first call, if known
+// is true. A first call refuses with a [Refusal]; any other error is a failure. A Business must not
+// call the barrier.
 type Business func(result []byte, known bool) ([]byte, error)
 
 // A Refusal is the reason of a business that refuses.

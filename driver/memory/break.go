@@ -63,7 +63,7 @@ func (s *Space) breakHold(b driver.Break) (record driver.BreakRecord, ok bool) {
 		return record, false
 	}
 	record = driver.BreakRecord{Break: b, At: time.Now()}
-	record.Token, _ = interlock.NewToken(counter, 0) // it was granted with this counter
+	record.Token, _ = interlock.NewToken(counter, 0) // valid: it was granted with this counter
 	s.broken = append(s.broken, record)
 	s.broken = s.broken[max(0, len(s.broken)-maxBreaks):]
 	return record, true

@@ -12,8 +12,8 @@ import (
 )
 
 // Limiter keeps limits in memory. It is the executable specification of driver.Limiter: each call
-// is one step under a mutex, by a clock that is never set back. A limit is removed soon after
-// nothing of it counts any more. All limits end with the process.
+// is one step under a mutex, by a clock that is never set back. A limit is removed soon after its
+// consumption no longer counts. All limits end with the process.
 type Limiter struct {
 	mu     sync.Mutex
 	begun  time.Time
@@ -23,7 +23,7 @@ type Limiter struct {
 
 type limited struct {
 	state driver.LimitState
-	until int64 // from then on nothing counts
+	until int64 // end of the consumption that counts
 }
 
 var _ driver.LimitInspector = (*Limiter)(nil)
@@ -102,7 +102,8 @@ func (l *Limiter) Reset(_ context.Context, key string) (bool, error) {
 	return ok, nil
 }
 
-// sweep removes the limits of which nothing counts, once there are twice as many as last time.
+// sweep removes limits whose consumption no longer counts, once there are twice as many as last
+// time.
 func (l *Limiter) sweep(now int64) {
 	if len(l.limits) < 2*l.swept+1000 {
 		return

@@ -1,5 +1,5 @@
-// Package memory is a lock in one process. It excludes no other process, and its state
-// ends with the process. It is the executable specification of driver.Fenced: the
+// Package memory keeps locks in one process. It excludes no other process, and its
+// state ends with the process. It is the executable specification of driver.Fenced: the
 // protocol is a pure state machine (table.go), and the whole driver runs in the virtual
 // time of testing/synctest. [Fence] is the executable specification of driver.Fence,
 // for data that is in memory as well, [Values] that of driver.Values, and [Barrier]
@@ -25,7 +25,7 @@
 //
 // # Waiting
 //
-// A waiter is notified directly, and then confirms, as with any backend.
+// A waiter is notified directly and then confirms, as with any backend.
 //
 // # Interoperation
 //
@@ -33,7 +33,7 @@
 //
 // # Escape hatch
 //
-// None: there is no backend behind it.
+// None: there is no backend.
 package memory
 
 import (
@@ -53,8 +53,8 @@ const DefaultTTL = 30 * time.Second
 
 // Options of a driver; nil and the zero value work.
 type Options struct {
-	// TTL is how long a claim lives without renewal; 0 means [DefaultTTL].
-	// Claims are renewed every third of it. Negative is taken as 0.
+	// TTL is how long a claim lives without renewal; 0 means [DefaultTTL]. Claims are renewed every
+	// third of it. A negative value means 0.
 	TTL time.Duration
 }
 

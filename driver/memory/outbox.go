@@ -20,8 +20,8 @@ type Sink struct {
 
 var _ driver.Sink = (*Sink)(nil)
 
-// Refuse makes the sink call why for each message, and refuse the message with its
-// error if that is not nil; a nil why accepts all again. why is called by one
+// Refuse sets a function that the sink calls for each message. If it returns an error, the sink
+// refuses the message with that error; a nil why accepts all messages. why is called by one
 // goroutine at a time and must not call the sink.
 func (s *Sink) Refuse(why func(driver.Message) error) {
 	s.mu.Lock()

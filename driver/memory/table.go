@@ -76,8 +76,8 @@ func (t *table) arriveAll(now boottime.Instant, wanted []claimant, expires boott
 	return counters, barrier, effects
 }
 
-// renew keeps owner alive until expires. It returns nil if owner is not in the
-// queue: expired contenders are never revived.
+// renew extends owner's lease to expires. It returns nil if owner is not in the queue: an expired
+// contender cannot renew.
 func (t *table) renew(now boottime.Instant, name, owner string, expires boottime.Instant) (*contender, []granted) {
 	effects := t.expire(now)
 	c := t.find(name, owner)
@@ -114,7 +114,7 @@ func (t *table) breakHold(now boottime.Instant, name, owner string) (counter int
 	return counter, append(effects, t.leave(now, name, owner)...)
 }
 
-// expire removes all that have expired.
+// expire removes all expired contenders.
 func (t *table) expire(now boottime.Instant) []granted {
 	var effects []granted
 	for name := range t.names {
@@ -124,7 +124,7 @@ func (t *table) expire(now boottime.Instant) []granted {
 	return effects
 }
 
-// next returns when expire next has something to do; ok is false without contenders.
+// next returns the earliest expiry; ok is false without contenders.
 func (t *table) next() (at boottime.Instant, ok bool) {
 	for _, queue := range t.names {
 		for _, c := range queue {

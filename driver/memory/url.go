@@ -92,7 +92,7 @@ func (c connection) Limiter(string) driver.Limiter { return c.to.limits }
 func (c connection) Queue() driver.Queue { return c.to.queues }
 
 // OpenQueue returns the queues of memory://name, which queue.Open consumes, to add messages to
-// them. They last until close and all other connections to the name are closed.
+// them. They exist until close is called and all other connections to the name are closed.
 func OpenQueue(name string) (q *Queue, close func()) {
 	c := connect(name)
 	return c.to.queues, c.close
