@@ -19,9 +19,9 @@ type (
 	call     = group.Call[*pb.TxnRequest, *pb.TxnResponse]
 )
 
-// groupRequests lets waiting transactions of Acquire and Release be sent together, one for each
-// line: etcd checks the conditions of all before it executes the first. A raw name's line may be
-// part of another's, so transactions of raw names are sent alone.
+// groupRequests sends waiting transactions of Acquire and Release together, one for each line:
+// etcd checks the conditions of all before it executes the first. A raw name's line may be part
+// of another's, so transactions of raw names are sent alone.
 func (d *Driver) groupRequests() {
 	d.requests.Requests, d.requests.Calls = mostUnderWay, batch
 	d.requests.Alone, d.requests.Send, d.requests.Go = d.commit, d.commitTogether, d.tasks.Go

@@ -67,8 +67,8 @@ const (
 	maxAppendBytes = 1 << 20
 )
 
-// Append does each append wholly or not at all, in as few requests as the bounds
-// allow; see driver.Journal.
+// Append applies each append atomically, in as few requests as the bounds allow; see
+// driver.Journal.
 func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	errs := make([]error, len(appends))
 	var group []int

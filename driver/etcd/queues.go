@@ -107,7 +107,7 @@ func (q *queues) own(key string) {
 	}
 }
 
-// scheduleDelete requests the deletion of a key, repeated until it succeeds.
+// scheduleDelete requests the deletion of a key, and repeats it until it succeeds.
 func (q *queues) scheduleDelete(key string) {
 	if !q.isDeleting(key) {
 		q.deleting[key] = nil

@@ -28,7 +28,7 @@ func init() {
 	})
 }
 
-// connect first checks whether any server listens.
+// connect connects after a check that any server listens.
 func connect(ctx context.Context, u *backend.URL) (backend.Connection, error) {
 	secure, err := u.TLS()
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// client talks to the API server: over one connection, which is closed when it is
-// silent, and without sending a request twice.
+// client sends requests to the API server over one connection, closes a silent one, and sends no
+// request twice.
 type client struct {
 	rest      rest.Interface
 	namespace string

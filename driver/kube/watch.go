@@ -67,7 +67,7 @@ func (d *Driver) followOnce(up chan<- error) error {
 	return nil
 }
 
-// list also learns the server's present revision.
+// list lists all Leases, and raises the base at the server's present revision.
 func (d *Driver) list(ctx context.Context) (snapshot, error) {
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()

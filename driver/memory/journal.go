@@ -68,7 +68,7 @@ func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 	return nil
 }
 
-// Append does each append wholly or not at all; see driver.Journal.
+// Append applies each append atomically; see driver.Journal.
 func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	errs := make([]error, len(appends))
 	j.mu.Lock()

@@ -145,7 +145,7 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 // refused is a Definite error.
 type refused struct{ error }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (refused) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // find looks up the stream and the bucket of a queue, and compares the number of its partitions.

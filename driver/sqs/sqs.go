@@ -39,7 +39,7 @@ const (
 	AttributeHeaders  = "Interlock-Headers"  // all headers, as a URL query; without it each is an attribute
 )
 
-// SQS accepts ten attributes; five are ours.
+// maxAttributes is how many headers can be attributes: SQS accepts ten, and five are ours.
 const maxAttributes = 10 - 5
 
 // encode returns the body and attributes of a message. Every message can be encoded.
