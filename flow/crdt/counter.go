@@ -82,7 +82,7 @@ type ShortError struct {
 	Want, Have int64
 }
 
-// Error has the numbers.
+// Error returns a message with the numbers.
 func (e *ShortError) Error() string {
 	return fmt.Sprintf("replica %q has a share of %d, needs %d", e.Replica, e.Have, e.Want)
 }

@@ -36,7 +36,7 @@ const (
 	bounded
 )
 
-// String is the kind's part of the names in a store, which never changes.
+// String returns the kind's part of the names in a store, which never changes.
 func (k kind) String() string {
 	return [...]string{"unknown", "gcounter", "pncounter", "orset", "register", "map", "bounded"}[k]
 }

@@ -13,9 +13,10 @@ import (
 // A Register keeps the value of the greatest stamp: the last write. The zero value has none.
 type Register struct{ m Map }
 
-// Set writes a value of at most driver.MaxValue bytes, and returns the delta. If the register has
-// a greater stamp, the write is lost. Take the stamp from a version.Clock that has observed what the
-// writer has read; its tie is the id of the writer. Of two writes with one stamp the greater value wins.
+// Set writes a value of at most driver.MaxValue bytes, and returns the delta. If the register has a
+// greater stamp, the write is lost. Take the stamp from a version.Clock that has observed the stamps
+// that the writer has read; its tie is the writer's id. Of two writes with one stamp the greater value
+// wins.
 func (r *Register) Set(value string, at driver.Stamp) (delta Register, err error) {
 	delta.m, err = r.m.write("set register", "", value, at, false)
 	return delta, err

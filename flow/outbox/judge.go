@@ -21,7 +21,7 @@ const (
 	WhyQueued  = "queued"  // it waits no more; its messages are being sent
 )
 
-// forever stands for a wait without an end.
+// forever is the duration of a wait without an end.
 const forever = 100 * 365 * 24 * time.Hour
 
 // A change makes a lane wait, because of the row at its head.

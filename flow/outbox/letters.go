@@ -35,12 +35,12 @@ type NotFoundError struct {
 	ID    string
 }
 
-// Error has the table, What and the id.
+// Error returns a message with the table, What and the id.
 func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("outbox %s has no %s %q", e.Table, e.What, e.ID)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *NotFoundError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // DeadLetters lists dead letters in the order in which they were added, without their

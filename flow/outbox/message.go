@@ -29,12 +29,12 @@ type MessageError struct {
 	Why   string
 }
 
-// Error has the message and the reason.
+// Error names the message and the reason.
 func (e *MessageError) Error() string {
 	return fmt.Sprintf("add message %d %q to outbox: %s", e.Index, e.ID, e.Why)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *MessageError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // A DuplicateError means that a message that is not delivered yet, or another one of the same call,
@@ -46,7 +46,7 @@ func (e *DuplicateError) Error() string {
 	return "outbox " + e.Table + " has an undelivered message with the same id"
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *DuplicateError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // prepared is a message as it is stored.
@@ -56,7 +56,7 @@ type prepared struct {
 	lane    int64
 }
 
-// size is about the size in a statement.
+// size returns the approximate size in a statement.
 func (p prepared) size() int {
 	return len(p.ID) + len(p.Topic) + len(p.Key) + len(p.headers) + len(p.Payload)
 }

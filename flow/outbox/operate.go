@@ -18,12 +18,12 @@ import (
 // a dead letter too: replay both, or discard the earlier one first. It is Definite.
 type OrderError struct{ ID, Earlier string }
 
-// Error has both ids.
+// Error returns a message with both ids.
 func (e *OrderError) Error() string {
 	return fmt.Sprintf("dead letter %q cannot be replayed before %q, an earlier one of its key; replay both", e.ID, e.Earlier)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *OrderError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // Replay delivers dead letters again, all or none, under their ids. The audit records reason and by,

@@ -291,7 +291,7 @@ func (o Options) lull(next, now time.Time) time.Duration {
 	}
 }
 
-// pause is a sleep that a wake ends.
+// pause sleeps until d has passed or a wake arrives.
 func (s *service) pause(ctx context.Context, d time.Duration) bool {
 	defer s.wait(s)()
 	timer := time.NewTimer(d)

@@ -125,7 +125,7 @@ type LayoutError struct {
 	Stored, Want int
 }
 
-// Error has both numbers.
+// Error returns a message with both numbers.
 func (e *LayoutError) Error() string {
 	if e.Stored == 0 {
 		return fmt.Sprintf("outbox %s has no layout: create it by Table.Create", e.Table)
@@ -133,7 +133,7 @@ func (e *LayoutError) Error() string {
 	return fmt.Sprintf("outbox %s has %d slices, not %d", e.Table, e.Stored, e.Want)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *LayoutError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // A Layout is the number of slices of a table. [SetSlices] changes it.

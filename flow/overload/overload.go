@@ -174,7 +174,7 @@ type RejectedError struct {
 	NoRetry    bool          // a retry here or in a layer above adds to the overload
 }
 
-// Error has the reason.
+// Error returns a message with the reason.
 func (e *RejectedError) Error() string {
 	if e.NoRetry {
 		return "rejected: " + e.Reason

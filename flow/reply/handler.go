@@ -112,10 +112,10 @@ func Refuse(reason string) error { return &refusal{reason} }
 // Definite, and the same for each call with the id.
 type RefusedError struct{ ID, Reason string }
 
-// Error has the id and the reason.
+// Error returns a message with the id and the reason.
 func (e *RefusedError) Error() string { return fmt.Sprintf("call %q: refused: %s", e.ID, e.Reason) }
 
-// ErrorKind is Definite.
+// ErrorKind returns Definite.
 func (e *RefusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // ErrCancelled means that a message was cancelled before it had effects; it will have none.

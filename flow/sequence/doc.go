@@ -40,9 +40,9 @@
 // is held in memory and must not be acknowledged. Repeated events are dropped. After
 // [Options.Wait] (5 s) the sequencer asks the source, if there is one. Events that are still
 // missing are then reported, recorded as a [Hole] and passed over, or the key is halted. No event
-// behind a hole is delivered before the hole is durable; a key whose hole cannot be recorded
-// stops until it can. A late event of a hole closes its place and is delivered, marked Late.
-// Events after it were delivered before, so it must pass a guard that compares versions.
+// after a hole is delivered before the hole is durable; a key whose hole cannot be recorded stops
+// until it can. A late event of a hole closes its place and is delivered, marked Late. Events
+// after it were delivered before, so it must pass a guard that compares versions.
 //
 // Delivery is at least once. The position of a key advances in one step with the handler: with
 // [InTx], in one transaction, so the handler's effects there happen exactly once, over crashes

@@ -20,7 +20,7 @@ func (p Position) Before(q Position) bool {
 	return p.Epoch < q.Epoch || p.Epoch == q.Epoch && p.Seq < q.Seq
 }
 
-// String is epoch:seq.
+// String returns epoch:seq.
 func (p Position) String() string { return fmt.Sprintf("%d:%d", p.Epoch, p.Seq) }
 
 // first reports whether q may follow p directly if no event of p's epoch is known to be missing.
@@ -73,7 +73,7 @@ const (
 	Repeated
 )
 
-// String is the outcome's name in lower case.
+// String returns the outcome's name in lower case.
 func (o Outcome) String() string {
 	return [...]string{"refused", "delivered", "late", "duplicate", "stale", "held", "repeated"}[o]
 }
@@ -88,24 +88,24 @@ type FullError struct {
 	What string // the bound
 }
 
-// Error has the key and the bound.
+// Error returns a message with the key and the bound.
 func (e *FullError) Error() string {
 	return fmt.Sprintf("hold event of %q: too many %s, offer it again later", e.Key, e.What)
 }
 
-// ErrorKind is [interlock.Retryable].
+// ErrorKind returns [interlock.Retryable].
 func (e *FullError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
 // A HaltedError means that a key is halted because events are missing. It is Retryable: the events may
 // arrive, and an operator may call Resume.
 type HaltedError struct{ Missing Hole }
 
-// Error has the missing events.
+// Error returns a message with the missing events.
 func (e *HaltedError) Error() string {
 	return fmt.Sprintf("key %q is halted: %d to %d of epoch %d are missing", e.Missing.Key, e.Missing.From, e.Missing.To, e.Missing.Epoch)
 }
 
-// ErrorKind is [interlock.Retryable].
+// ErrorKind returns [interlock.Retryable].
 func (e *HaltedError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
 // ErrConflict is an error of a [Store]: another process has moved the key from the given position.

@@ -27,7 +27,7 @@ func (m *machine) gap(now time.Time) {
 			m.emit(effect{kind: fetch, hole: wanted})
 		}
 	}
-	if m.phase == fetching && !now.Before(m.deadline) { // at once if there is no source
+	if m.phase == fetching && !now.Before(m.deadline) { // immediately if there is no source
 		m.phase = overdue
 		if m.halt {
 			m.phase = halted
@@ -102,7 +102,7 @@ func (m *machine) insert(at int, h held) {
 	m.held = slices.Insert(m.held, at, h)
 }
 
-// judge decides about the offered event.
+// judge decides the outcome of the offered event.
 func (m *machine) judge(now time.Time) {
 	e := *m.offered
 	at, found := m.find(e.Position)
@@ -142,7 +142,7 @@ func (m *machine) reply(now time.Time, o Outcome, err error) {
 	m.proceed(now)
 }
 
-// behind decides about an event that is not after last.
+// behind decides the outcome of an event that is not after last.
 func (m *machine) behind(now time.Time, e Event, offered bool) {
 	if m.holes > 0 {
 		m.do(effect{kind: fill, events: []Event{e}, offered: offered})

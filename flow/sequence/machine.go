@@ -156,7 +156,7 @@ func (m *machine) look() {
 	m.do(effect{kind: load})
 }
 
-// drain decides about the first held event.
+// drain decides the outcome of the first held event.
 func (m *machine) drain(now time.Time) {
 	first := m.held[0].event
 	switch {

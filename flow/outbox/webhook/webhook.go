@@ -7,7 +7,7 @@
 //	sink, err := webhook.New("https://receiver.example/events", signer, nil)
 //	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, nil)
 //
-// and on the other side
+// and at the receiver
 //
 //	verifier := webhook.Verifier{Secrets: [][]byte{secret}}
 //	m, err := verifier.Read(r) // then guard/once, by m.ID
@@ -181,7 +181,7 @@ type StatusError struct {
 	after  time.Duration
 }
 
-// Error has the status and the beginning of the body.
+// Error returns a message with the status and the beginning of the body.
 func (e *StatusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Body))
 }
