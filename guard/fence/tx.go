@@ -69,7 +69,7 @@ func commit[T any](ctx context.Context, tx driver.Tx[T], c interlock.Claim, reso
 	return nil
 }
 
-// work does everything between BEGIN and COMMIT.
+// work enters the mark and runs fn, between BEGIN and COMMIT.
 func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string,
 	fn func(ctx context.Context, tx T) error) error {
 	if err := enter(ctx, tx, marks, c, resource); err != nil {

@@ -48,7 +48,7 @@ func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.
 	for n := 1; ; n++ {
 		r, err := s.claim(ctx, c)
 		if errors.Is(err, interlock.ErrUncertain) {
-			_ = s.give(ctx, r, false) // nobody is at work; if this fails, the lease lapses
+			_ = s.give(ctx, r, false) // no attempt runs; if this fails, the lease expires
 		}
 		if err != nil {
 			return nil, 0, err

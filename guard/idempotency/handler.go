@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Handler lets each request to next that has an Idempotency-Key take effect once. It sends the
+// Handler makes each request to next with an Idempotency-Key take effect once. It sends the
 // same answer to retries, with the header Idempotency-Replayed. scope returns the caller of a
 // request. A client that shares a scope and knows a key can read the answer. So derive the
 // scope from the authenticated identity, not from request data.

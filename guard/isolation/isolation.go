@@ -116,7 +116,7 @@ func (o Options) repeat(ctx context.Context, level driver.Isolation, try func() 
 	}
 }
 
-// once is one attempt.
+// once runs one attempt.
 func once[T any](ctx context.Context, db driver.BeginnerAt[T], level driver.Isolation, o Options, fn func(ctx context.Context, tx T) error) error {
 	return transact.Do(ctx, transact.At(db, level), "", func(tx driver.Tx[T]) error {
 		if o.Idle > 0 || tx.Dialect() == driver.MariaDB {

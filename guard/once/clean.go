@@ -158,7 +158,7 @@ func (in Inbox) Rotate(ctx context.Context, db driver.SQL) (bool, error) {
 
 // rotate returns the new generation, or 0 if it was not time for it.
 func (t tables) rotate(ctx context.Context) (next int64, err error) {
-	// Nobody waits for longer than the session allows already.
+	// The wait is not longer than the session's own bound.
 	_, err = t.Exec(ctx, `select set_config('lock_timeout', least(nullif(setting::int, 0), `+rotatePatience+`)::text, true)
 		from pg_settings where name = 'lock_timeout'`)
 	if err != nil {
@@ -172,8 +172,7 @@ func (t tables) rotate(ctx context.Context) (next int64, err error) {
 	if err := errors.Join(t.definePartition("old", old), t.definePartition("partition", old+1)); err != nil {
 		return 0, err
 	}
-	// The inbox is locked before the table of the previous generation, as by those
-	// who write.
+	// The inbox is locked before the table of the previous generation, in the order of writers.
 	for _, statement := range []string{
 		`lock table {records} in access exclusive mode`,
 		`drop table {previous}`,

@@ -67,7 +67,7 @@ func (m Message) hash() []byte {
 
 func (m Message) same(hash []byte) bool { return bytes.Equal(m.hash(), hash) }
 
-// named validates a name that the database stores.
+// validateName validates a name that the database stores.
 func validateName(what, name string) error {
 	return driver.CheckName("use "+what, "a "+what, name, maxID)
 }

@@ -52,7 +52,7 @@
 //     next owner may send. If the connection to the database is silently dead, the call ends
 //     before the database can have ended the session.
 //   - In strict mode, a failover to a replica that lacks the last commit, or a rebase of the
-//     mark: the database has lost the record of who entered.
+//     mark: the database has lost the record of the entered token.
 //
 // # Operations
 //

@@ -96,7 +96,7 @@ func full(op, item string) error {
 		Err: fmt.Errorf("the supply would exceed %d, the highest number", int64(driver.MaxQuantity))}
 }
 
-// named validates the name of an item, a reservation or an operation.
+// validateName validates the name of an item, a reservation or an operation.
 func validateName(op, what, name string) error {
 	return driver.CheckName(op, what, name, driver.MaxName)
 }

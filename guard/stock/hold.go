@@ -44,7 +44,7 @@ func (t Table) Hold(ctx context.Context, db driver.SQL, id string, ttl time.Dura
 	return err
 }
 
-// repeated returns the result for a reservation that existed before.
+// repeatedHold returns the result for a reservation that existed before.
 func (l ledger) repeatedHold(ctx context.Context, r reservation) error {
 	found, err := l.find(ctx, r.id)
 	if err != nil {

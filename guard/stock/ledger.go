@@ -99,7 +99,7 @@ type reservation struct {
 	lines []Line
 }
 
-// reserve validates a request to hold lines.
+// newReservation validates a request to hold lines.
 func newReservation(op, id string, ttl time.Duration, lines []Line) (reservation, error) {
 	r := reservation{id: id, ttl: ttl, lines: slices.Clone(lines)}
 	if err := validateName(op, "a reservation", id); err != nil {

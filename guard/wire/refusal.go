@@ -223,7 +223,7 @@ func (r *Refusal) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("%q is not a problem with a fencing token", p.Type)
 	}
 	*r = Refusal{Reason: Reason(reason), Resource: p.Resource, Detail: p.Detail}
-	// A number that is none is left out: it is for people.
+	// An invalid number is ignored: it is for people.
 	r.Seen, _ = interlock.ParseToken(p.Seen)
 	r.Got, _ = interlock.ParseToken(p.Got)
 	return nil
@@ -239,7 +239,7 @@ func text(t interlock.Token) string {
 // ServeHTTP answers any request with the refusal.
 func (r *Refusal) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	body, err := json.Marshal(r)
-	if err != nil { // no value of it can be the reason
+	if err != nil { // no field can cause an error
 		http.Error(w, "refused", http.StatusInternalServerError)
 		return
 	}
@@ -285,7 +285,7 @@ func Check(resp *http.Response) error {
 	return &r
 }
 
-// rest is a body of which a part was read, with that part in front again.
+// rest is a partly read body, with the read part in front again.
 type rest struct {
 	io.Reader
 	io.Closer

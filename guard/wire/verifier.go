@@ -63,7 +63,7 @@ func (v *Verifier) SetKeys(keys map[string]ed25519.PublicKey) error {
 		if len(key) != ed25519.PublicKeySize || !keyID(id) {
 			return failure.Bug("set keys", id, "it needs keys of Ed25519 with ids of 1 to 64 visible characters")
 		}
-		if [ed25519.PublicKeySize]byte(key) == ([ed25519.PublicKeySize]byte{}) { // nobody has set it, and anybody can sign for it
+		if [ed25519.PublicKeySize]byte(key) == ([ed25519.PublicKeySize]byte{}) { // an unset key, for which anyone can sign
 			return failure.Bug("set keys", id, "a key of zeros is none")
 		}
 	}
