@@ -65,7 +65,7 @@ type observer struct {
 	inspector driver.Inspector
 
 	hint   chan struct{} // look again; capacity 1
-	failed chan error    // a watch ended for good
+	failed chan error    // a watch ended permanently
 
 	mu    sync.Mutex
 	ready bool // the locks are watched

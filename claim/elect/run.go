@@ -19,7 +19,8 @@ import (
 // ErrLost or ErrSessionEnded. Run returns lead's error, joined with the cause if the term ended
 // before lead returned. In that case only a guard knows how much of the work took effect. If
 // the leadership is lost before lead was called, Run campaigns again. If the backend serves
-// candidates in no order, a candidate that has just led first waits up to half a second.
+// candidates in no order, a candidate that has just led waits up to half a second before it
+// campaigns.
 //
 // If lead was not called, the error is that of ctx, or interlock.ErrReentered (ctx already
 // holds the name). It may also be an error of the backend that a retry cannot fix. While the

@@ -72,8 +72,8 @@ type Map struct {
 
 // listener receives the events of a Map, from its goroutines.
 type listener struct {
-	fresh  func(picture) // of each picture, by one goroutine
-	failed func(error)   // of what cannot be seen
+	fresh  func(picture) // each picture, from one goroutine
+	failed func(error)   // reading the group failed
 }
 
 // Follow returns a map of a group, which stays up to date until it is closed. It blocks until
@@ -183,13 +183,13 @@ func (m *Map) look() { m.hint("") }
 // hint makes run read one name; it does not block.
 func (m *Map) hint(name string) {
 	m.mu.Lock()
-	if len(m.hints) <= few { // more of them make no difference
+	if len(m.hints) <= few { // beyond that, the whole group is read anyway
 		m.hints[name] = true
 	}
 	m.mu.Unlock()
 	select {
 	case m.poke <- struct{}{}:
-	default: // it is going to
+	default: // run has a signal already
 	}
 }
 

@@ -27,11 +27,11 @@ type Group struct {
 	cancel  context.CancelCauseFunc
 	workers sync.WaitGroup
 	goodbye sync.Once
-	gone    chan struct{} // closed when everything of ours has ended
+	gone    chan struct{} // closed when all goroutines of the group have ended
 
 	mu         sync.Mutex
 	leaving    bool
-	partitions map[int]*partition // wanted, owned or draining, of any layout
+	partitions map[int]*partition // wanted, owned or draining, in any layout
 	finishing  bool               // a goroutine finishes a change of the layout
 }
 
@@ -93,7 +93,7 @@ func joinOn(ctx context.Context, d driver.Fenced, values driver.Values, group st
 		return nil, err
 	}
 	if err := g.join(ctx, l); err != nil {
-		_ = g.Leave(ctx) // if ctx has ended, it goes on in the background
+		_ = g.Leave(ctx) // if ctx has ended, it continues in the background
 		return nil, err
 	}
 	return g, nil
@@ -113,7 +113,7 @@ func (g *Group) join(ctx context.Context, l Layout) error {
 	return g.view.until(ctx, func(p picture) bool { return slices.Contains(p.members, g.self) })
 }
 
-// belong keeps the member's lock, by which other members know it.
+// belong keeps the member's lock, which shows the member to the others.
 func (g *Group) belong(claim *lock.Claim) {
 	for failures := 0; ; {
 		if claim != nil {

@@ -26,8 +26,8 @@ func (g *Group) turn(ctx context.Context, do func(context.Context, changer) erro
 	})
 }
 
-// enter raises the mark before the record is read: then the previous holder of the lock cannot
-// enter any more.
+// enter raises the mark before the record is read, so that the previous holder of the lock
+// cannot enter any more.
 func (c changer) enter(ctx context.Context) error {
 	return c.put(ctx, c.view.names.turn(), []byte("{}"))
 }

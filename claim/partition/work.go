@@ -163,7 +163,7 @@ func (p *partition) opened(claim *lock.Claim, layout Layout) {
 	}
 }
 
-// drain blocks until no caller is inside, and reports the wait every TTL.
+// drain blocks until no caller is inside. It reports the wait every TTL.
 func (p *partition) drain(since boottime.Instant) {
 	drained, g := p.stopAccepting(), p.group
 	ticker := time.NewTicker(patience(g.view.d.Guarantees()))

@@ -67,7 +67,7 @@ func (p *partition) backOff(claim *lock.Claim) {
 	}
 }
 
-// within reports whether such a picture comes before the time is up.
+// within reports whether a picture satisfies is before longest has passed.
 func (m *Map) within(ctx context.Context, longest time.Duration, is func(picture) bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()

@@ -88,7 +88,7 @@ func begin[K Key, T any](ctx context.Context, tx driver.Tx[T], r Rows, keys []K,
 	return locked, err
 }
 
-// boundRest lets the server end waits for the other rows at MaxHold, a little before the
+// boundRest makes the server end waits for the other rows at MaxHold, shortly before the
 // context ends; this keeps the connection usable.
 func boundRest[T any](s *scope, tx driver.Tx[T]) error {
 	rest := s.options.MaxHold - s.held()

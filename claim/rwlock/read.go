@@ -114,8 +114,8 @@ func (l *Lock) share(ctx context.Context, name string, n names, take take) (*loc
 	if l.seal != nil {
 		err = l.sealed(ctx, name, door)
 	}
-	// The order matters: a writer that comes after the door's claim has ended lists the
-	// readers, and must find a lock that was granted before it ended.
+	// The order matters: a writer that acquires the door after its claim has ended
+	// lists the readers, and must find a lock that was granted before.
 	if !door.Valid() {
 		err = errTurnOver
 	}

@@ -55,7 +55,7 @@ type rounds struct {
 	elected    map[string]int
 }
 
-// join lets a candidate campaign until the test ends, and lead for a moment each time.
+// join runs a candidate that campaigns until the test ends, and leads for a moment each time.
 func (r *rounds) join(t *testing.T, w World, identity string) {
 	t.Helper()
 	d, v := w.Open(t)

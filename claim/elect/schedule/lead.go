@@ -86,7 +86,7 @@ func (l *leader) run(ctx context.Context, tick Tick) error {
 		}
 	}
 	if ctx.Err() != nil || !l.term.Valid() {
-		return nil // lead sees why
+		return nil // lead finds the reason
 	}
 	began := boottime.Now()
 	err := l.job(ctx, tick)

@@ -42,7 +42,7 @@ type plan struct {
 type action int
 
 const (
-	wait    action = iota // until the tick
+	wait    action = iota // wait until the tick
 	run                   // the tick's job
 	give                  // the tick up: skip or report it
 	drop                  // the tick, because too many are due after it
@@ -102,6 +102,6 @@ func (p plan) toleranceOf(at time.Time) time.Duration {
 	return most
 }
 
-// begun returns the state to save before a tick's job runs. With Skip, nobody needs to know
-// whether the job ended.
+// begun returns the state to save before a tick's job runs. With Skip, the end of the job
+// does not matter.
 func (p plan) begun(t Tick) state { return state{Tick: t.At, Open: p.missed != Skip} }

@@ -1,13 +1,11 @@
-// Package rowlocktest fails a test in which something remote is called while
-// rows are locked: a caller that waits for a network inside a row lock makes all
-// others wait for it too. It finds only calls that go through what it wraps.
+// Package rowlocktest fails a test that makes a remote call while rows are locked: all others that
+// need the rows then wait for the network too. It finds only calls through its wrappers.
 //
 //	client := &http.Client{Transport: rowlocktest.Transport(t, http.DefaultTransport)}
 //
-// A call is inside if its context descends from that of a scope of rowlock.Tx:
-// [Check] knows only those. A call that was not given the scope's context is
-// found by [Strict], which [Transport] and [Dial] use, in tests that do one thing
-// at a time.
+// A call is inside if its context descends from that of a scope of rowlock.Tx: [Check] finds only
+// those. [Strict], which [Transport] and [Dial] use, also finds calls without the scope's context,
+// in tests that do one thing at a time.
 package rowlocktest
 
 import (
@@ -39,8 +37,7 @@ func Strict(tb testing.TB, ctx context.Context, what string) {
 	Check(tb, ctx, what)
 }
 
-// Transport sends requests by next, and fails tb for each that is made while rows
-// are locked.
+// Transport sends requests by next, and fails tb for each one while rows are locked.
 func Transport(tb testing.TB, next http.RoundTripper) http.RoundTripper {
 	return transport{tb, next}
 }
@@ -50,15 +47,15 @@ type transport struct {
 	next http.RoundTripper
 }
 
-// RoundTrip checks, and sends the request all the same.
+// RoundTrip checks, and sends the request in any case.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.tb.Helper()
 	Strict(t.tb, r.Context(), r.Method+" "+r.URL.Redacted())
 	return t.next.RoundTrip(r)
 }
 
-// Dial connects by next, and fails tb for each connection that is made while rows
-// are locked: for clients of databases and queues that take a dialer.
+// Dial connects by next, and fails tb for each connection while rows are locked. It is for clients
+// of databases and queues that take a dialer.
 func Dial(tb testing.TB, next func(ctx context.Context, network, address string) (net.Conn, error)) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		tb.Helper()

@@ -1,6 +1,6 @@
-// Package rwlocktest is the suite that a lock system passes which carries readers and writers,
-// semaphores, and several names at once. It says nothing about the system's locks themselves,
-// which package drivertest judges.
+// Package rwlocktest is the conformance suite of a lock system for read-write locks,
+// semaphores, and locks of several names. It does not test the system's locks, which package
+// drivertest does.
 package rwlocktest
 
 import (
@@ -23,21 +23,21 @@ import (
 )
 
 const (
-	patience = 40 * time.Second // bounds what should happen soon, on a slow machine
+	patience = 40 * time.Second // bounds each wait, on a slow machine
 	name     = "prices"
 )
 
 // World is one lock system. Its functions are called one at a time.
 type World struct {
-	// TTL is that of the drivers.
+	// TTL is the drivers' TTL.
 	TTL time.Duration
-	// Open opens the driver as a further process would. It is closed by t.Cleanup.
+	// Open opens the driver like another process. It closes it by t.Cleanup.
 	Open func(t *testing.T) driver.Fenced
-	// Crash cuts d off for good and without a goodbye.
+	// Crash disconnects d permanently, without closing it.
 	Crash func(t *testing.T, d driver.Fenced)
-	// Cut cuts d off until heal is called; nil leaves out the tests that need it.
+	// Cut disconnects d until heal is called; nil skips the tests that need it.
 	Cut func(d driver.Fenced) (heal func())
-	// Slow leaves out further crashes, if what was cut off takes long to close.
+	// Slow skips further crashes, if a disconnected driver takes long to close.
 	Slow bool
 }
 
@@ -47,7 +47,7 @@ func Run(t *testing.T, w World) {
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, *backend)
-		more bool // crashes of the same kind as in another test
+		more bool // another test has the same kind of crash
 	}{
 		{"StoppedWriter", testStoppedWriter, false},
 		{"ReadersAndWriters", testReadersAndWriters, false},
@@ -69,7 +69,7 @@ func Run(t *testing.T, w World) {
 	}
 }
 
-// Costs checks how many requests, as count tells them, a claim of each kind and its release cost.
+// Costs checks how many requests, counted by count, each kind of claim and its release cost.
 func Costs(t *testing.T, d driver.Fenced, count func() int64) {
 	p, ctx := newProcess(t, d), bounded(t)
 	for _, c := range []struct {
@@ -78,7 +78,7 @@ func Costs(t *testing.T, d driver.Fenced, count func() int64) {
 		want int64
 	}{
 		{"a read", func() { release(t, must(p.shared.AcquireRead(ctx, name))(t)) }, 4},
-		{"a write", func() { release(t, must(p.shared.AcquireWrite(ctx, name))(t)) }, 3}, // one for the readers
+		{"a write", func() { release(t, must(p.shared.AcquireWrite(ctx, name))(t)) }, 3}, // one lists the readers
 		{"a permit", func() { release(t, must(p.permits.Acquire(ctx, name))(t)) }, 4},
 		{"three names", func() { release(t, must(p.locks.AcquireAll(ctx, []string{"c", "b", "a"}))(t)) }, 4},
 	} {
@@ -115,7 +115,7 @@ func (b *backend) crash(t *testing.T, d driver.Fenced) {
 
 type releaser interface{ Release(context.Context) error }
 
-// process is all shapes on one driver.
+// process has every kind of lock on one driver.
 type process struct {
 	d       driver.Fenced
 	shared  *rwlock.Lock
@@ -128,7 +128,7 @@ const permits = 2
 
 func newProcess(t *testing.T, d driver.Fenced) *process { return newGuarded(t, d, nil) }
 
-// newGuarded is a process whose readers seal guard, unless that is nil.
+// newGuarded returns a process whose readers seal guard, unless that is nil.
 func newGuarded(t *testing.T, d driver.Fenced, guard *memory.Fence) *process {
 	t.Helper()
 	p := &process{d: d, guard: guard}
@@ -171,7 +171,7 @@ func check(t *testing.T, err error) {
 	testbed.OK(t, err)
 }
 
-// must is a result that has to be there.
+// must returns a function that returns the result, or fails the test with err.
 func must[V any](v V, err error) func(t *testing.T) V {
 	return func(t *testing.T) V {
 		t.Helper()
@@ -191,7 +191,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-// at random is how long work takes.
+// atRandom returns how long work takes.
 func atRandom(random *rand.Rand) time.Duration {
 	return time.Duration(random.IntN(15)) * time.Millisecond
 }
@@ -258,8 +258,8 @@ func testReadersAndWriters(t *testing.T, b *backend) {
 	}
 }
 
-// testStoppedWriter: a writer that hears nothing any more and does not stop is
-// kept out by the readers that come after it.
+// testStoppedWriter: the guard rejects a writer that is disconnected and continues, once a later
+// reader has sealed it.
 func testStoppedWriter(t *testing.T, b *backend) {
 	guard, ctx := memory.NewSpace().Fence(), bounded(t)
 	stopped, reader := newGuarded(t, b.open(t), guard), newGuarded(t, b.open(t), guard)
@@ -297,8 +297,7 @@ func testDeadReader(t *testing.T, b *backend) {
 	release(t, w)
 }
 
-// testReaderThatComesBack: a reader whose process hears nothing for longer than
-// its lease, and goes on as if nothing had been.
+// testReaderThatComesBack: a reader is disconnected for longer than its lease, then continues.
 func testReaderThatComesBack(t *testing.T, b *backend) {
 	if b.Cut == nil {
 		t.Skip("its paths are not cut and healed")
@@ -330,7 +329,7 @@ func testReaderThatComesBack(t *testing.T, b *backend) {
 func testPermits(t *testing.T, b *backend) {
 	ctx := bounded(t)
 	var mu sync.Mutex
-	out := map[int]interlock.Token{} // by slot, who has one
+	out := map[int]interlock.Token{} // the holder's token, by slot
 	last := map[int]interlock.Token{}
 	var all sync.WaitGroup
 	for i := range uint64(3) {
@@ -424,7 +423,7 @@ func testAllNames(t *testing.T, b *backend) {
 	all.Wait()
 }
 
-// testDowngrade: others may read then, and nobody writes.
+// testDowngrade: after a downgrade others can read, and none can write.
 func testDowngrade(t *testing.T, b *backend) {
 	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
 	ctx := bounded(t)
@@ -441,7 +440,7 @@ func testDowngrade(t *testing.T, b *backend) {
 	release(t, must(there.shared.AcquireWrite(ctx, "downgrade"))(t))
 }
 
-// testWeightedPermits: all of them at once, or none.
+// testWeightedPermits: an acquire gets all its permits at once, or none.
 func testWeightedPermits(t *testing.T, b *backend) {
 	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
 	ctx := bounded(t)
@@ -454,6 +453,6 @@ func testWeightedPermits(t *testing.T, b *backend) {
 	if _, err := there.permits.TryAcquireN(ctx, "weighted", permits); !errors.Is(err, interlock.ErrHeld) {
 		t.Errorf("all beside one: %v", err)
 	}
-	release(t, must(there.permits.AcquireN(ctx, "weighted", permits-1))(t)) // what was refused took none
+	release(t, must(there.permits.AcquireN(ctx, "weighted", permits-1))(t)) // the refused call took none
 	release(t, one)
 }
