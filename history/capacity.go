@@ -5,8 +5,8 @@ import "iter"
 // RuleCapacity: the amount taken never exceeds the capacity.
 const RuleCapacity Rule = "capacity"
 
-// CheckCapacity finds overselling: of seats, stock or rooms, or of doctors of whom one must
-// stay on call. It takes one pass, and memory for each key.
+// CheckCapacity finds overselling: of seats, stock or rooms, or of doctors off call when
+// one must stay. It takes one pass, and memory for each key.
 //
 // A State with [OpCapacity] sets the capacity of a key; a later one applies from then on. A key
 // without one is not checked. A process that takes units records an [OpTake] of Amount: OK if
@@ -48,7 +48,7 @@ func (c *capacity) ended(call, end Event, _ struct{}) {
 		s.held += call.Amount
 		c.judge(s, call.Key, refOf(end))
 	case call.Op == OpGive && (end.Kind == Fail || end.Kind == Reject):
-		s.held += call.Amount // the units were never given back
+		s.held += call.Amount // the units were never returned
 		c.judge(s, call.Key, refOf(end))
 	}
 }

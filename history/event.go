@@ -78,7 +78,7 @@ type Event struct {
 	// Mono is in nanoseconds, on a clock that all processes of the host share
 	// and that never goes back; set by the writer.
 	Mono int64 `json:"t_mono_ns"`
-	// Wall is for people; nothing is ordered by it. Set by the writer.
+	// Wall is for people; no order depends on it. Set by the writer.
 	Wall time.Time `json:"t_wall"`
 	// Lane is the actor: a worker, a server, an operator.
 	Lane string `json:"lane"`

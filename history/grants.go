@@ -16,8 +16,8 @@ type name struct {
 	order  []interlock.Token
 	next   int
 
-	// unsure keeps the floor of an owner's attempt with an unknown outcome: a
-	// later attempt may find the grant of that one.
+	// unsure keeps the floor of an owner's attempt with an unknown outcome: a later attempt may
+	// find its grant.
 	unsure map[string]mark
 }
 
