@@ -46,7 +46,7 @@ func harness(open func(*memory.Space) driver.Fenced) drivertest.Harness {
 		},
 		TTL:        ttl,
 		Heartbeat:  ttl / 3,
-		DeadWaiter: ttl, // here a waiter lives as long as a claim
+		DeadWaiter: ttl, // a waiter's lease is as long as a claim's
 		Without:    drivertest.Servers | drivertest.LostPushes,
 	}
 }

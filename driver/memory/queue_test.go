@@ -15,7 +15,7 @@ func TestQueue(t *testing.T) {
 		Start: func(*testing.T) drivertest.QueueBackend { return queues{memory.NewQueue()} }})
 }
 
-// queues are those of one memory.
+// queues implements the suite's backend on one Queue.
 type queues struct{ *memory.Queue }
 
 func (q queues) Add(_ *testing.T, name string, messages ...driver.QueueMessage) error {
@@ -37,5 +37,5 @@ func (q queues) Resume(t *testing.T, name, key string) {
 	testbed.OK(t, q.Queue.Resume(name, key))
 }
 
-// Age lets the virtual time pass.
+// Age advances virtual time.
 func (q queues) Age(_ *testing.T, _ string, d time.Duration) { time.Sleep(d) }

@@ -13,7 +13,7 @@ import (
 // A relay of package outbox calls Publish; consumers act once for each id: guard/once.
 func Example() {
 	ctx := context.Background()
-	settings, err := config.LoadDefaultConfig(ctx) // region and credentials, as everywhere with the AWS SDK
+	settings, err := config.LoadDefaultConfig(ctx) // region and credentials of the AWS SDK
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func Example() {
 	for _, err := range sink.Publish(ctx, []driver.Message{
 		{ID: "order-42-created", Topic: "orders", Key: "order/42", Payload: []byte(`{"state":"created"}`)}}) {
 		if err != nil {
-			log.Print(err) // interlock.Kind(err) says whether the message may have arrived
+			log.Print(err) // interlock.Kind(err) is Uncertain if the message may have arrived
 		}
 	}
 }

@@ -42,7 +42,7 @@ func settings(t *testing.T, addr string) aws.Config {
 		Credentials: credentials.NewStaticCredentialsProvider("id", "secret", "")}
 }
 
-// create makes a queue; one that exists stays as it is.
+// create creates a queue unless it exists.
 func create(ctx context.Context, client *sqs.Client, name string) (*string, error) {
 	o := &sqs.CreateQueueInput{QueueName: &name}
 	if strings.HasSuffix(name, fifo) {
@@ -56,8 +56,8 @@ func create(ctx context.Context, client *sqs.Client, name string) (*string, erro
 }
 
 // drain receives and deletes messages until the queue has none. An answer can be empty although the
-// queue has messages, so then its attributes tell. In a FIFO queue the order is that in which the
-// queue took them.
+// queue has messages; then drain reads the queue's attributes. Messages of a FIFO queue are in the
+// order of acceptance.
 func drain(ctx context.Context, client *sqs.Client, queue *string) (all []driver.Message, err error) {
 	type numbered struct {
 		driver.Message
@@ -96,7 +96,8 @@ func drain(ctx context.Context, client *sqs.Client, queue *string) (all []driver
 	}
 }
 
-// available is the number of messages that a queue can deliver, now or after a delay. It leaves out those in flight.
+// available returns the number of messages that a queue can deliver, now or after a delay, without those
+// in flight.
 func available(ctx context.Context, client *sqs.Client, queue *string) (n int, err error) {
 	names := []types.QueueAttributeName{types.QueueAttributeNameApproximateNumberOfMessages, types.QueueAttributeNameApproximateNumberOfMessagesDelayed}
 	out, err := client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: queue, AttributeNames: names})
@@ -124,16 +125,16 @@ func TestEmulatorSinkSuite(t *testing.T) {
 			return &sinkBackend{Server: paths.New[drivertest.KeptSink](server), addr: server.Addr(), queue: rand.Text() + fifo,
 				client: sqs.NewFromConfig(settings(t, server.Addr()))}
 		},
-		Without: drivertest.Durable, // the emulator keeps nothing over a restart
+		Without: drivertest.Durable, // the emulator loses everything at a restart
 	})
 }
 
-// sinkBackend is an emulator to which each sink has a path. One queue has all topics, since few
-// topics of the suite can name a queue.
+// sinkBackend is an emulator with its own path for each sink. One queue has all topics, since
+// few topics of the suite can name a queue.
 type sinkBackend struct {
 	*paths.Server[drivertest.KeptSink]
 	addr, queue string
-	client      *sqs.Client // past the paths
+	client      *sqs.Client // bypasses the paths
 
 	mu   sync.Mutex
 	kept []driver.Message
@@ -155,7 +156,7 @@ func (b *sinkBackend) open(t *testing.T, addr string) (drivertest.KeptSink, erro
 	return &keptSink{s, b}, nil
 }
 
-// keptSink reads the queue as a consumer does, and remembers what it read.
+// keptSink reads the queue like a consumer, and keeps the messages.
 type keptSink struct {
 	*Sink
 	b *sinkBackend
@@ -163,7 +164,7 @@ type keptSink struct {
 
 // Publish creates the queue first.
 func (s *keptSink) Publish(ctx context.Context, messages []driver.Message) []error {
-	// without a server there is none to create, and a queue that exists is left as it is
+	// errors are ignored: the server may be down, or the queue may exist
 	_, _ = create(ctx, s.b.client, s.b.queue)
 	return s.Sink.Publish(ctx, messages)
 }
@@ -188,8 +189,8 @@ func (s *keptSink) Kept(ctx context.Context, topic string) (of []driver.Message,
 	return of, nil
 }
 
-// TestEmulatorOrderOfKeys: messages of a key are in a FIFO queue in order and once, while the path to the
-// emulator breaks again and again. What has no answer is sent again, as a relay does.
+// TestEmulatorOrderOfKeys: a FIFO queue has the messages of a key once and in order, while the path to
+// the emulator breaks repeatedly. A message without an answer is sent again, as by a relay.
 func TestEmulatorOrderOfKeys(t *testing.T) {
 	t.Parallel()
 	const keys, rounds, each = 12, 20, 3
@@ -263,8 +264,8 @@ func (s *watched) Publish(ctx context.Context, messages []driver.Message) []erro
 	return answers
 }
 
-// TestEmulatorRefusals: what is refused for what it is is final, takes nothing with it, and holds
-// back its key. A missing queue is not final.
+// TestEmulatorRefusals: the rejection of a message itself is Definite, affects no other key, and
+// holds back its own. A missing queue is not Definite.
 func TestEmulatorRefusals(t *testing.T) {
 	t.Parallel()
 	server := testbed.SQSEmulator(t, "rest-sqs.sqs-limits = strict")
@@ -332,7 +333,7 @@ func TestEmulatorRequests(t *testing.T) {
 				t.Errorf("%s: %d requests, want %d", name, n, want)
 			}
 		}
-		publish(2, driver.Message{ID: "0", Topic: "t"}) // the first asks for the URL
+		publish(2, driver.Message{ID: "0", Topic: "t"}) // the first also reads the URL
 		var keys, one, large []driver.Message
 		for i := range 20 {
 			keys = append(keys, driver.Message{ID: fmt.Sprint("k", i), Topic: "t", Key: fmt.Sprint(i)})
@@ -381,7 +382,7 @@ func TestEmulatorForeignMessage(t *testing.T) {
 	}
 }
 
-// TestEncode: every message can be encoded in what SQS takes, and decoded.
+// TestEncode: every message can be encoded for SQS, and decoded.
 func TestEncode(t *testing.T) {
 	many := map[string]string{}
 	for i := range 20 {
@@ -418,7 +419,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// TestGroups: different keys and ids have different groups, of characters that SQS takes.
+// TestGroups: different keys and ids have different groups, of valid characters.
 func TestGroups(t *testing.T) {
 	seen := map[string]string{}
 	for _, text := range []string{"a", "A", "%", "%25", "é", "a b", strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("é", 60), hash(strings.Repeat("x", 129)), "/" + hash("x"), "?" + hash("x")} {
@@ -446,8 +447,7 @@ func TestSinkNames(t *testing.T) {
 	}
 }
 
-// TestPartialFailure: each entry of an answer has its own kind, and an entry that is missing is of
-// unknown outcome.
+// TestPartialFailure: each entry of an answer has its own kind, and a missing entry is Uncertain.
 func TestPartialFailure(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
@@ -477,7 +477,7 @@ func TestPartialFailure(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcome: only a code that says so is final, and only what was not sent is Retryable.
+// TestUnknownOutcome: only listed codes are Definite, and only unsent messages are Retryable.
 func TestUnknownOutcome(t *testing.T) {
 	code := func(c string) error { return fmt.Errorf("x: %w", &smithy.GenericAPIError{Code: c}) }
 	for _, c := range []struct {

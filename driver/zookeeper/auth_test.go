@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestNodesAreOnlyForThoseWhoMay: what Options.ACL and Options.Auth say holds for
-// every node, also after the connection was replaced.
+// TestNodesAreOnlyForThoseWhoMay: Options.ACL and Options.Auth apply to every node, also after the
+// connection was replaced.
 func TestNodesAreOnlyForThoseWhoMay(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestClaimsSurviveTheLeader of three servers: it is killed, and the holder
-// holds on, the waiter keeps its place, and tokens rise.
+// TestClaimsSurviveTheLeader kills the leader of three servers: the holder keeps its claim, the
+// waiter keeps its place, and tokens rise.
 func TestClaimsSurviveTheLeader(t *testing.T) {
 	t.Parallel()
 	const ttl = 8 * time.Second
@@ -44,7 +44,7 @@ func TestClaimsSurviveTheLeader(t *testing.T) {
 		t.Fatalf("token %d after %d, %v", o.Token, first.Token, o.Err)
 	}
 	mustRelease(t, b, waiter)
-	// a client that comes after the election has a base of its own, near the clock
+	// a client that opens after the election has its own base, near the clock
 	late := demand("n", "late")
 	g := mustAcquire(t, a, late)
 	if g.Token <= o.Token || g.Token.Counter() > interlock.CounterAt(time.Now().Add(time.Minute)) {

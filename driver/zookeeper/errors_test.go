@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestOwnBoundIsNotDefinite: a time-out of the driver's own says nothing final, also
-// where it came before the request was sent.
+// TestOwnBoundIsNotDefinite: a timeout of the driver is not Definite, even before the request was
+// sent.
 func TestOwnBoundIsNotDefinite(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)

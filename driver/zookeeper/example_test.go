@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/zookeeper"
 )
 
-// A job that one process does at a time, whose settings are in ZooKeeper too. A
-// process that slept past its session is refused.
+// A job that one process runs at a time, with its settings in ZooKeeper. A process that was paused
+// for longer than its session is rejected.
 func Example() {
 	ctx := context.Background()
 	servers := []string{"127.0.0.1:2181"}
@@ -42,8 +42,8 @@ func Example() {
 	}
 }
 
-// A Curator client holds the lock and is to write under the guard that our
-// processes use: its node tells its token.
+// A Curator client holds the lock and writes under the guard that our processes use: its node
+// yields its token.
 func ExampleDriver_Token() {
 	ctx := context.Background()
 	d, err := zookeeper.Open(ctx, &zookeeper.Options{Servers: []string{"127.0.0.1:2181"}})
@@ -51,7 +51,7 @@ func ExampleDriver_Token() {
 		log.Fatal(err)
 	}
 	defer d.Close(ctx)
-	const czxid = 0x100000b2f // as its Stat says
+	const czxid = 0x100000b2f // from the node's Stat
 	token, err := d.Token(ctx, czxid)
 	if err != nil {
 		log.Fatal(err)
@@ -59,7 +59,7 @@ func ExampleDriver_Token() {
 	fmt.Println(token)
 }
 
-// Somebody watches the settings that only the holder of a lock writes.
+// A process watches settings that only the holder of a lock writes.
 func ExampleValues_Watch() {
 	ctx := context.Background()
 	conn, _, err := zk.Connect([]string{"127.0.0.1:2181"}, 10*time.Second)

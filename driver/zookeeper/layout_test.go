@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// TestRecordIsJSON: what is written by hand is what the standard library writes.
+// TestRecordIsJSON: our encoder writes what the standard library writes.
 func TestRecordIsJSON(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 60, time.UTC)

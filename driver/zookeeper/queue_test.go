@@ -33,8 +33,8 @@ func TestReadNode(t *testing.T) {
 	}
 }
 
-// The numbers are compared as the server counts, not as text, and over the
-// place where they wrap.
+// TestQueueIsInTheServersOrder: contenders are ordered as the server counts, not as text, also
+// where the numbers wrap.
 func TestQueueIsInTheServersOrder(t *testing.T) {
 	t.Parallel()
 	for _, numbers := range [][]int32{
@@ -43,11 +43,11 @@ func TestQueueIsInTheServersOrder(t *testing.T) {
 		{math.MaxInt32 - 1, math.MaxInt32, math.MinInt32, math.MinInt32 + 1},
 	} {
 		var children []string
-		for i := range numbers { // not in their order
+		for i := range numbers { // in another order
 			n := numbers[(i*2+1)%len(numbers)]
 			children = append(children, fmt.Sprintf("_c_%032d-lock-%010d", i, n), "leases")
 		}
-		if len(numbers)%2 == 0 { // the step shares a factor: take them backwards
+		if len(numbers)%2 == 0 { // the step shares a factor: take them in reverse
 			children = nil
 			for i := len(numbers) - 1; i >= 0; i-- {
 				children = append(children, fmt.Sprintf("_c_%032d-lock-%010d", i, numbers[i]))

@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// publishedAge are hooks that check ages.
+// publishedAge returns hooks that check ages.
 func publishedAge(t *testing.T) *observe.Outbox {
 	return &observe.Outbox{Published: func(e observe.OutboxPublished) {
 		if e.Oldest < 0 {
@@ -27,7 +27,7 @@ func publishedAge(t *testing.T) *observe.Outbox {
 	}}
 }
 
-// widest is the most rows that a query gave.
+// widest records the most rows that a query returned.
 type widest struct {
 	*databases.DB
 	rows *atomic.Int64
@@ -57,8 +57,8 @@ func (t widestTx) Query(ctx context.Context, query string, args []any, each func
 	return err
 }
 
-// testReadsAreBounded: of keys with a long tail no more is read at once than a batch
-// has, however many of them go on together.
+// testReadsAreBounded: a read returns at most a batch of keys with long queues, however many of
+// them continue at once.
 func testReadsAreBounded(t *testing.T, db *databases.DB) {
 	const keys, each, batch = 30, 12, 25
 	var all []driver.Message
@@ -82,7 +82,7 @@ func testReadsAreBounded(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testHeadersFill: headers count for what one statement takes.
+// testHeadersFill: headers count towards the size of a statement.
 func testHeadersFill(t *testing.T, db *databases.DB) {
 	var messages []driver.Message
 	for i := range 700 {
@@ -94,7 +94,7 @@ func testHeadersFill(t *testing.T, db *databases.DB) {
 	}
 }
 
-// absent is a database that is away for some transactions.
+// absent is a database that is unreachable for some transactions.
 type absent struct {
 	*databases.DB
 	left *atomic.Int64
@@ -107,7 +107,7 @@ func (a absent) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[
 	return a.DB.BeginAt(ctx, level)
 }
 
-// testAwayAtFirst: a relay waits for the database from the first look on.
+// testAwayAtFirst: a relay waits for an unreachable database from its first read on.
 func testAwayAtFirst(t *testing.T, db *databases.DB) {
 	add(t, db, keyed("k", 1, 1)...)
 	var sink memory.Sink
@@ -135,8 +135,8 @@ func testAwayAtFirst(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testEndsEntering: who has nothing under way ends at once, also if a former owner's
-// transaction conflicts.
+// testEndsEntering: a relay without running work ends at once, even if a former owner's transaction
+// conflicts.
 func testEndsEntering(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	stop := serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))

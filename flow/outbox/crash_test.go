@@ -20,11 +20,11 @@ import (
 
 var roles = map[string]crash.Role{"relay": playRelay, "paused": playPaused}
 
-// single has one slice, so that a process does one thing after the other.
+// single has one slice, so that a process does one step at a time.
 var single = outbox.Table{Slices: 1}
 
-// fileSink appends the ids of messages to a file, which outlives the process. The
-// answer about one message is lost when it is delivered first.
+// fileSink appends the ids of messages to a file, which outlives the process. It loses the answer
+// to the first delivery of one message.
 type fileSink struct {
 	at   *crash.Points
 	name string
@@ -63,7 +63,7 @@ func (s fileSink) append(id string) error {
 	return err
 }
 
-// watched ends the relay when it looks and there is nothing left.
+// watched ends the relay when a read finds no messages.
 type watched struct {
 	driver.Beginner[driver.SQL]
 	direct driver.Beginner[driver.SQL]
@@ -94,13 +94,12 @@ func (t watchedTx) Rollback(ctx context.Context) error {
 	return err
 }
 
-// playRelay delivers all there is to a file. Its arguments are the client, the URL and
-// the file.
+// playRelay delivers all messages to a file. Its arguments are the client, the URL and the file.
 func playRelay(ctx context.Context, at *crash.Points, args []string) error {
 	return relayAll(ctx, at, args, grant(1))
 }
 
-// relayAll is what playRelay does, under a claim.
+// relayAll does the work of playRelay, under a claim.
 func relayAll(ctx context.Context, at *crash.Points, args []string, c *claim) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -120,18 +119,18 @@ func relayAll(ctx context.Context, at *crash.Points, args []string, c *claim) er
 	return nil
 }
 
-// resume delivers what is left, in this process. Its claim is much later than those of
-// children, which began after us.
+// resume delivers the remaining messages, in this process. Its token is far above those of the
+// children, which began later.
 func resume(tb testing.TB, args []string) {
 	tb.Helper()
 	ok(tb, relayAll(tb.Context(), nil, args, grant(1<<30)))
 }
 
-// scene is an outbox with some messages, and what has to be the case in the end.
+// scene returns an outbox with some messages, and a check of the final state.
 func scene(tb testing.TB, db *databases.DB) (args []string, want func()) {
 	tb.Helper()
 	db.Do(tb, single.Create)
-	db.Exec(tb, `delete from interlock_outbox_fence`) // of the scene before
+	db.Exec(tb, `delete from interlock_outbox_fence`) // marks of the previous scene
 	add(tb, db, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
 	name := filepath.Join(tb.TempDir(), "delivered")
 	ok(tb, os.WriteFile(name, nil, 0o600))
@@ -146,7 +145,7 @@ func scene(tb testing.TB, db *databases.DB) (args []string, want func()) {
 	}
 }
 
-// deliveredTo are the ids in a file, in the order of their first delivery.
+// deliveredTo returns the ids in a file, in the order of their first delivery.
 func deliveredTo(tb testing.TB, name string) []string {
 	tb.Helper()
 	text, err := os.ReadFile(name)
@@ -158,9 +157,9 @@ func deliveredTo(tb testing.TB, name string) []string {
 	return firsts(messages)
 }
 
-// TestKilledAnywhere kills a relay at every statement, commit and call of the sink,
-// and lets another one go on: nothing is lost, and keys keep their order. PostgreSQL has
-// the odd points and MariaDB the even ones, unless all are asked for.
+// TestKilledAnywhere kills a relay at every statement, commit and call of the sink, and
+// another one continues: nothing is lost, and keys keep their order. PostgreSQL has the
+// odd points and MariaDB the even ones, unless all are requested.
 func TestKilledAnywhere(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -217,8 +216,7 @@ func killTwice(t *testing.T, db *databases.DB, from, step int, full bool) {
 		step = 5
 	}
 	for first, killed := from, true; killed; first += step {
-		// The points that are left are the fewer the later the first one was; what
-		// it costs to start comes each time.
+		// The later the first point, the fewer points remain; the cost to start is paid each time.
 		second := 1 + first*37%71
 		if full {
 			second = 1
@@ -244,7 +242,7 @@ func killTwice(t *testing.T, db *databases.DB, from, step int, full bool) {
 	}
 }
 
-// playPaused is a relay that says when the sink has a batch, and is stopped then.
+// playPaused is a relay that reports when the sink has a batch, and is then stopped.
 func playPaused(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -267,8 +265,8 @@ func playPaused(ctx context.Context, at *crash.Points, args []string) error {
 	return nil
 }
 
-// testPausedOwner stops a relay with a batch in its hands, lets another one deliver
-// everything, and wakes the first: it finds out, and deletes nothing.
+// testPausedOwner stops a relay with a running batch, lets another one deliver everything, and
+// resumes the first: it deletes nothing.
 func testPausedOwner(t *testing.T, db *databases.DB) {
 	setSlices(t, db, 1)
 	args, want := scene(t, db)
@@ -277,7 +275,7 @@ func testPausedOwner(t *testing.T, db *databases.DB) {
 		t.Fatal(line)
 	}
 	former.Pause()
-	c := grant(1 << 30) // much later than that of the child, which began after us
+	c := grant(1 << 30) // its token is far above the child's, which began later
 	r, err := outbox.NewRelay(db, single, fileSink{nil, args[2], ""}, nil)
 	ok(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -285,7 +283,7 @@ func testPausedOwner(t *testing.T, db *databases.DB) {
 	go func() { ended <- r.Run(ctx, c, 0) }()
 	defer func() { cancel(); <-ended }()
 	testbed.Eventually(t, "all is delivered", bound, func() bool { return count(t, db, `interlock_outbox`) == 0 })
-	// What it would delete is there again, and is kept from the new owner.
+	// The rows that it would delete exist again, while no new owner runs.
 	cancel()
 	err = <-ended
 	ended <- err

@@ -33,7 +33,7 @@ func Example() {
 	}
 	defer notifier.Close(ctx)
 
-	// What a service does.
+	// The service.
 	err = outbox.Tx(ctx, postgres.Pool(pool), notifier, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `insert into orders (id, state) values (42, 'created')`); err != nil {
 			return err
@@ -44,7 +44,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	// What a relay does: one lock for all slices.
+	// The relay: one lock for all slices.
 	sink := outbox.Func(func(ctx context.Context, m driver.Message) error {
 		fmt.Println(m.ID, m.Topic, m.Key) // receivers act once for each m.ID: guard/once
 		return nil
@@ -85,7 +85,7 @@ func ExampleRelay_RunOf() {
 	defer g.Leave(ctx)
 }
 
-// What a deployment does once, and an operator does when a receiver was fixed.
+// The set-up of a deployment, and an operator's commands after a receiver was fixed.
 func ExampleTable() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")

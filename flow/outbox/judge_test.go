@@ -24,7 +24,7 @@ func errorOf(kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: "publish", Kind: kind, Err: err}
 }
 
-// TestRefused: only an error that says so of the message itself makes it poison.
+// TestRefused: only an error about the message itself makes it poison.
 func TestRefused(t *testing.T) {
 	why := errors.New("why")
 	for _, c := range []struct {
@@ -70,7 +70,7 @@ func TestJudgement(t *testing.T) {
 			t.Errorf("%s: pause %v", c.name, p)
 		}
 	}
-	// A sink that gives too few answers has not said that the others arrived.
+	// If a sink returns too few answers, the other messages count as undelivered.
 	s, _ := j.judge(batch{send: []row{{id: 1, lane: 1}, {id: 2, lane: 2}}}, []error{nil})
 	if len(s.sent) != 1 || len(s.changes) != 1 || s.changes[0].id != 2 {
 		t.Errorf("%+v", s)
@@ -80,8 +80,7 @@ func TestJudgement(t *testing.T) {
 	}
 }
 
-// TestFailureBeforeDelay: of a key that failed before a message that is not to be sent
-// yet, what failed decides.
+// TestFailureBeforeDelay: if a message failed before a delayed one of its key, the failure decides.
 func TestFailureBeforeDelay(t *testing.T) {
 	rows := []row{{id: 1, lane: 7}, {id: 2, lane: 7}, {id: 3, lane: 7, early: time.Hour}}
 	for i := range rows {
@@ -104,7 +103,7 @@ func TestFailureBeforeDelay(t *testing.T) {
 	}
 }
 
-// TestPlanFits: a batch has so much payload at most, or one message.
+// TestPlanFits: a batch has at most maxBytes of payload, or one message.
 func TestPlanFits(t *testing.T) {
 	rows := []row{{id: 1, lane: 1}, {id: 2, lane: 2}, {id: 3, lane: 1}}
 	for i := range rows {
@@ -148,8 +147,8 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// TestLull: a service that finds nothing waits for a lane that it made wait; and if the
-// database's clock is behind, looks again soon, and less and less often.
+// TestLull: an idle service waits until its next lane is due; if the database's clock
+// is behind, it polls with growing pauses.
 func TestLull(t *testing.T) {
 	o, err := (&Options{MinPoll: time.Second, MaxPoll: time.Minute}).withDefaults()
 	testbed.OK(t, err)
@@ -177,7 +176,7 @@ func TestLull(t *testing.T) {
 	}
 }
 
-// TestPoll: a relay looks less and less often the longer it finds nothing.
+// TestPoll: a relay polls less often the longer it finds nothing.
 func TestPoll(t *testing.T) {
 	o, err := (*Options)(nil).withDefaults()
 	testbed.OK(t, err)

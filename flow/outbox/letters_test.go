@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// testDiesTwice: a message that is added again after it died, and dies again, is
-// another letter: it neither stops its slice nor is lost.
+// testDiesTwice: a message that becomes a dead letter, is added again and dies again is a second
+// letter: it neither stops its slice nor is lost.
 func testDiesTwice(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/1")
@@ -49,8 +49,7 @@ func testDiesTwice(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testReplayBeforeDelayed: a replayed letter does not wait for a message behind it
-// that is not to be sent yet.
+// testReplayBeforeDelayed: a replayed letter does not wait for a later, delayed message.
 func testReplayBeforeDelayed(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/1")
@@ -68,7 +67,7 @@ func testReplayBeforeDelayed(t *testing.T, db *databases.DB) {
 	waiting(t, db, 1, later)
 }
 
-// meanwhile does something after the first query.
+// meanwhile runs a function after the first query.
 type meanwhile struct {
 	driver.SQL
 	do func()
@@ -80,7 +79,7 @@ func (m meanwhile) Query(ctx context.Context, query string, args []any, each fun
 	return err
 }
 
-// testBuryTooLate: a message that is delivered just then was not buried.
+// testBuryTooLate: a message that is delivered at the same time does not become a dead letter.
 func testBuryTooLate(t *testing.T, db *databases.DB) {
 	add(t, db, keyed("k", 1, 1)...)
 	err := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
@@ -96,7 +95,7 @@ func testBuryTooLate(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testRetryWaitsForNobody: the key of another message may be locked meanwhile.
+// testRetryWaitsForNobody: Retry does not wait for the locked key of another message.
 func testRetryWaitsForNobody(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	refuse(&sink, errors.New("not now"), "a/1", "b/1")
@@ -114,8 +113,8 @@ func testRetryWaitsForNobody(t *testing.T, db *databases.DB) {
 	ok(t, relay.Rollback(t.Context()))
 }
 
-// testClockSetBack: times that were stored by a clock that was an hour ahead keep no
-// key waiting for longer than a pause, and show no age below nothing.
+// testClockSetBack: times stored by a clock that was an hour ahead make no key wait for longer than
+// a pause, and no age is negative.
 func testClockSetBack(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, errors.New("not now"), "a/1", "b/1", "c/1")
@@ -141,8 +140,8 @@ func testClockSetBack(t *testing.T, db *databases.DB) {
 	waiting(t, db, 1, func(w outbox.Waiting) bool { return w.Why == outbox.WhyDelayed && w.Key == "late" })
 }
 
-// testBuriedMeanwhile: a message that a relay parks behind a key, which an operator frees at the same
-// time, does not wait for ever.
+// testBuriedMeanwhile: a message that a relay parks while an operator frees its key does not wait
+// forever.
 func testBuriedMeanwhile(t *testing.T, db *databases.DB) {
 	setSlices(t, db, 1)
 	var took memory.Sink
@@ -165,7 +164,7 @@ func testBuriedMeanwhile(t *testing.T, db *databases.DB) {
 
 	add(t, db, append(keyed("k", 2, 2), driver.Message{ID: "other", Topic: "t"})...)
 	select {
-	case <-arrived: // the relay knows that the key of k/2 waits, and has not said so yet
+	case <-arrived: // the relay has decided that the key of k/2 waits, and has not stored it yet
 	case <-time.After(bound):
 		t.Fatal("the other message is not delivered")
 	}

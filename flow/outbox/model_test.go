@@ -14,8 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// model is a table of an outbox as the statements treat it: what [store.read] sees
-// and [store.settle] does, one step after the other.
+// model is an outbox table with the effects of [store.read] and [store.settle], one step at a time.
 type model struct {
 	random *rand.Rand
 	now    time.Duration
@@ -117,7 +116,7 @@ func (m *model) settle(s settlement) {
 	}
 }
 
-// publish delivers some of a batch; a stubborn message is refused, or fails.
+// publish delivers some of a batch; a stubborn message is rejected, or fails.
 func (m *model) publish(b batch, trouble float64) (answers []error) {
 	failed := map[int64]bool{}
 	for _, r := range b.send {
@@ -141,8 +140,8 @@ func (m *model) publish(b batch, trouble float64) (answers []error) {
 	return answers
 }
 
-// serve does what stream does, for a number of rounds, and is then gone, with or
-// without its last settlement. Meanwhile rows are added.
+// serve runs the steps of stream for a number of rounds, then ends with or without its last
+// settlement. Meanwhile rows are added.
 func (m *model) serve(j judgement, rounds int, trouble float64, add func()) {
 	limit := 1 + m.random.IntN(6)
 	if m.random.IntN(3) == 0 {
@@ -180,8 +179,8 @@ func (m *model) serve(j judgement, rounds int, trouble float64, add func()) {
 	}
 }
 
-// TestModel: whatever fails, however relays follow each other, nothing is lost and
-// first deliveries of a key are in order, but for dead letters, which are missing.
+// TestModel: with any failures and any sequence of relays, nothing is lost, and first deliveries of
+// a key are in order, without its dead letters.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(600)
@@ -239,7 +238,7 @@ func (m *model) check(t *testing.T, seed uint64, total int) {
 		t.Errorf("seed %d: lanes still wait: %v", seed, m.lanes)
 	}
 	for lane, ids := range m.first {
-		// What died may have been sent by a relay that did not settle.
+		// A relay that did not settle may have sent a dead letter.
 		ids = slices.DeleteFunc(ids, func(id int64) bool { return m.dead[id] })
 		if !slices.IsSorted(ids) {
 			t.Fatalf("seed %d: lane %d came as %v", seed, lane, ids)

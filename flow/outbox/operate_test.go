@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// poison is the answer to a message that is refused for what it is.
+// poison returns the error of a sink that rejects a message itself.
 func poison(text string) error {
 	return &interlock.Error{Op: "publish", Kind: interlock.Definite, Err: errors.New(text)}
 }
@@ -45,7 +45,7 @@ func status(tb testing.TB, db *databases.DB) (s outbox.Status) {
 	return s
 }
 
-// waiting waits until n keys wait, and shows them.
+// waiting waits until n keys wait, and returns them.
 func waiting(tb testing.TB, db *databases.DB, n int, is func(outbox.Waiting) bool) (w []outbox.Waiting) {
 	tb.Helper()
 	testbed.Eventually(tb, fmt.Sprintf("%d keys wait", n), bound, func() bool {
@@ -55,7 +55,7 @@ func waiting(tb testing.TB, db *databases.DB, n int, is func(outbox.Waiting) boo
 	return w
 }
 
-// of are the ids of one key.
+// of returns the ids of one key.
 func of(key string, ids []string) (own []string) {
 	for _, id := range ids {
 		if strings.HasPrefix(id, key+"/") {
@@ -65,7 +65,7 @@ func of(key string, ids []string) (own []string) {
 	return own
 }
 
-// inOrder fails the test unless ids of key are 1, 2, 3 and on to n.
+// inOrder fails the test unless the ids of key are 1 to n, in order.
 func inOrder(tb testing.TB, key string, ids []string, n int) {
 	tb.Helper()
 	var want []string
@@ -77,8 +77,8 @@ func inOrder(tb testing.TB, key string, ids []string, n int) {
 	}
 }
 
-// testPoisonBlocksItsKey: the others go on, what is behind it waits, and it can be
-// seen what for.
+// testPoisonBlocksItsKey: other keys continue, later messages of the key wait, and Status shows the
+// reason.
 func testPoisonBlocksItsKey(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	var hooked atomic.Int64
@@ -115,7 +115,7 @@ func testPoisonBlocksItsKey(t *testing.T, db *databases.DB) {
 	empty(t, db)
 }
 
-// testRetries: what may be sent again is, and only its key waits.
+// testRetries: a message is retried if its error permits it, and only its key waits.
 func testRetries(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	for _, err := range []error{errors.New("of unknown kind"), driver.ErrNotSent} {
@@ -132,8 +132,8 @@ func testRetries(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testDeadLetters: a refused message goes after its attempts, its key goes on, and
-// a replayed one comes with its id, in order.
+// testDeadLetters: a rejected message becomes a dead letter after its attempts, its key continues,
+// and a replay delivers it under its id, in order.
 func testDeadLetters(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/2", "k/4")
@@ -184,7 +184,7 @@ func testDeadLetters(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testParkedBehindADeadLetter: with Park nothing of its key passes a dead letter.
+// testParkedBehindADeadLetter: with Park, no message of the key passes a dead letter.
 func testParkedBehindADeadLetter(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/2", "gone/1")
@@ -212,7 +212,7 @@ func testParkedBehindADeadLetter(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testByHand: a blocked key is freed by burying its head, or tried at once.
+// testByHand: an operator frees a blocked key by MakeDeadLetter, or retries it at once.
 func testByHand(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/1", "slow/1")
@@ -250,7 +250,7 @@ func testByHand(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testDelayed: a message that is not to be sent yet makes its key wait, and no other.
+// testDelayed: a delayed message makes only its own key wait.
 func testDelayed(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))
@@ -268,8 +268,8 @@ func testDelayed(t *testing.T, db *databases.DB) {
 	empty(t, db)
 }
 
-// TestIdleCost: a relay that finds nothing sends one statement each MaxPoll, whatever the number
-// of slices, and those of each slice once in sixty times that; also while a call of the sink lasts.
+// TestIdleCost: an idle relay sends one statement each MaxPoll, for any number of slices, and those
+// of each slice once in sixty MaxPoll; also during a call of the sink.
 func TestIdleCost(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -285,7 +285,7 @@ func TestIdleCost(t *testing.T) {
 func testIdleCost(t *testing.T, db *databases.DB, messages int) {
 	const (
 		slices  = outbox.DefaultSlices
-		each    = 3 // statements in which a service looks
+		each    = 3 // statements of one read of a service
 		maxPoll = 10 * time.Millisecond
 	)
 	db.Do(t, anyNumber.Create)
@@ -306,7 +306,7 @@ func testIdleCost(t *testing.T, db *databases.DB, messages int) {
 	began, before := time.Now(), c.Statements.Load()
 	testbed.Eventually(t, "looks go on", bound, func() bool { return c.Statements.Load() > before+30 })
 	statements, polls := c.Statements.Load()-before, int64(time.Since(began)/maxPoll)+1
-	// A look that was under way, and those of the services: each once in sixty.
+	// One running poll, and the reads of the services: each once in sixty polls.
 	if most := 1 + polls + each*slices*(1+polls/60); statements > most {
 		t.Errorf("%d statements in %d times MaxPoll, want %d at most", statements, polls, most)
 	}
@@ -315,7 +315,7 @@ func testIdleCost(t *testing.T, db *databases.DB, messages int) {
 	}
 }
 
-// testFreedWhileIdle: a relay that waits sees within MaxPoll that an operator freed a key.
+// testFreedWhileIdle: a waiting relay finds within MaxPoll that an operator freed a key.
 func testFreedWhileIdle(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	var refused atomic.Int64

@@ -18,15 +18,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// A history is what producers committed, in the order of the commits of each key.
+// A history has the committed messages, in the order of the commits of each key.
 type history struct {
 	mu   sync.Mutex
 	keys map[string][]string
 }
 
-// produce adds messages to keys in transactions that take their time before they
-// commit, or roll back. What a transaction has added to a key is entered before it
-// ends, while nobody else can add to that key.
+// produce adds messages to keys in slow transactions that commit or roll back. It records the
+// messages before the transaction ends, while no other transaction can add to the key.
 func (h *history) produce(ctx context.Context, db *databases.DB, random *rand.Rand, who string, transactions int) error {
 	for n := range transactions {
 		keys := []string{fmt.Sprint("key", random.IntN(3)), fmt.Sprint("key", random.IntN(3)), ""}[random.IntN(2):]
@@ -62,7 +61,7 @@ func (h *history) enter(messages []driver.Message) {
 	}
 }
 
-// judge compares what was delivered with what was committed.
+// judge compares the delivered messages with the committed ones.
 func (h *history) judge(t *testing.T, messages []driver.Message) {
 	t.Helper()
 	got := map[string][]string{}
@@ -99,7 +98,7 @@ func testLateCommits(t *testing.T, db *databases.DB) {
 	h := &history{keys: map[string][]string{}}
 	var sink memory.Sink
 	random := rand.New(rand.NewPCG(1, 2))
-	sink.Refuse(func(driver.Message) error { // and answers are lost now and then
+	sink.Refuse(func(driver.Message) error { // some answers are lost
 		if random.IntN(30) == 0 {
 			return errors.New("no answer")
 		}
@@ -144,7 +143,7 @@ func testLongTransactions(t *testing.T, db *databases.DB) {
 	inOrder(t, "held", delivered(t, &sink, 202), 2)
 }
 
-// testIDsAfterLocks: who waits for a key has not drawn an id yet.
+// testIDsAfterLocks: a transaction that waits for a key has no id yet.
 func testIDsAfterLocks(t *testing.T, db *databases.DB) {
 	first := db.Begun(t, driver.SessionIsolation)
 	ok(t, box.Add(t.Context(), first, slices.Concat(keyed("b", 1, 1), keyed("a", 1, 1))...))
@@ -155,7 +154,7 @@ func testIDsAfterLocks(t *testing.T, db *databases.DB) {
 		})
 	}()
 	blocked(t, db)
-	add(t, db, keyed("e", 1, 1)...) // nobody waits for this one
+	add(t, db, keyed("e", 1, 1)...) // no transaction waits for this one
 	ok(t, first.Commit(t.Context()))
 	ok(t, <-second)
 	id := func(message string) int64 {
@@ -178,8 +177,8 @@ func blocked(t *testing.T, db *databases.DB) {
 	testbed.Eventually(t, "a session waits", bound, func() bool { return db.Waiting(t) > 0 })
 }
 
-// testCrossedAdds: transactions that add to the same keys by one call each never
-// wait for each other in a circle; by several calls they may, which is Retryable.
+// testCrossedAdds: transactions that add to the same keys by one call each never deadlock; by
+// several calls they may, which is Retryable.
 func testCrossedAdds(t *testing.T, db *databases.DB) {
 	var adding sync.WaitGroup
 	for p := range 8 {
@@ -191,7 +190,7 @@ func testCrossedAdds(t *testing.T, db *databases.DB) {
 					messages = append(messages, driver.Message{ID: fmt.Sprintf("%d/%d/%d", p, n, key), Topic: "t", Key: fmt.Sprint(key)})
 				}
 				err := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, messages...) })
-				// InnoDB may find a circle where a row is inserted first by several.
+				// InnoDB may find a deadlock if several transactions insert a row first.
 				if err != nil && (db.Dialect == driver.Postgres || interlock.Kind(err) != interlock.Retryable) {
 					t.Error(err)
 				}

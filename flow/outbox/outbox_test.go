@@ -20,8 +20,9 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestOutbox runs every test on every database, by one of its clients, and those that
-// send each kind of statement by the other one too; or with INTERLOCK_CRASHES=full all.
+// TestOutbox runs every test on every database, by one of its clients. It runs tests
+// that send each kind of statement by the other client too, and with
+// INTERLOCK_CRASHES=full all tests.
 func TestOutbox(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -116,8 +117,8 @@ func testArrive(t *testing.T, db *databases.DB) {
 	}
 }
 
-// TestPicture draws docs/pictures/outbox.svg from what a relay sends, and what its receiver
-// answers, when one key is blocked. `make pictures` writes it.
+// TestPicture draws docs/pictures/outbox.svg from a relay's requests and its receiver's
+// answers while one key is blocked. `make pictures` writes it.
 func TestPicture(t *testing.T) {
 	const table, sender, receiver = 0, 1, 2
 	var mu sync.Mutex

@@ -42,7 +42,7 @@ func TestRelaysShareSlices(t *testing.T) {
 			db := made(t, open(t))
 			config, err := pgx.ParseConfig(db.URL)
 			ok(t, err)
-			values := memory.NewSpace().Values() // the layout's; the locks are what matters here
+			values := memory.NewSpace().Values() // for the layout; the test is about the locks
 			testShared(t, db, func(t *testing.T) (driver.Fenced, driver.Values) {
 				d, err := postgres.Open(t.Context(), config, &postgres.Options{TTL: 3 * time.Second})
 				ok(t, err)
@@ -88,7 +88,7 @@ func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.F
 	owners := func(n int) {
 		testbed.Eventually(t, "the slices are spread", bound, func() bool {
 			found := map[string]bool{}
-			for _, s := range status(t, db).Slices { // there are as many as in box, so far
+			for _, s := range status(t, db).Slices { // the number of box, so far
 				found[s.Owner] = true
 			}
 			return len(found) == n
@@ -114,8 +114,8 @@ func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.F
 	t.Logf("%d of %d messages were delivered twice", len(sink.Messages())-total, total)
 }
 
-// TestStart: relays of two processes, opened by URL, deliver a message in one of them; when
-// that one closes the other goes on. On MariaDB the lock is one without values, in a table.
+// TestStart: of two relays opened by URL, one delivers a message; after it closes, the
+// other continues. On MariaDB the lock is in a table, without values.
 func TestStart(t *testing.T) {
 	for name, url := range map[string]func(t *testing.T) string{
 		"postgres": func(t *testing.T) string { return testbed.Postgres(t).URL() },

@@ -20,8 +20,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// testCosts: an Add is one statement (on MariaDB one more for keys), and a batch of
-// the relay one commit of no more statements than it needs.
+// testCosts: an Add is one statement (on MariaDB one more for keys), and a batch of the relay is
+// one commit with few statements.
 func testCosts(t *testing.T, db *databases.DB) {
 	c := &databases.Counted{BeginnerAt: db}
 	cost := func(messages ...driver.Message) int64 {
@@ -77,7 +77,7 @@ func (g *gate) Publish(ctx context.Context, m []driver.Message) []error {
 	return g.Sink.Publish(ctx, m)
 }
 
-// unhurried is a sink that takes a moment, and nothing if its call ends meanwhile.
+// unhurried is a slow sink that accepts nothing if its call ends meanwhile.
 type unhurried struct{ driver.Sink }
 
 func (u unhurried) Publish(ctx context.Context, m []driver.Message) []error {
@@ -88,7 +88,7 @@ func (u unhurried) Publish(ctx context.Context, m []driver.Message) []error {
 	return u.Sink.Publish(ctx, m)
 }
 
-// within is the error that comes, if it does in time.
+// within returns the error, if it arrives in time.
 func within(t *testing.T, ended <-chan error) error {
 	t.Helper()
 	select {
@@ -100,8 +100,8 @@ func within(t *testing.T, ended <-chan error) error {
 	}
 }
 
-// testOvertaken: an owner that was overtaken while the sink had its batch deletes
-// nothing, and says why it ends.
+// testOvertaken: an owner that is overtaken while the sink has its batch deletes nothing, and
+// returns the reason.
 func testOvertaken(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	old := &gate{&sink, make(chan struct{}, 9), make(chan struct{})}
@@ -116,8 +116,7 @@ func testOvertaken(t *testing.T, db *databases.DB) {
 	inOrder(t, "k", delivered(t, &sink, 3), 3)
 	empty(t, db)
 	_ = stop()
-	// The same rows once more, as if they had been replayed: the former owner still
-	// wants to delete them.
+	// The same rows again, as after a replay: the former owner still tries to delete them.
 	add(t, db, keyed("k", 1, 3)...)
 	db.Exec(t, `update interlock_outbox set id = id - 3`)
 	close(old.open)
@@ -130,8 +129,8 @@ func testOvertaken(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testEnds: a relay ends with its claim or context, says so, and lets the sink
-// finish what is under way.
+// testEnds: a relay ends with its claim or context, returns the cause, and lets the sink finish its
+// running call.
 func testEnds(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	run := func(ctx context.Context, r *outbox.Relay, c interlock.Claim) <-chan error {
@@ -169,8 +168,8 @@ func testEnds(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testStuckSink: a sink that does not answer is given up, and its messages are sent
-// again with the same ids.
+// testStuckSink: a call of the sink without an answer is cancelled, and its messages are sent again
+// with the same ids.
 func testStuckSink(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	var stuck atomic.Int64
@@ -194,8 +193,7 @@ func testStuckSink(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testSinkAway: while nothing is delivered at all, nothing is written down about
-// messages at first.
+// testSinkAway: while the sink delivers nothing, the relay at first stores no failures of messages.
 func testSinkAway(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	var paused, failed atomic.Int64
@@ -227,7 +225,7 @@ func testSinkAway(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testWakes: a notifier that is notified after the commit is faster than looking.
+// testWakes: a notification after the commit is faster than a poll.
 func testWakes(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	var notifier memory.Notifier
@@ -264,7 +262,7 @@ type calls int
 func (r *calls) Notify(...string)           { *r++ }
 func (r *calls) Listen(func(string)) func() { return func() {} }
 
-// testLayouts: who names another number of slices is refused, everywhere.
+// testLayouts: every call with another number of slices is rejected.
 func testLayouts(t *testing.T, db *databases.DB) {
 	other := outbox.Table{Slices: 3}
 	r, err := outbox.NewRelay(db, other, &memory.Sink{}, nil)
@@ -313,7 +311,7 @@ func testLayouts(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testBadMessages: what cannot be kept is refused before anything is sent.
+// testBadMessages: an invalid message is rejected before anything is sent.
 func testBadMessages(t *testing.T, db *databases.DB) {
 	c := &databases.Counted{BeginnerAt: db}
 	long := strings.Repeat("x", 1000)
@@ -352,7 +350,7 @@ func testBadMessages(t *testing.T, db *databases.DB) {
 	wantKind(t, box.Add(t.Context(), over, good), interlock.Definite)
 }
 
-// testTogether: relays that share the slices, and change them while messages come.
+// testTogether: relays share the slices, and exchange them while messages arrive.
 func testTogether(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	var adding sync.WaitGroup
@@ -366,7 +364,7 @@ func testTogether(t *testing.T, db *databases.DB) {
 			}
 		}
 	})
-	for n := 1; n <= 8; n++ { // each overtakes the one before, which does not know
+	for n := 1; n <= 8; n++ { // each overtakes the previous one, which does not notice
 		stop := serve(t, relay(t, db, &sink, outbox.Options{Batch: 3}), grant(n))
 		delivered(t, &sink, 20*n)
 		defer func() { _ = stop() }()

@@ -31,7 +31,7 @@ func setSlices(t *testing.T, db *databases.DB, n int) (moved int64) {
 	return moved
 }
 
-// inSlices checks that a table has a number of slices, and that all is in its slice.
+// inSlices checks that a table has a number of slices, and that every row is in its slice.
 func inSlices(t *testing.T, db *databases.DB, n int) {
 	t.Helper()
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
@@ -48,7 +48,7 @@ func inSlices(t *testing.T, db *databases.DB, n int) {
 	}
 }
 
-// anyRelay makes a relay that follows changes.
+// anyRelay returns a relay that follows changes.
 func anyRelay(t *testing.T, db driver.Beginner[driver.SQL], sink driver.Sink, o outbox.Options) *outbox.Relay {
 	t.Helper()
 	o.MinPause, o.MaxPause, o.MaxPoll = 5*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
@@ -58,12 +58,12 @@ func anyRelay(t *testing.T, db driver.Beginner[driver.SQL], sink driver.Sink, o 
 }
 
 // testSetSlices changes the number of slices from 4 to 9 and back to 2 while messages are
-// added, refused and delivered: nothing is lost and keys keep their order.
+// added, rejected and delivered: nothing is lost and keys keep their order.
 func testSetSlices(t *testing.T, db *databases.DB) {
 	setSlices(t, db, 4)
 	var sink memory.Sink
 	var turn atomic.Int64
-	sink.Refuse(func(driver.Message) error { // answers are lost now and then, so that keys wait
+	sink.Refuse(func(driver.Message) error { // some answers are lost, so that keys wait
 		if turn.Add(1)%11 == 0 {
 			return errors.New("no answer")
 		}
@@ -107,7 +107,8 @@ func testSetSlices(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testSlicesWaitForWriters: what a transaction has added before a change is moved by it.
+// testSlicesWaitForWriters: a change moves the messages of transactions that were open when it
+// began.
 func testSlicesWaitForWriters(t *testing.T, db *databases.DB) {
 	writer := db.Begun(t, driver.SessionIsolation)
 	ok(t, anyNumber.Add(t.Context(), writer, keyed("a", 1, 1)...))
@@ -119,7 +120,7 @@ func testSlicesWaitForWriters(t *testing.T, db *databases.DB) {
 		ended <- err
 	}()
 	blocked(t, db)
-	ok(t, anyNumber.Add(t.Context(), writer, keyed("b", 1, 5)...)) // waits for nobody
+	ok(t, anyNumber.Add(t.Context(), writer, keyed("b", 1, 5)...)) // does not wait
 	ok(t, writer.Commit(t.Context()))
 	ok(t, within(t, ended))
 	inSlices(t, db, 9)
@@ -173,8 +174,8 @@ func (c cutTx) Commit(ctx context.Context) error {
 	return c.Tx.Commit(ctx)
 }
 
-// testSlicesInterrupted: a change that ends anywhere is completed by the next one, also of
-// another number; meanwhile no relay sends anything, and messages are added.
+// testSlicesInterrupted: the next change completes an interrupted one, also with another
+// number; meanwhile no relay sends anything, and messages are added.
 func testSlicesInterrupted(t *testing.T, db *databases.DB) {
 	add(t, db, keyed("dead", 1, 1)...)
 	bury(t, db, "dead/1")
@@ -212,7 +213,7 @@ func testSlicesInterrupted(t *testing.T, db *databases.DB) {
 			}
 		}
 		if point%2 == 0 {
-			n = 3 // something else is wanted now
+			n = 3 // another number
 		}
 		setSlices(t, db, n)
 	}
@@ -226,7 +227,7 @@ func testSlicesInterrupted(t *testing.T, db *databases.DB) {
 	empty(t, db)
 }
 
-// relaysWait: a relay that starts during a change sends nothing and says why.
+// relaysWait: a relay that starts during a change sends nothing and reports the reason.
 func relaysWait(t *testing.T, db *databases.DB) {
 	t.Helper()
 	var sink memory.Sink
@@ -267,8 +268,8 @@ func testSlicesOldSnapshot(t *testing.T, db *databases.DB) {
 	inSlices(t, db, 9)
 }
 
-// testSlicesOldRelay: a relay that had a batch under way while the number changed, and
-// changed back, stores nothing about it; one for a number of slices ends.
+// testSlicesOldRelay: a relay with a running batch while the number changes, and changes back,
+// stores nothing of it; a relay for a fixed number ends.
 func testSlicesOldRelay(t *testing.T, db *databases.DB) {
 	setSlices(t, db, 1)
 	add(t, db, keyed("k", 1, 3)...)
@@ -293,7 +294,7 @@ func testSlicesOldRelay(t *testing.T, db *databases.DB) {
 	if err := within(t, ended); !errors.As(err, &layout) || layout.Stored != 2 || layout.Want != 1 {
 		t.Errorf("a relay of one slice ended with %v", err)
 	}
-	// A table that names the former number is refused, by relays that run too.
+	// A table with the former number is rejected, also in a running relay.
 	go func() { ended <- relay(t, db, &sink, outbox.Options{}).RunAll(t.Context(), grant(3)) }()
 	testbed.Eventually(t, "both slices are served", bound, func() bool {
 		return count(t, db, `interlock_outbox_fence where source = 'owner of `+fmt.Sprint(grant(3).Token())+`'`) == 2
@@ -307,7 +308,7 @@ func testSlicesOldRelay(t *testing.T, db *databases.DB) {
 	}
 }
 
-// haltable has no transaction under way while it is locked.
+// haltable has no running transaction while it is locked.
 type haltable struct {
 	driver.BeginnerAt[driver.SQL]
 	*sync.RWMutex
@@ -377,7 +378,7 @@ func testSlicesMidway(t *testing.T, db *databases.DB) {
 	inOrder(t, key, firsts(sink.Messages()), 1500)
 }
 
-// testSlicesRefused: what makes no sense is refused before anything is asked.
+// testSlicesRefused: invalid arguments are rejected before any request.
 func testSlicesRefused(t *testing.T, db *databases.DB) {
 	c := &databases.Counted{BeginnerAt: db}
 	for _, change := range []outbox.SliceChange{{Reason: "r", By: "b"}, {Slices: outbox.MaxSlices + 1, Reason: "r", By: "b"},
@@ -390,7 +391,7 @@ func testSlicesRefused(t *testing.T, db *databases.DB) {
 	}
 	_, err := outbox.SetSlices[driver.SQL](t.Context(), nil, anyNumber, outbox.SliceChange{Slices: 1, Reason: "r", By: "b"})
 	wantKind(t, err, interlock.Bug)
-	// The number that it has is no change.
+	// The present number is no change.
 	if moved := setSlices(t, db, box.Slices); moved != 0 || count(t, db, `interlock_outbox_audit`) != 0 {
 		t.Errorf("%d rows were moved", moved)
 	}

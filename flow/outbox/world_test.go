@@ -20,17 +20,17 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests cause thousands of failures
 	crash.Main(m, roles)
 }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 30 * time.Second
 
 // box has few slices, so that background polls are rare.
 var box = outbox.Table{Slices: 2}
 
-// made creates the tables of an outbox.
+// made creates the tables of an outbox in db.
 func made(tb testing.TB, db *databases.DB) *databases.DB {
 	tb.Helper()
 	db.Do(tb, box.Create)
@@ -72,7 +72,7 @@ func bury(tb testing.TB, db *databases.DB, ids ...string) {
 	})
 }
 
-// keyed makes messages of one key, whose ids are KEY/1 and on.
+// keyed returns messages of one key, whose ids are KEY/from to KEY/to.
 func keyed(key string, from, to int) (messages []driver.Message) {
 	for i := from; i <= to; i++ {
 		messages = append(messages, driver.Message{ID: fmt.Sprintf("%s/%d", key, i), Topic: "t", Key: key, Payload: []byte(fmt.Sprint(i))})

@@ -19,7 +19,7 @@ func Example() {
 			http.Error(w, "who are you?", http.StatusUnauthorized)
 			return
 		}
-		// once.Once(ctx, tx, m.ID, …) acts on it a single time
+		// deduplicate by m.ID: once.Once(ctx, tx, m.ID, …)
 		fmt.Printf("%s of %s: %s\n", m.ID, m.Key, m.Payload)
 	}))
 	defer receiver.Close()
