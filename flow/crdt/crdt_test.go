@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 
 var ok = testbed.OK
 
-// A set of which much was removed is as small as one that never had it.
+// TestORSetKeepsNoTombstones: removed elements leave no space behind.
 func TestORSetKeepsNoTombstones(t *testing.T) {
 	var s, other ORSet
 	for i := range 1000 {
@@ -34,7 +34,7 @@ func TestORSetKeepsNoTombstones(t *testing.T) {
 	}
 }
 
-// Who learns only that units were taken, learns with that where they came from.
+// TestTakenIsKnownWithAdded: a delta of a Take includes the additions of the units.
 func TestTakenIsKnownWithAdded(t *testing.T) {
 	var eu, us, ap Bounded
 	for _, operation := range []func() (Bounded, error){
@@ -45,7 +45,7 @@ func TestTakenIsKnownWithAdded(t *testing.T) {
 		delta, err := operation()
 		ok(t, err)
 		us.Merge(delta)
-		ap = Bounded{} // it received the last delta only
+		ap = Bounded{} // it receives the last delta only
 		ap.Merge(delta)
 	}
 	if ap.Value() != 2 || us.Share("us") != 1 {
@@ -85,7 +85,7 @@ func TestBadOperations(t *testing.T) {
 	}
 }
 
-// Counts that no replica can have do not overflow.
+// TestSumStops: impossible counts do not overflow.
 func TestSumStops(t *testing.T) {
 	var c PNCounter
 	for i := range 1100 {
@@ -103,7 +103,7 @@ func TestSumStops(t *testing.T) {
 	}
 }
 
-// damaged are values that no operation makes.
+// damaged returns values that no operation produces.
 func damaged() map[string]Type {
 	counts := func(fields ...string) driver.Lattice {
 		l := driver.Lattice{Max: map[string]string{}}
@@ -173,7 +173,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-// FuzzDecode: what is decoded is a value, of which there is one encoding.
+// FuzzDecode: decoding returns a valid value, which has one encoding.
 func FuzzDecode(f *testing.F) {
 	types := func() []Type {
 		return []Type{&GCounter{}, &PNCounter{}, &ORSet{}, &Register{}, &Map{}, &Bounded{}}

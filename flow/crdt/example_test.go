@@ -10,18 +10,18 @@ import (
 	"github.com/interlock-dev/interlock/flow/crdt"
 )
 
-// A set at two replicas: a removal does not remove what it has not seen.
+// A set at two replicas: a removal does not affect additions that it has not seen.
 func Example() {
 	var eu, us crdt.ORSet
 	added, _ := eu.Add("eu", "gold")
-	message, _ := crdt.Encode(&added) // goes through an outbox or a queue
+	message, _ := crdt.Encode(&added) // sent by an outbox or a queue
 
 	var delta crdt.ORSet
 	if err := crdt.Decode(message, &delta); err != nil {
 		log.Fatal(err)
 	}
 	us.Merge(delta)
-	us.Merge(delta) // a message that comes twice changes nothing
+	us.Merge(delta) // a repeated message changes nothing
 
 	removed := us.Remove("gold")
 	again, _ := eu.Add("eu", "gold") // at the same time

@@ -46,10 +46,10 @@ func merged[T any, P value[T]](t rapid.TB, all ...[]byte) []byte {
 	return encoded(t, P(x))
 }
 
-// network plays operations at replicas whose deltas, as bytes, are lost, repeated and reordered.
-// operate does one operation, and returns its delta; look sees each replica's value after each
-// step. It checks the laws of Merge on values and deltas that occurred, and that all replicas are
-// the same after each has received the state of the others.
+// network runs operations at replicas whose deltas, as bytes, are lost, repeated and reordered.
+// operate runs one operation and returns its delta; look checks each replica's value after each
+// step. network checks the laws of Merge on the values and deltas, and that all replicas are
+// equal after each has received the states of the others.
 func network[T any, P value[T]](t *testing.T, operate func(t *rapid.T, x P, replica int) T, deliver func(to, message int), look func(t *rapid.T, x P, replica int)) {
 	rapid.Check(t, func(t *rapid.T) {
 		states, messages := make([]T, len(replicas)), [][]byte{}
@@ -85,7 +85,7 @@ func network[T any, P value[T]](t *testing.T, operate func(t *rapid.T, x P, repl
 				}
 			}
 		}
-		for m := range messages { // whatever was lost before
+		for m := range messages { // also after losses
 			for i := range states {
 				receive(i, m)
 			}
@@ -112,7 +112,8 @@ func laws[T any, P value[T]](t *rapid.T, a, b, c []byte) {
 	}
 }
 
-// history is what each replica should know: the numbers of the operations that it did or received.
+// history has the expected knowledge of each replica: the numbers of the operations that it ran or
+// received.
 type history struct {
 	operations []any
 	known      []map[int]bool
@@ -126,14 +127,14 @@ func (h *history) deliver(to, message int) {
 	h.known[to][message] = true
 }
 
-// add records the operation that the next message tells of.
+// add records the operation of the next message.
 func (h *history) add(replica int, operation any) {
 	h.known[replica][len(h.operations)] = true
 	h.operations = append(h.operations, operation)
 }
 
-// A replica's counts are cumulative: it knows the latest of the operations of each that it
-// received, with all before.
+// sum returns the expected sum. Counts are cumulative: the latest received operation of a
+// replica includes all earlier ones.
 func (h *history) sum(replica int) (total int64) {
 	last := map[int]int{}
 	for i := range h.known[replica] {
@@ -185,14 +186,14 @@ func testCounter[T any, P interface {
 	})
 }
 
-// edit is an operation on a set, which replaces the additions that the replica could see.
+// edit is an operation on a set, which replaces the observed additions.
 type edit struct {
 	element  string
 	add      bool
 	observed map[int]bool
 }
 
-// An ORSet has what a set with tombstones has, in which every addition is unique.
+// TestORSet: an ORSet equals a set with tombstones in which every addition is unique.
 func TestORSet(t *testing.T) {
 	var h history
 	present := func(replica int) []string {
@@ -215,7 +216,7 @@ func TestORSet(t *testing.T) {
 				e.observed[i] = true
 			}
 		}
-		for i := range e.observed { // what was removed before is not observed
+		for i := range e.observed { // earlier removals are not observed
 			for j := range h.known[replica] {
 				if h.operations[j].(edit).observed[i] {
 					delete(e.observed, i)
@@ -268,7 +269,7 @@ func drawWrite(t *rapid.T, keys ...string) write {
 	}
 }
 
-// last is the greatest of the writes of a key that a replica knows.
+// last returns the greatest write of a key that a replica knows.
 func (h *history) last(replica int, key string) (last write, ok bool) {
 	for i := range h.known[replica] {
 		if w := h.operations[i].(write); w.key == key && (!ok || last.less(w)) {
@@ -330,8 +331,8 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-// Units that many replicas sell: at no replica the value is below zero, whatever it received, and
-// in the end as many are left as were not taken.
+// TestBounded: many replicas sell units. No replica's value is ever below zero, and in the end
+// exactly the untaken units remain.
 func TestBounded(t *testing.T) {
 	var h history
 	network(t, func(t *rapid.T, b *Bounded, replica int) (delta Bounded) {

@@ -22,9 +22,10 @@ import (
 
 var ok = testbed.OK
 
-// A region keeps a set in Postgres. Each transaction replaces its state and adds the delta to an
-// outbox, which sends it to a queue on Redis Streams, here twice; the other region merges it. What
-// is rolled back neither stays nor arrives, and its number is that of the next addition.
+// TestDeltasByOutboxAndQueue: a region keeps a set in PostgreSQL. Each transaction replaces its
+// state and adds the delta to an outbox, which sends it to a queue on Redis Streams, here twice;
+// the other region merges it. A rolled back addition neither remains nor arrives, and the next
+// addition reuses its number.
 func TestDeltasByOutboxAndQueue(t *testing.T) {
 	t.Parallel()
 	ctx, at := t.Context(), testbed.Postgres(t).URL()

@@ -39,7 +39,7 @@ func TestStore(t *testing.T) {
 		ctx := t.Context()
 		var tags, other ORSet
 		var count PNCounter
-		ok(t, s.Load(ctx, "x", &tags)) // there is none
+		ok(t, s.Load(ctx, "x", &tags)) // it does not exist
 		for i := range 10 {
 			delta, err := tags.Add("eu", fmt.Sprint(i))
 			ok(t, err)
@@ -49,7 +49,7 @@ func TestStore(t *testing.T) {
 		ok(t, s.Merge(ctx, "x", &delta))
 		down, err := count.Add("eu", -3)
 		ok(t, err)
-		ok(t, s.Merge(ctx, "x", &down)) // another type is another name
+		ok(t, s.Merge(ctx, "x", &down)) // each type has its own names
 		ok(t, s.Load(ctx, "x", &other))
 		ok(t, s.Load(ctx, "x", &count))
 		if got := strings.Join(other.Elements(), ""); got != "012456789" || count.Value() != -3 {
@@ -75,9 +75,9 @@ func TestStore(t *testing.T) {
 	})
 }
 
-// Stock of 200 units, sold by goroutines in three regions at once. A region's process is replaced
-// while it sells; the former one goes on, and is refused. Then the region dies, and another sells
-// what it had left.
+// TestShares: goroutines in three regions sell 200 units. A region's process is replaced while it
+// sells; the former one continues, and is rejected. Then the region dies, and another sells its
+// remaining units.
 func TestShares(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *Store) {
 		const supply = 200
@@ -138,7 +138,7 @@ func TestShares(t *testing.T) {
 	})
 }
 
-// flaky loses requests, answers, or neither, as its random numbers say.
+// flaky loses requests, answers, or neither, at random.
 type flaky struct {
 	driver.Lattices
 	random *rand.Rand
@@ -165,11 +165,11 @@ func (f *flaky) Merge(ctx context.Context, name string, delta driver.Lattice, gu
 	return err
 }
 
-// Whatever fails, and whenever an owner is replaced, no more is sold than there is. Units are lost
-// only where a process dies after a failed operation.
+// TestSharesUnderFaults: with any failures and replaced owners, no more units are sold than exist.
+// Units are lost only if a process dies after a failed operation.
 func TestSharesUnderFaults(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
-		time.Sleep(30 * 365 * 24 * time.Hour) // tokens count from 2020, and a bubble begins before
+		time.Sleep(30 * 365 * 24 * time.Hour) // tokens count from 2020, and virtual time begins before
 		for seed := range uint64(500) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			f := &flaky{memory.NewLattices(), random, true}
@@ -192,7 +192,7 @@ func TestSharesUnderFaults(t *testing.T) {
 			supply, sold, died := int64(0), int64(0), false
 			for range 1 + random.IntN(40) {
 				replica := replicas[random.IntN(len(replicas))]
-				h := owners[replica][random.IntN(len(owners[replica]))] // a former one, too
+				h := owners[replica][random.IntN(len(owners[replica]))] // perhaps a former one
 				former := h != owners[replica][len(owners[replica])-1]
 				n, err := random.Int64N(6), error(nil)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(60))*time.Millisecond)

@@ -50,7 +50,7 @@ func TestHandler(t *testing.T) {
 			t.Error(body)
 		}
 		expect(get("/health"), 200, map[string]string{"RateLimit": ""})
-		time.Sleep(2 * time.Second) // as Retry-After said
+		time.Sleep(2 * time.Second) // the Retry-After
 		expect(get("/"), 200, nil)
 		if served != 4 {
 			t.Errorf("%d served", served)

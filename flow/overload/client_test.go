@@ -21,7 +21,7 @@ var (
 	errBusy   = &RejectedError{Reason: "busy", RetryAfter: 2 * time.Second}
 )
 
-// answers calls a backend that answers so, and returns how often and the last error.
+// answers calls a backend that returns err, and returns the number of calls and the last error.
 func answers(ctx context.Context, p *Policy, err error) (calls int, last error) {
 	_, last = Call(ctx, p, func(context.Context) (int, error) {
 		calls++
@@ -39,7 +39,7 @@ func TestRetries(t *testing.T) {
 		if calls != 3 || !errors.As(err, &rejected) || !rejected.NoRetry || interlock.Kind(err) != interlock.Definite {
 			t.Errorf("%d calls, %v", calls, err)
 		}
-		// Two waits, each two seconds and up to one and two more.
+		// Two waits: two seconds plus up to one, and two seconds plus up to two.
 		if took := time.Since(begun); took <= 4*time.Second || took > 7*time.Second {
 			t.Errorf("it took %v", took)
 		}
@@ -72,7 +72,7 @@ func TestRetries(t *testing.T) {
 	})
 }
 
-// Of many calls a tenth is retried, after the first ten retries.
+// TestRetryBudget: a tenth of many calls is retried, after the first ten retries.
 func TestRetryBudget(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p, retries := policy(t, &Options{OpenFor: -1}), 0
@@ -86,8 +86,8 @@ func TestRetryBudget(t *testing.T) {
 	})
 }
 
-// Of a backend that can do a quarter of the calls, not much more than twice what it does is asked; one that
-// does half is asked nearly everything.
+// TestThrottle: a backend that accepts a quarter of the calls receives little more than twice what it
+// accepts; one that accepts half receives nearly all.
 func TestThrottle(t *testing.T) {
 	for _, c := range []struct {
 		every       time.Duration
@@ -116,14 +116,14 @@ func TestThrottle(t *testing.T) {
 func TestBreaker(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p := policy(t, &Options{IsFailure: func(err error) bool { return err == errBroken }})
-		for range 100 { // neither rejections nor what is no failure open it
+		for range 100 { // rejections and other non-failures do not open it
 			if calls, _ := answers(t.Context(), p, io.EOF); calls != 1 {
 				t.Fatal("the breaker is open")
 			}
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		for range 100 { // nor what callers cancel
+		for range 100 { // nor do cancelled calls
 			if calls, _ := answers(gone, p, errBroken); calls != 1 {
 				t.Fatal("the breaker is open")
 			}
@@ -159,7 +159,7 @@ func TestBreaker(t *testing.T) {
 	})
 }
 
-// A slow call is made a second time, and the first result counts.
+// TestHedge: a slow call gets a second attempt, and the first result counts.
 func TestHedge(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p := policy(t, &Options{Hedge: 50 * time.Millisecond})
@@ -192,7 +192,7 @@ func TestHedge(t *testing.T) {
 	})
 }
 
-// Of many slow calls a tenth is made a second time, after the first ten.
+// TestHedgeBudget: a tenth of many slow calls gets a second attempt, after the first ten.
 func TestHedgeBudget(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p, made := policy(t, &Options{Hedge: time.Millisecond}), atomic.Int64{}
@@ -211,7 +211,7 @@ func TestHedgeBudget(t *testing.T) {
 	})
 }
 
-// What is not idempotent is tried once, and not hedged.
+// TestOnce: a call that is not idempotent has one attempt, without hedging.
 func TestOnce(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		calls := 0
@@ -227,8 +227,8 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-// A request that may be repeated is hedged. The answer that counts can be read until its body is
-// closed, and the other one is closed.
+// TestTransportHedge: a repeatable request is hedged. The answer that counts can be read until
+// its body is closed, and the other answer is closed.
 func TestTransportHedge(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		for name, c := range map[string]struct {
@@ -273,7 +273,7 @@ func TestTransportHedge(t *testing.T) {
 	})
 }
 
-// A server that is full answers 503, its client retries, and what stands behind the client does not.
+// TestHTTP: a full server answers 503, its client retries, and the callers of the client do not.
 func TestHTTP(t *testing.T) {
 	server := policy(t, &Options{MaxRunning: 1, MaxWaiting: -1})
 	inside, leave := make(chan struct{}), make(chan struct{})
@@ -330,7 +330,7 @@ func TestHTTP(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// counting counts what it sends.
+// counting counts the requests that it sends.
 type counting struct {
 	next http.RoundTripper
 	n    atomic.Int64
@@ -341,7 +341,7 @@ func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// body tells whether it was closed.
+// body records whether it was closed.
 type body struct {
 	io.Reader
 	closed bool
@@ -356,7 +356,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// What a transport sends again, and what not.
+// TestTransport: which requests a transport repeats.
 func TestTransport(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		for name, c := range map[string]struct {
@@ -423,7 +423,8 @@ func TestTransport(t *testing.T) {
 	})
 }
 
-// A request that the process itself rejects has its body closed, as net/http wants it.
+// TestTransportRejects: the body of a request that this process rejects is closed, as net/http
+// requires.
 func TestTransportRejects(t *testing.T) {
 	p := policy(t, nil)
 	for range 100 {
@@ -437,12 +438,12 @@ func TestTransportRejects(t *testing.T) {
 	}
 }
 
-// An answer whose request is rejected here before it is sent again is closed.
+// TestTransportRejectsRetry: if this process rejects a retry, the previous answer is closed.
 func TestTransportRejectsRetry(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p, b := policy(t, nil), &body{Reader: strings.NewReader("x")}
 		tr := p.Transport(roundTrip(func(*http.Request) (*http.Response, error) {
-			for range 20 { // others find out that the backend does not work
+			for range 20 { // other calls open the breaker
 				_, _ = answers(t.Context(), p, errBroken)
 			}
 			return &http.Response{StatusCode: 503, Body: b}, nil

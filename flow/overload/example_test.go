@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/flow/overload"
 )
 
-// A server that protects itself, and a client that does not make its overload worse.
+// A server that limits its load, and a client that does not increase an overload.
 func Example() {
 	server, err := overload.New(nil)
 	if err != nil {

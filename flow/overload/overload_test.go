@@ -31,7 +31,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// admitted begins a call, and returns how it ended when asked.
+// admitted begins a call, and returns a function that waits for its result.
 func admitted(ctx context.Context, p *Policy) (result func() (done func(), err error)) {
 	var done func()
 	var err error
@@ -55,7 +55,7 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// single is a server that does one call at a time.
+// single returns a server that runs one call at a time, and has begun one.
 func single(t *testing.T, o Options) (p *Policy, done func()) {
 	t.Helper()
 	o.MaxRunning = 1
@@ -65,8 +65,8 @@ func single(t *testing.T, o Options) (p *Policy, done func()) {
 	return p, done
 }
 
-// Waiting calls go on by class, and in order; once the queue stands, the newest goes on first, and
-// those that come wait for the target only.
+// TestOrder: waiting calls run by class, and in order; once the queue is standing, the newest is
+// first, and new calls wait for Target only.
 func TestOrder(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p, done := single(t, Options{MaxWait: 100 * time.Millisecond})
@@ -109,7 +109,7 @@ func TestOrder(t *testing.T) {
 		wait("older", Critical)
 		time.Sleep(39 * time.Millisecond)
 		wait("newer", Critical)
-		time.Sleep(30 * time.Millisecond) // old waited for too long, and the queue stands
+		time.Sleep(30 * time.Millisecond) // old has waited for too long, and the queue is standing
 		wait("newest", Critical)
 		again()
 		expect("old rejected", "newest", "newer", "older")
@@ -130,7 +130,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// A full queue rejects the least critical call.
+// TestFull: a full queue rejects the least critical call.
 func TestFull(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p, done := single(t, Options{MaxWaiting: 2})
@@ -166,7 +166,8 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// Calls that would end after their deadline are rejected, when they come and when it is their turn.
+// TestDeadlines: a call that would end after its deadline is rejected on arrival, or when its turn
+// comes.
 func TestDeadlines(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p := policy(t, &Options{MaxRunning: 2})
@@ -200,7 +201,7 @@ func TestDeadlines(t *testing.T) {
 		if done, err = fine(); err != nil {
 			t.Fatal(err)
 		}
-		// A call that gives up leaves the queue, and one that is over before is not begun.
+		// A cancelled call leaves the queue, and a call that has already ended does not begin.
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("gone")
 		waits := admitted(ctx, p)
@@ -213,7 +214,7 @@ func TestDeadlines(t *testing.T) {
 		}
 		ctx, cancel = context.WithCancelCause(t.Context())
 		waits = admitted(ctx, p)
-		done() // it may begin, and its caller goes
+		done() // it may begin, while its caller leaves
 		cancel(gone)
 		if _, err := waits(); !errors.Is(err, gone) {
 			t.Errorf("cancelled when it may begin: %v", err)
@@ -225,7 +226,8 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// After an incident in which calls took longer than any deadline, it is found out that they do not.
+// TestDeadlinesAfterIncident: after calls took longer than any deadline, the policy measures the
+// latency again.
 func TestDeadlinesAfterIncident(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p, took := policy(t, nil), 3*time.Second
@@ -259,8 +261,8 @@ func TestDeadlinesAfterIncident(t *testing.T) {
 	})
 }
 
-// An incident in which each second is a little slower than the one before: what counts as normal
-// follows. The absolute limit does not.
+// TestRail: if each second is a little slower than the previous one, the adaptive limit follows
+// the latency. The absolute limit does not.
 func TestRail(t *testing.T) {
 	slow := func(o Options) (running int) {
 		virtual.Test(t, func(t *testing.T) {
@@ -287,7 +289,7 @@ func TestRail(t *testing.T) {
 	}
 }
 
-// A rail that lowered its limit raises it again.
+// TestRailRecovers: a rail that lowered its limit raises it again.
 func TestRailRecovers(t *testing.T) {
 	r, now := rail{latency: time.Second, least: 2, most: 50, limit: 50}, time.Unix(0, 0)
 	window := func(slow int) int {

@@ -26,8 +26,7 @@ const (
 	before, storm, after = 5, 15, 25 // seconds
 )
 
-// backend does its calls one after the other with each worker, and also those whose caller has
-// given up: it does not know.
+// backend runs one call at a time with each worker, including calls whose caller has left.
 type backend struct {
 	free  chan struct{}
 	calls sync.WaitGroup
@@ -47,7 +46,7 @@ func (b *backend) work() {
 	b.free <- struct{}{}
 }
 
-// run plays the load, and returns how many of the calls that began in each second were good.
+// run generates the load, and returns how many calls of each second were good.
 func run(t *testing.T, start func() (call func(ctx context.Context, b *backend, client int) error)) (good []int) {
 	good = make([]int, before+storm+after)
 	virtual.Test(t, func(t *testing.T) {
@@ -80,7 +79,7 @@ func run(t *testing.T, start func() (call func(ctx context.Context, b *backend, 
 	return good
 }
 
-// unprotected are clients that try six times, each time for half a second.
+// unprotected runs clients with six attempts of half a second each.
 func unprotected(t *testing.T) []int {
 	return run(t, func() func(context.Context, *backend, int) error {
 		return func(ctx context.Context, b *backend, _ int) error {
@@ -101,7 +100,7 @@ func unprotected(t *testing.T) []int {
 	})
 }
 
-// protected are the same backend and clients, with a policy each.
+// protected runs the same backend and clients, with a policy each.
 func protected(t *testing.T) []int {
 	return run(t, func() func(context.Context, *backend, int) error {
 		server, policies := policy(t, nil), make([]*Policy, clients)
@@ -130,8 +129,9 @@ func policy(t testing.TB, o *Options) *Policy {
 	return p
 }
 
-// TestStorm: with policies the goodput stays at the capacity, and is back soon after the storm.
-// Without them it falls to nothing, and stays there: the backend does what nobody waits for.
+// TestStorm: with policies the goodput stays at the capacity, and recovers soon after the
+// storm. Without them it falls to zero and stays there: the backend runs calls whose callers
+// have left.
 func TestStorm(t *testing.T) {
 	const calm = capacity * 8 / 10
 	with, without := protected(t), unprotected(t)
@@ -161,10 +161,11 @@ func TestStorm(t *testing.T) {
 	checkPicture(t, storms{with, without})
 }
 
-// storms are the good calls of each second.
+// storms has the good calls of each second.
 type storms struct{ With, Without []int }
 
-// checkPicture holds docs/pictures/overload.svg to the recorded run. `make pictures` records this one.
+// checkPicture compares docs/pictures/overload.svg with the recorded run. `make pictures` records this
+// run.
 func checkPicture(t *testing.T, present storms) {
 	t.Helper()
 	const recorded = "testdata/storm.json"

@@ -26,7 +26,7 @@ func worker(ctx context.Context, at *crash.Points, args []string) error {
 	if at != nil {
 		db, pass = crash.BeginnerAt(plain, at), at.Pass
 	}
-	// The leases of the run before expire now.
+	// The leases of the previous run expire now.
 	if err := in(ctx, plain, `update interlock_queue_group set ready_at = 1 where state & 1 = 1`); err != nil {
 		return err
 	}
@@ -90,8 +90,8 @@ func caller(ctx context.Context, at *crash.Points, args []string) error {
 	return err
 }
 
-// TestCrash kills a worker, and a caller, between any two of their statements. Calls that are made again
-// have one effect, and its result.
+// TestCrash kills a worker, and a caller, between any two of their statements. Repeated calls have one
+// effect, and return its result.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

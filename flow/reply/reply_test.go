@@ -24,7 +24,7 @@ import (
 
 const bound = 30 * time.Second
 
-// silent has a lease that no test outlasts: a handler runs again only if it fails.
+// silent has a lease longer than any test: a handler runs again only if it fails.
 var silent = &queue.Options{MinPause: time.Millisecond, MaxPause: 10 * time.Millisecond, Lease: time.Hour, Hooks: &observe.Queue{Log: observe.Silent}}
 
 var ok = testbed.OK
@@ -81,7 +81,7 @@ func (w world) consume(t *testing.T, h queue.Handler) {
 	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
 }
 
-// effect has the effect of a message, and returns its payload twice.
+// effect applies the effect of a message, and returns its payload twice.
 func effect(ctx context.Context, tx driver.SQL, m queue.Received) ([]byte, error) {
 	_, err := tx.Exec(ctx, `insert into effect (id) values ('`+m.ID+`')`)
 	return append(m.Payload, m.Payload...), err
@@ -119,8 +119,8 @@ func testCall(t *testing.T, w world) {
 	w.wantResult(t, "nothing", got, err, "")
 }
 
-// testRepeated: a call whose caller has gone is made again, by another process, before and after the
-// result; the message comes again, too.
+// testRepeated: after its caller has left, another process repeats the call, before and after the
+// result; the message is delivered again, too.
 func testRepeated(t *testing.T, w world) {
 	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
 	ctx, leave := context.WithCancel(t.Context())
@@ -145,7 +145,7 @@ func testRepeated(t *testing.T, w world) {
 		w.wantResult(t, "1", got, err, "11")
 	}
 	ok(t, w.send(t.Context(), call("1")))
-	got, err := caller.Call(t.Context(), queue.Message{ID: "2", Key: "k1"}) // behind it
+	got, err := caller.Call(t.Context(), queue.Message{ID: "2", Key: "k1"}) // after it in its key
 	w.wantResult(t, "2", got, err, "")
 	if n := w.effects(t, "1"); n != 1 {
 		t.Errorf("%d effects", n)
@@ -175,7 +175,7 @@ func testRefusal(t *testing.T, w world) {
 	}
 }
 
-// testMismatch: an id that another message has is refused, at the caller and at the handler.
+// testMismatch: caller and handler reject the id of another message.
 func testMismatch(t *testing.T, w world) {
 	w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, effect))
 	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
@@ -186,15 +186,15 @@ func testMismatch(t *testing.T, w world) {
 		t.Errorf("%v", err)
 	}
 	ok(t, w.send(t.Context(), other))
-	got, err = caller.Call(t.Context(), queue.Message{ID: "2", Key: "k1"}) // behind it
+	got, err = caller.Call(t.Context(), queue.Message{ID: "2", Key: "k1"}) // after it in its key
 	w.wantResult(t, "2", got, err, "")
 	if n := w.effects(t, "1"); n != 1 {
 		t.Errorf("%d effects", n)
 	}
 }
 
-// testLostCommit: a handler whose commit has no answer is run again, and finds the result. It never
-// becomes a dead letter by that.
+// testLostCommit: a handler whose commit has no answer runs again, and finds the result. Its
+// message does not become a dead letter.
 func testLostCommit(t *testing.T, w world) {
 	var commits atomic.Int32
 	db := databases.Unanswered(w.DB, func() bool { return commits.Add(1) <= 3 })
@@ -206,7 +206,7 @@ func testLostCommit(t *testing.T, w world) {
 	}
 }
 
-// testCancel: a message that was cancelled before, while and after it is handled.
+// testCancel: a message is cancelled before, while and after it is handled.
 func testCancel(t *testing.T, w world) {
 	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
 	cancel := func(id string, want bool) {
@@ -235,7 +235,7 @@ func testCancel(t *testing.T, w world) {
 	<-begun
 	cancel("2", true)
 	close(go_on)
-	got, err := caller.Call(t.Context(), queue.Message{ID: "3", Key: "k2"}) // behind it
+	got, err := caller.Call(t.Context(), queue.Message{ID: "3", Key: "k2"}) // after it in its key
 	w.wantResult(t, "3", got, err, "")
 	cancel("3", false)
 	cancel("2", true)
@@ -243,13 +243,13 @@ func testCancel(t *testing.T, w world) {
 	wantCancelled("2")
 }
 
-// testCancelRace: whatever comes first, a message is cancelled without effects or has one effect and
-// a result, and all callers see the same.
+// testCancelRace: in any order of events, a message is cancelled without effects, or has one effect
+// and a result; all callers get the same answer.
 func testCancelRace(t *testing.T, w world) {
 	const calls = 40
 	// A caller leaves, and cancels, as soon as the handler reaches a point: its message is sent,
-	// the effect begins, or the effect is there and is not committed. Others leave before they
-	// send, or do not leave.
+	// the effect begins, or the effect is there and is not committed. Other callers leave before
+	// they send, or do not leave.
 	const before, sent, begun, ended, never = 0, 1, 2, 3, 4
 	var leave [calls]context.CancelFunc
 	at := func(id string, point int) {
@@ -270,7 +270,7 @@ func testCancelRace(t *testing.T, w world) {
 	race := func(n int, ctx context.Context) {
 		id := fmt.Sprint(n)
 		at(id, before)
-		_, _ = caller.Call(ctx, call(id)) // may end before it has sent anything, or with a result
+		_, _ = caller.Call(ctx, call(id)) // may end before the message is sent, or with a result
 		was, err := caller.Cancel(t.Context(), id)
 		if err != nil {
 			t.Errorf("cancel %s: %v", id, err)
@@ -368,7 +368,7 @@ func testBadInput(t *testing.T, w world) {
 	w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, func(_ context.Context, _ driver.SQL, m queue.Received) ([]byte, error) {
 		return make([]byte, reply.MaxResult+2-len(m.ID)), nil
 	}))
-	ok(t, w.send(t.Context(), call("1"))) // its result is too long, and its key goes on
+	ok(t, w.send(t.Context(), call("1"))) // its result is too long, and its key continues
 	if got, err := caller.Call(t.Context(), queue.Message{ID: "22", Key: "k1"}); err != nil || len(got) != reply.MaxResult {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
@@ -422,7 +422,7 @@ func testCosts(t *testing.T, w world) {
 	db := &databases.Counted{BeginnerAt: w.DB}
 	handle := reply.Handler(db, reply.Table{}, nil, effect)
 	m := queue.Received{QueueMessage: call("1")}
-	for _, want := range [][3]int64{{4, 1, 0}, {1, 0, 1}} { // new, again
+	for _, want := range [][3]int64{{4, 1, 0}, {1, 0, 1}} { // a new message, a repeated one
 		db.Reset()
 		ok(t, handle(t.Context(), m))
 		if got := [3]int64{db.Statements.Load(), db.Commits.Load(), db.Rollbacks.Load()}; got != want {

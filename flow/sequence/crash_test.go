@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// consume is a process that brings the events 1, 3, 2, 4 of one epoch and 1 of the
-// next, each as often as it takes: 2 comes when its hole has been passed over.
+// consume is a process that offers the events 1, 3, 2, 4 of one epoch and 1 of the next, each until
+// it is accepted: 2 arrives after its hole was passed over.
 func consume(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -39,7 +39,7 @@ func consume(ctx context.Context, at *crash.Points, args []string) error {
 	return s.Close(ctx)
 }
 
-// record is a handler whose effect is a row of what it was given.
+// record is a handler whose effect is a row of its event.
 func record(ctx context.Context, db driver.SQL, d sequence.Delivery) error {
 	late := ""
 	if d.Late {
@@ -53,7 +53,7 @@ func record(ctx context.Context, db driver.SQL, d sequence.Delivery) error {
 	return err
 }
 
-// withTables is a database with the tables of a sequencer and of record.
+// withTables returns a database with the tables of a sequencer and of record.
 func withTables(tb testing.TB, db *databases.DB) *databases.DB {
 	tb.Helper()
 	db.Do(tb, sequence.Table{}.Create)
@@ -63,7 +63,7 @@ func withTables(tb testing.TB, db *databases.DB) *databases.DB {
 	return db
 }
 
-// effects is what the handler did and what was committed, in its order.
+// effects returns the committed effects of the handler, in order.
 func effects(tb testing.TB, db *databases.DB) string {
 	tb.Helper()
 	words := map[driver.Dialect]string{
@@ -73,9 +73,8 @@ func effects(tb testing.TB, db *databases.DB) string {
 	return databases.One[string](tb, db, words[db.Dialect])
 }
 
-// TestCrashes kills the consumer at every statement, the databases in turn. Whatever it
-// had done, the same events brought again end in the same effects, each once and in the
-// same order.
+// TestCrashes kills the consumer at every statement, the databases in turn. The same
+// events, offered again, have the same effects, each once and in the same order.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

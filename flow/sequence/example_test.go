@@ -65,7 +65,7 @@ func ExampleInTx() {
 	defer pool.Close()
 	store := sequence.InTx(postgres.Pool(pool), sequence.Table{})
 	s, err := sequence.New("orders", store, func(ctx context.Context, tx pgx.Tx, d sequence.Delivery) error {
-		stamp := version.Stamp{Version: d.Epoch<<40 | d.Seq} // orders as the position does
+		stamp := version.Stamp{Version: d.Epoch<<40 | d.Seq} // has the order of the position
 		outcome, err := version.Table{}.Apply(ctx, postgres.Tx(tx), version.Change{Entity: d.Key, Stamp: stamp})
 		if err != nil || outcome != version.Applied {
 			return err
@@ -131,7 +131,7 @@ func ExampleSequencer_Consume() {
 	// dead letter: message one
 }
 
-// What an operator does about holes.
+// An operator's commands for holes.
 func ExampleTable() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")

@@ -12,11 +12,11 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// The machine is explored over all its states: from each, every event may be offered
-// (so that each is lost, repeated and reordered in every way), time may pass, the
-// process may crash, the source may answer and every operation may fail, with its
-// effect or without. What it does is judged by a specification that knows nothing
-// of how: a set of what was done, a set of what is held, and a set of open holes.
+// The model explores all states of the machine. In each state, every event may be offered (so each
+// is lost, repeated and reordered in every way), time may pass, the process may crash, the source
+// may answer, and every operation may fail, with its effect or without. An independent
+// specification judges the machine: a set of delivered events, a set of held ones, and a set of
+// open holes.
 
 // model is one exploration.
 type model struct {
@@ -33,34 +33,34 @@ type model struct {
 type world struct {
 	now    int
 	m      machine
-	faults int // that may still come
+	faults int // that may still happen
 	path   *trail
 
 	at      Position // in the store
 	holes   set      // open in the store
 	done    set      // delivered, in order or late
 	held    set      // accepted
-	since   [64]int  // when that was
+	since   [64]int  // when it was accepted
 	alerted set      // reported as overdue
 	asked   set      // of the source
-	wanted  *Hole    // a fetch that was not answered
+	wanted  *Hole    // a fetch without an answer yet
 	resumed bool
 	broken  bool // an operation of this input failed
 }
 
 const unit = time.Second
 
-// trail is how a world came about.
+// trail is the steps that led to a world.
 type trail struct {
 	before *trail
 	what   string
 	at     any
 }
 
-// then is the trail with one more step.
+// then returns the trail with one more step.
 func (t *trail) then(what string, at any) *trail { return &trail{t, what, at} }
 
-// String is the steps in their order.
+// String returns the steps in order.
 func (t *trail) String() string {
 	if t == nil {
 		return ""
@@ -68,7 +68,7 @@ func (t *trail) String() string {
 	return fmt.Sprint(t.before, " ", t.what, " ", t.at)
 }
 
-// set is positions of few epochs and few events.
+// set is a set of positions, of few epochs and few events.
 type set uint64
 
 func bit(p Position) int { return int(p.Epoch*8 + p.Seq) }
@@ -86,7 +86,7 @@ func (s set) all(yield func(Position) bool) {
 	}
 }
 
-// String lists them.
+// String lists the positions.
 func (s set) String() string { return fmt.Sprint(slices.Collect(s.all)) }
 
 func (w *world) time() time.Time { return time.Unix(1000, 0).Add(time.Duration(w.now) * unit) }
@@ -96,7 +96,7 @@ func (w world) clone() world {
 	return w
 }
 
-// key is what two worlds have in common that will behave alike.
+// key returns the same text for worlds with the same behavior.
 func (w *world) key(wait int) string {
 	var b []byte
 	number := func(numbers ...int) {
@@ -156,7 +156,7 @@ func (mo *model) add(w world) {
 	}
 }
 
-// actions does everything that may happen next.
+// actions explores every possible next event.
 func (mo *model) actions(w world) {
 	for _, p := range mo.events {
 		mo.input(w, "offer", input{kind: offer, event: Event{Key: "k", Position: p}})
@@ -176,14 +176,14 @@ func (mo *model) actions(w world) {
 		crashed.faults--
 		crashed.path = crashed.path.then("crash", "")
 		crashed.m, crashed.wanted = machine{rules: mo.rules}, nil
-		crashed.held, crashed.alerted, crashed.asked = 0, 0, 0 // nothing was acknowledged: the source has it
+		crashed.held, crashed.alerted, crashed.asked = 0, 0, 0 // the source still has unacknowledged events
 		crashed.resumed = false
 		mo.add(crashed)
 	}
 }
 
-// elsewhere lets another process move the key: it has the next event, or has
-// recorded it as missing.
+// elsewhere makes another process move the key: it delivers the next event, or records it as
+// missing.
 func (mo *model) elsewhere(w world) {
 	next := Position{w.at.Epoch, w.at.Seq + 1}
 	if w.faults == 0 || !slices.Contains(mo.events, next) {
@@ -204,7 +204,7 @@ func (mo *model) elsewhere(w world) {
 	}
 }
 
-// answers lets the source answer: with nothing, all, the first, the last.
+// answers makes the source answer: with no event, all, the first, the last.
 func (mo *model) answers(w world) {
 	if w.wanted == nil {
 		return
@@ -223,7 +223,7 @@ func (mo *model) answers(w world) {
 	}
 }
 
-// input gives the machine an input, and follows every outcome of what it does.
+// input passes an input to the machine, and follows every outcome of its effects.
 func (mo *model) input(w world, name string, in input) {
 	w = w.clone()
 	w.path = w.path.then(name, in.event.Position)
@@ -266,7 +266,7 @@ func (mo *model) step(w world, in, cause input) {
 	mo.step(w, mo.store(&w, *op), cause)
 }
 
-// store does an operation as a store does.
+// store executes an operation like a store.
 func (mo *model) store(w *world, op effect) input {
 	in := input{kind: done}
 	switch op.kind {
@@ -286,7 +286,7 @@ func (mo *model) store(w *world, op effect) input {
 			}
 			mo.deliver(w, e.Position)
 			w.at = e.Position
-			w.held.drop(e.Position) // known to be done, should the machine lose it
+			w.held.drop(e.Position) // it is delivered, even if the machine loses it
 		}
 		w.resumed = false
 	case open:
@@ -318,8 +318,8 @@ func (mo *model) deliver(w *world, p Position) {
 	w.done.add(p)
 }
 
-// open checks that a hole may be recorded: the wait for it has ended, the alert was
-// given, the source was asked, the operator was, and nothing that came is in it.
+// open checks that a hole may be recorded: its wait has ended, it was reported, the source and the
+// operator were asked, and it contains no accepted event.
 func (mo *model) open(w *world, h Hole) {
 	if h.empty() {
 		mo.fail(w, "an empty hole %+v", h)
@@ -351,7 +351,7 @@ func (mo *model) open(w *world, h Hole) {
 	w.resumed = false
 }
 
-// judge checks what is reported.
+// judge checks a reported effect.
 func (mo *model) judge(w *world, e effect, cause input) {
 	if e.kind >= noteGap && e.kind <= noteHalted && e.kind != noteRecorded && w.m.last != w.at {
 		mo.fail(w, "hole %+v is reported, and the key was moved elsewhere", e.hole)
@@ -391,7 +391,7 @@ func (mo *model) judge(w *world, e effect, cause input) {
 	}
 }
 
-// told checks an outcome after which an event may be acknowledged.
+// told checks an outcome that permits an acknowledgement.
 func (mo *model) told(w *world, p Position, o Outcome) {
 	if o == Stale && p.Epoch < w.at.Epoch && !w.holes.has(p) && !w.done.has(p) {
 		return
@@ -413,8 +413,8 @@ func (mo *model) refused(w *world, err error) {
 	}
 }
 
-// bounds checks what is held: what the specification says, in order, and no more
-// than may be.
+// bounds checks that the held events are those of the specification, in order, and within the
+// bound.
 func (mo *model) bounds(w *world) {
 	own, limit := 0, mo.rules.limit
 	if mo.rules.fetch > 0 {
@@ -436,8 +436,8 @@ func (mo *model) bounds(w *world) {
 	}
 }
 
-// ends checks that, left alone, the machine comes to an end: nothing is held for
-// ever, unless it is halted.
+// ends checks that the machine ends without further events: it holds nothing forever, unless it is
+// halted.
 func (mo *model) ends(w world) {
 	if mo.rules.halt {
 		return
@@ -499,7 +499,7 @@ func TestMachineExhaustively(t *testing.T) {
 			r := base
 			c.change(&r)
 			mo := &model{t: t, name: c.name, rules: r, events: c.events, faults: c.faults}
-			if testbed.Brief() { // there is one goroutine, which the detector slows down tenfold
+			if testbed.Brief() { // there is one goroutine, which the race detector slows down tenfold
 				mo.faults, mo.events = min(1, c.faults), c.events[:min(6, len(c.events))]
 			}
 			begun := time.Now()

@@ -77,11 +77,11 @@ func TestHalt(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		j.take()
-		offers(t, s, "a", "1=delivered") // it came after all
+		offers(t, s, "a", "1=delivered") // it arrived late
 		j.want(t, "a1 a2 2:delivered gap(a:3-3 after 1h0m0s) overdue(a:3-3 after 1h0m0s) halted(a:3-3 after 1h0m0s)")
 		ok(t, s.Resume(t.Context(), "a"))
 		j.want(t, "recorded(a:3-3) a4 4:delivered")
-		ok(t, s.Resume(t.Context(), "a")) // nothing is halted
+		ok(t, s.Resume(t.Context(), "a")) // no key is halted
 		offers(t, s, "a", "5=delivered")
 		if holes := fmt.Sprint(store.Holes("test", "a"), store.Holes("test", "b")); holes != "[{a 0 3 3}] []" {
 			t.Errorf("open: %s", holes)
@@ -135,20 +135,20 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// TestFetch: fetched events are delivered in order, and only the rest is a hole. Answers that fail, are
-// partial, late, or have other events do no harm.
+// TestFetch: fetched events are delivered in order, and only the rest is a hole. Failed, partial, late
+// and foreign answers do no harm.
 func TestFetch(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(ctx context.Context) []int64
 		want   string
-		then   string // after the answer has come late
+		then   string // after the late answer
 	}{
 		"all":     {func(context.Context) []int64 { return []int64{4, 2, 3, 9} }, "a2 a3 a4 a5 5:delivered", "a6"},
 		"partial": {func(context.Context) []int64 { return []int64{3} }, "overdue-2-2 recorded(a:2-2) a3 recorded(a:4-4) a5 5:delivered", "a6"},
 		"none":    {func(context.Context) []int64 { return nil }, "recorded(a:2-4) a5 5:delivered", "a6"},
 		"late": {func(ctx context.Context) []int64 {
 			<-ctx.Done()
-			time.Sleep(time.Minute) // it does not look at its context
+			time.Sleep(time.Minute) // it ignores its context
 			return []int64{2, 3}
 		}, "recorded(a:2-4) a5 5:delivered a2-late closes(a2) a3-late closes(a3)", "a6"},
 	} {
@@ -305,7 +305,7 @@ func TestNothingPassesAHoleThatIsNotRecorded(t *testing.T) {
 	})
 }
 
-// TestWhatCameDoesNotWaitForAHole: if the events of a hole that cannot be recorded arrive, later events are
+// TestWhatCameDoesNotWaitForAHole: if the events of an unrecordable hole arrive, later events are
 // delivered with them.
 func TestWhatCameDoesNotWaitForAHole(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
@@ -390,7 +390,7 @@ func TestPanic(t *testing.T) {
 			t.Error("no panic")
 		}()
 		bad.Delete(int64(1))
-		ok(t, s.Resume(t.Context(), "a")) // there is nothing that it could deliver
+		ok(t, s.Resume(t.Context(), "a")) // no event can be delivered
 		offers(t, s, "a", "3=held 1=delivered 2=delivered")
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -413,7 +413,7 @@ func TestPanic(t *testing.T) {
 		synctest.Wait()
 		j.want(t, "a5 a6 6:delivered")
 		offers(t, s, "a", "5=duplicate 8=held")
-		time.Sleep(time.Minute) // and the source panics
+		time.Sleep(time.Minute) // meanwhile the source panics
 		synctest.Wait()
 		offers(t, s, "a", "9=delivered")
 	})
@@ -469,7 +469,7 @@ func TestRace(t *testing.T) {
 			ok(t, err)
 			var all sync.WaitGroup
 			for worker := range uint64(4) {
-				r := rand.New(rand.NewPCG(seed, worker%2)) // two pairs that bring the same
+				r := rand.New(rand.NewPCG(seed, worker%2)) // two pairs with the same events
 				all.Go(func() { bring(t, s, r, 5*keys, events(keys, each)) })
 			}
 			all.Wait()
@@ -494,7 +494,7 @@ func events(keys, each int) (all []sequence.Event) {
 	return all
 }
 
-// bring offers events, nearly in order, until each is accepted. Refused and repeated ones are offered
+// bring offers events, nearly in order, until each is accepted. It offers refused and repeated ones
 // again.
 func bring[T any](t *testing.T, s *sequence.Sequencer[T], r *rand.Rand, window int, todo []sequence.Event) {
 	for len(todo) > 0 {

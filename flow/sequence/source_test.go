@@ -19,7 +19,7 @@ import (
 
 var ok = testbed.OK
 
-// pipe is a queue of events "KEY/SEQ" and what the handler has taken of them.
+// pipe is a queue of events "KEY/SEQ", and the events that the handler has taken.
 type pipe struct {
 	*testing.T
 	queue *memory.Queue
@@ -27,7 +27,7 @@ type pipe struct {
 
 	mu    sync.Mutex
 	taken []string
-	fails map[string]int // how often the handler refuses an event
+	fails map[string]int // how often the handler rejects an event
 }
 
 func newPipe(t *testing.T) *pipe {
@@ -101,7 +101,7 @@ func (p *pipe) wait(want ...string) {
 	}
 }
 
-// left waits until so many messages are unsettled: those that no consumer has settled.
+// left waits until n messages are not settled.
 func (p *pipe) left(f *Source, n int) {
 	p.Helper()
 	testbed.Eventually(p.T, fmt.Sprintf("%d messages are unsettled", n), time.Minute, func() bool {
@@ -111,8 +111,8 @@ func (p *pipe) left(f *Source, n int) {
 	})
 }
 
-// TestSource: events come out of order, twice, and not at all; those that are no events are dead
-// letters; what the handler refuses, or panics over, comes again.
+// TestSource: events arrive out of order, twice, or never; invalid messages become dead letters;
+// an event whose handler fails or panics is offered again.
 func TestSource(t *testing.T) {
 	p := newPipe(t)
 	p.fails["b/2"] = 3
@@ -129,8 +129,8 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestSourceKeepsWhatIsHeld: events that are held are not acknowledged. The process dies, and the next
-// one has them again.
+// TestSourceKeepsWhatIsHeld: held events are not acknowledged. After the process dies, the next one
+// receives them again.
 func TestSourceKeepsWhatIsHeld(t *testing.T) {
 	p := newPipe(t)
 	p.add("a/1", "a/3", "a/4")
@@ -146,7 +146,7 @@ func TestSourceKeepsWhatIsHeld(t *testing.T) {
 	p.left(f, 0)
 }
 
-// TestSourceCloses: what is held is given back at once, and another process goes on.
+// TestSourceCloses: Close releases held messages at once, and another process continues.
 func TestSourceCloses(t *testing.T) {
 	p := newPipe(t)
 	p.add("a/2")
@@ -162,8 +162,8 @@ func TestSourceCloses(t *testing.T) {
 	}
 }
 
-// TestSourceOffersAgain: events for which the key has no room are offered again, until the
-// hole before them was recorded.
+// TestSourceOffersAgain: events without room are offered again, until the hole before them
+// is recorded.
 func TestSourceOffersAgain(t *testing.T) {
 	p := newPipe(t)
 	p.add("a/2", "a/3", "a/4", "a/5")

@@ -45,7 +45,7 @@ func TestDatabases(t *testing.T) {
 	})
 }
 
-// inDatabase is a sequencer over db whose waits are short, or nearly endless.
+// inDatabase returns a sequencer on db with a short or a very long wait.
 func inDatabase(t *testing.T, db driver.Beginner[driver.SQL], j *journal, wait time.Duration) *sequence.Sequencer[driver.SQL] {
 	t.Helper()
 	return over(t, sequence.InTx(db, sequence.Table{}), record, j, sequence.Options{Wait: wait})
@@ -89,7 +89,7 @@ func testRollback(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testTwoProcesses: each offers all events but the fifth of the same keys, in an order of its own. The
+// testTwoProcesses: each offers all events but the fifth of the same keys, in its own order. The
 // missing one is passed over once.
 func testTwoProcesses(t *testing.T, db *databases.DB) {
 	const keys, each = 3, 12
@@ -144,7 +144,7 @@ func testComesBack(t *testing.T, db *databases.DB) {
 	testbed.Eventually(t, "the key is halted", bound, func() bool { return strings.Contains(first.take(), "halted") })
 	offers(t, halting, "k", "7=refused")
 	offers(t, b, "k", "5=delivered")
-	offers(t, halting, "k", "7=held 8=delivered") // 7 with 6, at once
+	offers(t, halting, "k", "7=held 8=delivered") // 7 with 6, together
 	if got := effects(t, db); got != "k 0:1, k 0:2, k 0:3, k 0:4, k 0:5, k 0:6, k 0:7, k 0:8" {
 		t.Errorf("effects: %s", got)
 	}
@@ -230,7 +230,7 @@ func testCosts(t *testing.T, db *databases.DB) {
 	var j journal
 	s := over(t, sequence.InTx[driver.SQL](c, sequence.Table{}),
 		func(context.Context, driver.SQL, sequence.Delivery) error { return nil }, &j, sequence.Options{})
-	first := "3 statements, 1 commits" // a look and, on MariaDB, a row to lock
+	first := "3 statements, 1 commits" // a read and, on MariaDB, a row to lock
 	if db.Dialect == driver.Postgres {
 		first = "2 statements, 1 commits"
 	}
@@ -238,9 +238,9 @@ func testCosts(t *testing.T, db *databases.DB) {
 		{"1=delivered", first},
 		{"2=delivered", "1 statements, 1 commits"},
 		{"1=duplicate", "0 statements, 0 commits"},
-		{"4=held 5=held 6=held", "1 statements, 0 commits"}, // whether another process has 3
+		{"4=held 5=held 6=held", "1 statements, 0 commits"}, // checks whether another process has 3
 		{"5=repeated", "0 statements, 0 commits"},
-		{"3=delivered", "2 statements, 2 commits"}, // itself, and the three together
+		{"3=delivered", "2 statements, 2 commits"}, // the event, and then the three together
 	} {
 		c.Reset()
 		offers(t, s, "a", step.offers)
@@ -252,7 +252,7 @@ func testCosts(t *testing.T, db *databases.DB) {
 
 func testLostCommit(t *testing.T, db *databases.DB) {
 	var j journal
-	var commits atomic.Int64 // of which every second one is not answered
+	var commits atomic.Int64 // every second one has no answer
 	s := inDatabase(t, databases.Unanswered(db, func() bool { return commits.Add(1)%2 == 0 }), &j, 20*time.Millisecond)
 	for _, seq := range []int64{1, 2, 5, 4, 6, 3} {
 		testbed.Eventually(t, "the event is taken", bound, func() bool {
@@ -336,8 +336,8 @@ func testFillAndOpen(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testPoison: an event that its handler refuses for ever becomes a dead letter and holds
-// up nothing behind it; it is replayed as late, or discarded.
+// testPoison: an event that its handler always rejects becomes a dead letter and blocks
+// no later event; it is replayed as late, or discarded.
 func testPoison(t *testing.T, db *databases.DB) {
 	var j journal
 	same := func(tx driver.SQL) driver.SQL { return tx }

@@ -17,11 +17,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests cause thousands of failures
 	crash.Main(m, map[string]crash.Role{"consumer": consume})
 }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 20 * time.Second
 
 var ok, wantKind = testbed.OK, testbed.WantKind
@@ -30,7 +30,7 @@ func event(key string, seq int64) sequence.Event {
 	return sequence.Event{Key: key, Position: sequence.Position{Seq: seq}, Handle: seq}
 }
 
-// journal is what a sequencer was seen to do: a word for each thing.
+// journal records the actions of a sequencer: a word for each.
 type journal struct {
 	mu    sync.Mutex
 	words []string
@@ -43,7 +43,7 @@ func (j *journal) add(format string, args ...any) {
 	j.words = append(j.words, fmt.Sprintf(format, args...))
 }
 
-// handle is a handler of any store.
+// handle returns a handler for any store.
 func handle[T any](j *journal) sequence.Handler[T] {
 	return func(_ context.Context, _ T, d sequence.Delivery) error {
 		j.mu.Lock()
@@ -64,7 +64,7 @@ func handle[T any](j *journal) sequence.Handler[T] {
 	}
 }
 
-// take is what happened since the last time.
+// take returns the actions since the last call.
 func (j *journal) take() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -85,10 +85,10 @@ func (j *journal) hooks() *observe.Sequence {
 		Failed:   func(f observe.SequenceFailed) { j.add("failed(%s, %d)", f.Key, f.Failures) }}
 }
 
-// settled tells outcomes of what was held, with the source's own handle.
+// settled records the outcome of a held event, with the source's handle.
 func (j *journal) settled(e sequence.Event, o sequence.Outcome) { j.add("%v:%v", e.Handle, o) }
 
-// sequencer makes one over memory that the test's end closes.
+// sequencer returns a sequencer on Memory, which the end of the test closes.
 func sequencer(t *testing.T, j *journal, o sequence.Options) (*sequence.Sequencer[struct{}], *sequence.Memory) {
 	t.Helper()
 	store := &sequence.Memory{}
@@ -111,7 +111,7 @@ func closed[T any](t *testing.T, s *sequence.Sequencer[T]) {
 	ok(t, s.Close(ctx))
 }
 
-// offers brings events, and wants each's outcome: "1=delivered 3=held".
+// offers offers events, and requires the outcome of each: "1=delivered 3=held".
 func offers[T any](t *testing.T, s *sequence.Sequencer[T], key, want string) {
 	t.Helper()
 	for word := range strings.FieldsSeq(want) {
