@@ -31,7 +31,7 @@ func testColumn(t *testing.T, w world) {
 			wantKind(t, err, interlock.Definite, nil) // PostgreSQL reads over the space
 		}
 	}
-	if w.snapshots { // its texts are equal regardless of case, unless a collation says otherwise
+	if w.snapshots { // its texts are equal regardless of case, unless a collation distinguishes them
 		wantKind(t, w.enter(t, column, "ALICE", token(1)), interlock.Definite, nil)
 	}
 	wantKind(t, w.enter(t, fence.Column{Table: "seat", Key: "no", Column: "absent"}, "12", token(1)), interlock.Definite, nil)

@@ -49,7 +49,7 @@ func testStale(t *testing.T, w world) {
 			w.Exec(t, `delete from interlock_fence`, `update account set fence = null`)
 		}
 		other := map[string]string{"table": "any", "column": "bob"}[kind]
-		ok(t, w.enter(t, marks, other, token(1))) // resources are apart
+		ok(t, w.enter(t, marks, other, token(1))) // resources are independent
 	}
 	if got := w.text(t, `select concat(balance) from account where id = 'alice'`); got != "92" {
 		t.Errorf("balance %s after 8 guarded writes", got)

@@ -123,7 +123,7 @@ func testLongStatement(t *testing.T, w world) {
 	}
 }
 
-// testSettings is about PostgreSQL; those of MariaDB are given back by its driver.
+// testSettings tests the settings of PostgreSQL; MariaDB's driver resets its own.
 func testSettings(t *testing.T, w world) {
 	if w.Dialect != driver.Postgres {
 		return
@@ -218,7 +218,7 @@ func testEnded(t *testing.T, w world) {
 	if m := w.mark(t, "alice"); m.Token != 0 {
 		t.Errorf("the mark was raised: %+v", m)
 	}
-	// It ends while the function runs, which does not notice.
+	// The claim ends while the function runs and does not notice.
 	c := grant(2, bound)
 	err := w.tx(t.Context(), w.table, c, "alice", func(context.Context, driver.SQL) error {
 		c.end(interlock.ErrSessionEnded)
@@ -374,7 +374,7 @@ func TestRawErrorsAreClassified(t *testing.T) {
 	wantKind(t, raw(`do $$ begin raise exception sqlstate '40001'; end $$`), interlock.Retryable, nil)
 	wantKind(t, raw(`select pg_terminate_backend(pg_backend_pid())`), interlock.Retryable, nil)
 	wantKind(t, raw(`select pg_terminate_backend(pg_backend_pid())`, `select 1`), interlock.Retryable, nil)
-	// An error that the function hides makes COMMIT fail all the same.
+	// An error that the function hides makes COMMIT fail.
 	err = fence.Tx(t.Context(), postgres.Pool(pool), fence.Table{}, grant(1, bound), "r", func(ctx context.Context, tx pgx.Tx) error {
 		_, _ = tx.Exec(ctx, `insert into item values (1)`)
 		return nil

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 // bound limits each wait for a condition.
 const bound = 20 * time.Second
 
-// body is what runs in a transaction.
+// body is the function that runs in a transaction.
 type body func(ctx context.Context, db driver.SQL) error
 
 // TestMarks runs every test against one server of each kind, with each of its

@@ -114,7 +114,7 @@ func TestCompleterLeavesWhatIsForgotten(t *testing.T) {
 		c := idempotency.NewCompleter(s, map[string]idempotency.Func{"POST /orders": func(ctx context.Context) (idempotency.Response, error) {
 			key := idempotency.From(ctx).Key()
 			ran += key
-			other := map[string]string{"a": "b", "b": "a"}[key] // which is on the list too
+			other := map[string]string{"a": "b", "b": "a"}[key] // the other listed request
 			_, err := s.Do(ctx, order(other), func(ctx context.Context) (idempotency.Response, error) {
 				idempotency.From(ctx).Decline()
 				return answer(422, ""), nil
@@ -202,8 +202,8 @@ func testReaper(t *testing.T, w world) {
 	}
 }
 
-// repeated is records of which a listed request is given up, and then sent again, by
-// its client, before the one that listed it comes back for it.
+// repeated is records in which the client gives up a listed request and sends it again, before the
+// process that listed it claims it.
 type repeated struct {
 	driver.Idempotency
 	meanwhile func()
@@ -218,9 +218,9 @@ func (m *repeated) Unfinished(ctx context.Context, q driver.IdempotencyQuery) ([
 	return found, err
 }
 
-// TestPhaseOfARepeatedRequest: a completer, or a reaper that discards, has an old
-// record on its list, which had attempts that did nothing. Its client gave the
-// request up, and sent it again: this time a phase was done. That is not forgotten.
+// TestPhaseOfARepeatedRequest: a completer, or a discarding reaper, lists an old record whose
+// attempts did nothing. Its client gives the request up and sends it again, and a phase commits.
+// That record is not removed.
 func TestPhaseOfARepeatedRequest(t *testing.T) {
 	passes := map[string]func(*testing.T, *idempotency.Store, idempotency.Func) error{
 		"completer": func(t *testing.T, s *idempotency.Store, fn idempotency.Func) error {

@@ -21,8 +21,8 @@ import (
 
 var roles = map[string]crash.Role{"order": orderRole, "folded": foldedRole, "stalled": stalledRole}
 
-// connect gives what a role works with. Leases are so long that none is renewed,
-// which would be a step at no certain time; those of processes before have lapsed.
+// connect returns the records and the store of a role. Leases are so long that none is renewed,
+// since a renewal has no fixed place among the steps. It ends the leases of earlier processes.
 func connect(ctx context.Context, at *crash.Points, args []string) (*idempotency.SQL[tx], *idempotency.Store, func(), error) {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -101,7 +101,7 @@ func scenes(w world, more string) func(testing.TB) crash.Scene {
 	}
 }
 
-// each runs test beside the other databases'.
+// eachBeside runs test on all databases in parallel.
 func eachBeside(t *testing.T, test func(t *testing.T, w world), clients ...string) {
 	for _, client := range clients {
 		t.Run(client, func(t *testing.T) {

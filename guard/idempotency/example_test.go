@@ -149,8 +149,8 @@ func ExamplePhase() {
 	}
 }
 
-// What a service runs beside its handlers: requests whose client is gone are
-// finished, old answers are removed, and what cannot be finished is reported.
+// Background work of a service: it finishes requests whose client has gone, removes old answers,
+// and reports requests that cannot be finished.
 func ExampleCompleter() {
 	ctx, stop := context.WithTimeout(context.Background(), time.Millisecond)
 	defer stop()

@@ -18,12 +18,12 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// doubtful is a database whose n-th commit has an outcome that its client does not
-// know: it is done, is not done, or is done only after the client has its error.
+// doubtful is a database whose n-th commit has an unknown outcome: it is done, not done, or done
+// after the client has its error.
 type doubtful struct {
 	driver.Beginner[tx]
 	doubt   string
-	at      int64 // counted from 1; 0 is none
+	at      int64 // counted from 1; 0 means none
 	commits atomic.Int64
 	late    sync.WaitGroup
 }
@@ -54,7 +54,7 @@ func (t doubtfulTx) Commit(ctx context.Context) error {
 		err = t.Tx.Rollback(ctx)
 	case "done later":
 		t.d.late.Go(func() {
-			time.Sleep(100 * time.Millisecond) // the server is slow; the client has gone on
+			time.Sleep(100 * time.Millisecond) // the server is slow; the client continues
 			_ = t.Tx.Commit(context.WithoutCancel(ctx))
 		})
 	}
@@ -62,14 +62,14 @@ func (t doubtfulTx) Commit(ctx context.Context) error {
 }
 
 func (t doubtfulTx) Rollback(ctx context.Context) error {
-	if t.d.commits.Load() == t.d.at { // as a client whose connection is gone
+	if t.d.commits.Load() == t.d.at { // like a client without a connection
 		return nil
 	}
 	return t.Tx.Rollback(ctx)
 }
 
-// testCommitInDoubt: with any outcome of the claim's, a phase's, the finish's or the
-// last phase's commit, the effects are there once, and the answer is returned.
+// testCommitInDoubt: with any outcome of the commit of the claim, a phase, the finish or the last
+// phase, the effects happen once, and the answer is returned.
 func testCommitInDoubt(t *testing.T, w world) {
 	for _, doubt := range doubts {
 		for at := int64(1); at <= 4; at++ {
@@ -91,7 +91,8 @@ func testCommitInDoubt(t *testing.T, w world) {
 	}
 }
 
-// inDoubt has three commits after the claim's, or two with the answer in the last.
+// inDoubt returns a function with three commits after the claim's, or two with the answer in the
+// last.
 func inDoubt(records *idempotency.SQL[tx], key string, folded bool) idempotency.Func {
 	return func(ctx context.Context) (idempotency.Response, error) {
 		paid, err := phase(ctx, records, "pay")
@@ -115,7 +116,7 @@ type atLevel struct {
 
 func (a atLevel) Begin(ctx context.Context) (driver.Tx[tx], error) { return a.BeginAt(ctx, a.level) }
 
-// testIsolation lets many ask for the same at once, at each level.
+// testIsolation sends one request many times at once, at each level.
 func testIsolation(t *testing.T, w world) {
 	for _, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead, driver.Serializable} {
 		key := level.String()
@@ -140,9 +141,8 @@ func testIsolation(t *testing.T, w world) {
 	}
 }
 
-// testClockSetBack: the database's clock is an hour behind what it was when an
-// attempt was claimed. It goes on and finishes; another that was left keeps the next
-// one waiting, is not lost, and can be released.
+// testClockSetBack: the database's clock is set back by an hour after an attempt has begun. The
+// attempt finishes. An abandoned attempt blocks the next one, is not lost, and can be released.
 func testClockSetBack(t *testing.T, w world) {
 	set := map[driver.Dialect]string{
 		driver.Postgres: `update interlock_idempotency set lease_until = lease_until + interval '1 hour', created_at = created_at + interval '1 hour'`,
@@ -173,7 +173,7 @@ func testClockSetBack(t *testing.T, w world) {
 	wantAnswer(t, got, err, "pay of attempt 2", false)
 }
 
-// testResults: a phase whose result cannot be kept, or read, leaves no effect of it.
+// testResults: a phase whose result cannot be stored or read leaves no effect.
 func testResults(t *testing.T, w world) {
 	big := func(n int) func(context.Context, tx) (string, error) {
 		return func(ctx context.Context, db tx) (string, error) {
@@ -198,7 +198,7 @@ func testResults(t *testing.T, w world) {
 	}
 }
 
-// testClosed: nothing is run that cannot be recorded.
+// testClosed: a request that cannot be recorded does not run.
 func testClosed(t *testing.T, w world) {
 	db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)
 	ok(t, err)
@@ -212,8 +212,8 @@ func testClosed(t *testing.T, w world) {
 	wantAnswer(t, got, err, "", false)
 }
 
-// TestStepIsDoneAgain shows the smaller promise of a key-value store: an effect
-// whose record was lost with its process is there twice. What was recorded is not.
+// TestStepIsDoneAgain shows the weaker guarantee of a key-value store: an effect whose record was
+// lost with its process happens twice. A recorded effect does not.
 func TestStepIsDoneAgain(t *testing.T) {
 	client, err := redis.Dial(testbed.Redis(t).URL())
 	ok(t, err)
@@ -236,7 +236,7 @@ func TestStepIsDoneAgain(t *testing.T) {
 	_, err = open(t, dead{records}, nil).Do(t.Context(), order("k"), work(true))
 	wantKind(t, err, interlock.Definite, nil)
 	release(t, records, "k")
-	for range 3 { // recorded by the first of them
+	for range 3 { // the first one records it
 		_, err = open(t, records, nil).Do(t.Context(), order("k"), work(true))
 	}
 	if err == nil {
@@ -246,7 +246,7 @@ func TestStepIsDoneAgain(t *testing.T) {
 	wantAnswer(t, got, err, "count 2", false)
 }
 
-// dead is the records of a process that dies before it can record anything.
+// dead is the records of a process that dies before it records anything.
 type dead struct{ driver.Idempotency }
 
 func (dead) Update(context.Context, driver.IdempotencyUpdate) error {

@@ -46,7 +46,7 @@ func serve(t testing.TB, records driver.Idempotency, o *idempotency.HandlerOptio
 	return s
 }
 
-// said is a client's response.
+// said is a response as the client receives it.
 type said struct {
 	Status int
 	Header http.Header
@@ -192,7 +192,7 @@ func TestWhatIsKept(t *testing.T) {
 		if (s.runs.Load() == 1) != kept {
 			t.Errorf("%d was run %d times", status, s.runs.Load())
 		}
-		// What is not kept and below 500 has freed the key, also for another request.
+		// An answer that is not kept and below 500 frees the key, also for another request.
 		want := 422
 		if !kept && status < 500 {
 			want = status
@@ -300,8 +300,8 @@ func TestStreamingIsRefused(t *testing.T) {
 	s.want(t, s.ask(t, "k"), 204, "")
 }
 
-// TestUnlockBeforeStore: the client has no answer before it is durable. A client that has
-// read it and asks again at once is replayed, however often.
+// TestUnlockBeforeStore: the client receives no answer before it is durable. A client
+// that reads it and retries at once gets a replay each time.
 func TestUnlockBeforeStore(t *testing.T) {
 	slow := &slowFinish{Idempotency: memory.NewIdempotency()}
 	s := serve(t, slow, nil, create)
@@ -317,7 +317,7 @@ func TestUnlockBeforeStore(t *testing.T) {
 	}
 }
 
-// slowFinish takes its time to record an answer.
+// slowFinish records an answer slowly.
 type slowFinish struct {
 	driver.Idempotency
 	finished atomic.Int64
@@ -333,8 +333,8 @@ func (s *slowFinish) Update(ctx context.Context, u driver.IdempotencyUpdate) err
 	return err
 }
 
-// TestStoreOutOfReach: nothing is run that cannot be recorded, and an answer that
-// could not be recorded is not shown.
+// TestStoreOutOfReach: a request that cannot be recorded does not run, and an unrecorded answer is
+// not sent.
 func TestStoreOutOfReach(t *testing.T) {
 	down := &interlock.Error{Op: "claim", Kind: interlock.Retryable, Err: errors.New("down")}
 	unknown := &interlock.Error{Op: "finish", Kind: interlock.Uncertain, Err: errors.New("reply lost")}
@@ -361,7 +361,7 @@ func TestStoreOutOfReach(t *testing.T) {
 	}
 }
 
-// failing is records that cannot be reached.
+// failing is unreachable records.
 type failing struct {
 	driver.Idempotency
 	claim, finish error

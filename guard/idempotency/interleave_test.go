@@ -13,10 +13,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestEveryInterleaving plays all orders of the steps of two attempts, each of which
-// may die after any of its steps, with leases that lapse at any moment and in the end, and a
-// third attempt that comes to an end after all of it. A phase takes effect in the
-// step that records it, as in a transaction: each does so once, and one answer stands.
+// TestEveryInterleaving runs all orders of the steps of two attempts. Each may die after any
+// step, leases expire at any moment and at the end, and a third attempt then completes. A
+// phase takes effect in the step that records it, as in a transaction. Each phase takes
+// effect once, and there is one answer.
 func TestEveryInterleaving(t *testing.T) {
 	played := 0
 	var extend func(schedule []int, left [3]int)
@@ -37,16 +37,16 @@ func TestEveryInterleaving(t *testing.T) {
 	}
 }
 
-const lapse = 2 // the actor of a schedule that is no attempt
+const lapse = 2 // the actor that ends leases, not an attempt
 
 // model is one store, and the effects beside it.
 type model struct {
 	records driver.Idempotency
 	effects map[string]int
-	answers map[string]bool // that a client got
+	answers map[string]bool // that a client received
 }
 
-// attempt is what a process knows.
+// attempt is the state of a process.
 type attempt struct {
 	owner   string
 	claimed bool
@@ -69,7 +69,7 @@ func play(t *testing.T, schedule []int) {
 		m.step(t, last)
 	}
 	for i := range attempts {
-		for range 5 { // who stood still goes on
+		for range 5 { // paused attempts continue
 			m.step(t, &attempts[i])
 		}
 	}
@@ -78,7 +78,7 @@ func play(t *testing.T, schedule []int) {
 	}
 }
 
-// claim is by an owner, whose lease does not lapse by itself.
+// claim claims for an owner, whose lease does not expire by itself.
 func (m *model) claim(t *testing.T, owner string) (driver.IdempotencyRecord, outcome) {
 	c := driver.IdempotencyClaim{ID: driver.IdempotencyID{Operation: "o", Key: "k"}, Fingerprint: "f", Owner: owner, Lease: time.Hour}
 	r, err := m.records.Claim(context.Background(), c)
@@ -90,7 +90,7 @@ func (m *model) claim(t *testing.T, owner string) (driver.IdempotencyRecord, out
 func (m *model) lapse(t *testing.T) {
 	c := driver.IdempotencyClaim{ID: driver.IdempotencyID{Operation: "o", Key: "k"}, Fingerprint: "none", Owner: "none", Lease: time.Hour}
 	r, err := m.records.Claim(context.Background(), c)
-	if err == nil && r.Owner == "none" { // nobody had come yet
+	if err == nil && r.Owner == "none" { // no attempt had claimed it
 		err = m.records.Update(context.Background(), driver.IdempotencyUpdate{ID: c.ID, Owner: "none", Forget: true})
 	} else if err == nil {
 		err = m.records.Update(context.Background(), driver.IdempotencyUpdate{ID: c.ID, Owner: r.Owner})
@@ -98,7 +98,7 @@ func (m *model) lapse(t *testing.T) {
 	testbed.OK(t, err)
 }
 
-// step does what an attempt does next: claim, phase a, phase b, answer.
+// step runs the next step of an attempt: claim, phase a, phase b, answer.
 func (m *model) step(t *testing.T, a *attempt) {
 	if a.over {
 		return

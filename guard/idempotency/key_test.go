@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestKeysQuotedAndBare: the draft's form and what most clients send are the same
-// key, and what could be two keys, or none, is refused.
+// TestKeysQuotedAndBare: the draft's quoted form and the bare form are the same key. A value that
+// could be two keys, or none, is rejected.
 func TestKeysQuotedAndBare(t *testing.T) {
 	long := strings.Repeat("k", 255)
 	for header, want := range map[string]string{
@@ -51,7 +51,7 @@ func FuzzParseKey(f *testing.F) {
 	})
 }
 
-// overheard keeps the statements that reach a database.
+// overheard records the statements that reach a database.
 type overheard struct {
 	driver.Beginner[tx]
 	said []string

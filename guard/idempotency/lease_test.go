@@ -41,7 +41,7 @@ func TestLeaseShorterThanHandler(t *testing.T) {
 	})
 }
 
-// testLeaseIsRenewed is that on a real database: nobody is let in meanwhile.
+// testLeaseIsRenewed is the same on a real database: no other attempt begins meanwhile.
 func testLeaseIsRenewed(t *testing.T, w world) {
 	s := open(t, w.records, &idempotency.Options{Lease: time.Second})
 	got, err := s.Do(t.Context(), order("slow"), func(ctx context.Context) (idempotency.Response, error) {
@@ -56,8 +56,8 @@ func testLeaseIsRenewed(t *testing.T, w world) {
 	wantAnswer(t, got, err, "pay of attempt 1", false)
 }
 
-// TestLostLeaseEndsTheHandler: once its renewals fail, its context ends when the
-// lease does, not before, and with the cause.
+// TestLostLeaseEndsTheHandler: if its renewals fail, its context ends when the lease does, not
+// before, with the cause.
 func TestLostLeaseEndsTheHandler(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		records := &unrenewed{Idempotency: memory.NewIdempotency()}
@@ -77,7 +77,7 @@ func TestLostLeaseEndsTheHandler(t *testing.T) {
 			wantKind(t, err, interlock.Definite, interlock.ErrExpired)
 			return answer(200, "all the same"), nil
 		})
-		// Nobody has taken over, so that its answer is the one.
+		// No other attempt has begun, so its answer counts.
 		wantAnswer(t, got, err, "all the same", false)
 		if len(lost) != 1 || lost[0].Key != "k" || lost[0].Attempt != 1 || failed.Load() < 3 {
 			t.Errorf("%+v, %d renewals failed", lost, failed.Load())
@@ -130,8 +130,7 @@ func release(t testing.TB, records driver.Idempotency, key string) {
 	ok(t, records.Update(t.Context(), driver.IdempotencyUpdate{ID: id, Owner: r.Owner}))
 }
 
-// TestTimeOutIsNotForEver: a process that vanished keeps the request in flight for
-// as long as its lease and no longer, and the key is not reopened before.
+// TestTimeOutIsNotForEver: after a crash the request stays in flight exactly as long as its lease.
 func TestTimeOutIsNotForEver(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		records := memory.NewIdempotency()
@@ -154,7 +153,7 @@ func TestTimeOutIsNotForEver(t *testing.T) {
 	})
 }
 
-// TestWaitIsBounded: by itself, by the caller's context, and it does not hurry.
+// TestWaitIsBounded: by Call.Wait and by the caller's context, with pauses between reads.
 func TestWaitIsBounded(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		counting := &countingClaims{Idempotency: memory.NewIdempotency()}
@@ -194,8 +193,8 @@ func (c *countingClaims) Claim(ctx context.Context, claim driver.IdempotencyClai
 	return c.Idempotency.Claim(ctx, claim)
 }
 
-// TestCallerGone: the end of the caller's context reaches the handler, but what it
-// answers all the same is recorded; and so is that it failed.
+// TestCallerGone: the end of the caller's context reaches the handler; its later answer, or its
+// failure, is still recorded.
 func TestCallerGone(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := open(t, memory.NewIdempotency(), nil)
@@ -219,7 +218,7 @@ func TestCallerGone(t *testing.T) {
 	})
 }
 
-// later runs fn and gives what it returned.
+// later runs fn concurrently, and returns a function that waits for its result.
 func later(fn func() (idempotency.Response, error)) func() (idempotency.Response, error) {
 	type result struct {
 		response idempotency.Response
@@ -236,8 +235,8 @@ func later(fn func() (idempotency.Response, error)) func() (idempotency.Response
 	}
 }
 
-// stopped starts a request by a process that stands still before its COMMIT of the
-// number at; goOn lets it go on, and returns its outcome.
+// stopped starts a request by a process that is paused before its COMMIT number at; goOn resumes
+// it, and returns its outcome.
 func (w world) stopped(t *testing.T, at int, key string, fn idempotency.Func) (goOn func() (idempotency.Response, error)) {
 	stands, proceed, commits := make(chan struct{}), make(chan struct{}), 0
 	db := databases.Committing[driver.SQL]{BeginnerAt: w.DB, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
@@ -256,10 +255,10 @@ func (w world) stopped(t *testing.T, at int, key string, fn idempotency.Func) (g
 	}
 }
 
-// testStandsStill: a process is stopped between the only statement of a step and its
-// COMMIT. It keeps the record's row for some seconds and no longer: from the attempt
-// that is at work, if it was a duplicate's claim, or from the next one, if it was the
-// finish. When it goes on, it has the answer of the others, or is refused.
+// testStandsStill: a process is paused between the only statement of a step and its COMMIT. It
+// locks the record's row for only some seconds: against the running attempt after a duplicate's
+// claim, against the next attempt after a finish. When it continues, it gets the others' answer, or
+// is rejected.
 func testStandsStill(t *testing.T, w world) {
 	pay := func(ctx context.Context) (idempotency.Response, error) {
 		s, err := phase(ctx, w.records, "pay")

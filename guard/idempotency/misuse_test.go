@@ -90,9 +90,8 @@ func TestPhasesOutOfPlace(t *testing.T) {
 	}
 }
 
-// TestPhaseWaitsWithItsContext: one that is begun inside of another by the context
-// around it, which hides that, waits for itself: until that context ends, or the
-// request's, and not for ever.
+// TestPhaseWaitsWithItsContext: a phase begun inside another with the outer context waits for
+// itself, until that context or the request's ends.
 func TestPhaseWaitsWithItsContext(t *testing.T) {
 	cause := errors.New("the time is over")
 	minute := func(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -134,7 +133,7 @@ func TestPhaseWaitsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestStepsAreRemembered: done once by name, with the result of then, on any store.
+// TestStepsAreRemembered: a step runs once by name; later calls return its result, on any store.
 func TestStepsAreRemembered(t *testing.T) {
 	s := open(t, memory.NewIdempotency(), nil)
 	runs, fail := 0, errors.New("fail")

@@ -15,13 +15,13 @@ import (
 	"github.com/interlock-dev/interlock/guard/idempotency"
 )
 
-// process is one that reaches its database until it dies at some operation, or
-// that stands still at one for longer than a lease, all of its goroutines.
+// process is a process that dies at some operation, or pauses with all its goroutines at one, for
+// longer than a lease.
 type process struct {
 	driver.Beginner[tx]
-	dies, stalls int // at the operation of that number; 0 does not
+	dies, stalls int // at the operation of that number; 0 means never
 	stillness    time.Duration
-	commits      bool // what is under way as it dies
+	commits      bool // the running operation commits when it dies
 
 	gate sync.RWMutex
 	mu   sync.Mutex
@@ -30,7 +30,7 @@ type process struct {
 
 var errDead = &interlock.Error{Op: "live", Kind: interlock.Definite, Err: errors.New("the process is dead")}
 
-// pass is before each operation.
+// pass runs before each operation.
 func (p *process) pass() error {
 	p.gate.RLock()
 	//lint:ignore SA2001 it waits for one that stands still
@@ -96,9 +96,9 @@ func (t processTx) Bound(ctx context.Context, idle, statement time.Duration) err
 	return t.Tx.Bound(ctx, idle, statement)
 }
 
-// testAnyInterleaving: retries meet, leases lapse under live attempts, processes die
-// at any operation and stand still at any. Each phase of each request takes effect
-// once, and all answers are the same.
+// testAnyInterleaving: retries overlap, leases expire under live attempts, and processes die or
+// pause at any operation. Each phase of each request takes effect once, and all answers are the
+// same.
 func testAnyInterleaving(t *testing.T, w world) {
 	const keys, retries, lease = 6, 4, 120 * time.Millisecond
 	var mu sync.Mutex
@@ -135,7 +135,7 @@ func testAnyInterleaving(t *testing.T, w world) {
 	}
 }
 
-// try is one try by a process of its own.
+// try makes one attempt in its own process.
 func (w world) try(t *testing.T, chance *rand.Rand, key string, lease time.Duration, healthy bool) (body string, ok bool) {
 	p := &process{Beginner: w.DB, stillness: lease * 2, commits: chance.IntN(2) == 0}
 	switch fate := chance.IntN(10); {
@@ -151,7 +151,7 @@ func (w world) try(t *testing.T, chance *rand.Rand, key string, lease time.Durat
 	got, err := open(t, records, &idempotency.Options{Lease: lease}).Do(t.Context(), call, func(ctx context.Context) (idempotency.Response, error) {
 		var said []string
 		for _, name := range []string{"a", "b", "c"} {
-			// Half of them do not look whether they still may.
+			// Half of them do not check whether the lease lasts.
 			if chance.IntN(2) == 0 {
 				ctx = context.WithoutCancel(ctx)
 			}

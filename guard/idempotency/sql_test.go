@@ -42,7 +42,7 @@ func TestSQL(t *testing.T) {
 	})
 }
 
-// TestTime has what takes time, and is no matter of the client.
+// TestTime runs slow tests that do not depend on the client.
 func TestTime(t *testing.T) {
 	eachBeside(t, func(t *testing.T, w world) {
 		for name, test := range map[string]func(*testing.T, world){
@@ -85,8 +85,8 @@ func testOnce(t *testing.T, w world) {
 	}
 }
 
-// testCosts: one statement, its bound and one commit to claim, one commit for each
-// phase, none for a finish that is folded into the last, one for a replay.
+// testCosts: a claim is one statement, its bound and one commit; a phase is one commit; a finish in
+// the last phase is none; a replay is one.
 func testCosts(t *testing.T, w world) {
 	const step = "1 begun, 2 statements, 1 commits"
 	c := &databases.Counted{BeginnerAt: w.DB}
@@ -149,8 +149,8 @@ func testResumes(t *testing.T, w world) {
 	}
 }
 
-// testOvertaken lets an attempt's lease lapse in the middle of a phase. A retry
-// does it all; what the first one then commits or answers is refused.
+// testOvertaken: an attempt's lease expires during a phase. A retry completes the request; later
+// commits and answers of the first attempt are rejected.
 func testOvertaken(t *testing.T, w world) {
 	began, release := make(chan struct{}), make(chan struct{})
 	type result struct {
@@ -193,7 +193,7 @@ func (w world) lapse(t testing.TB) {
 	w.Exec(t, lapsed[w.Dialect])
 }
 
-// testNotBlocked: while a phase is under way, a duplicate is refused at once.
+// testNotBlocked: while a phase runs, a duplicate is refused at once.
 func testNotBlocked(t *testing.T, w world) {
 	_, err := w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
 		return answer(200, ""), inPhase(ctx, w, func() {

@@ -18,8 +18,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestRecordsInSQL: a database keeps records as every other store does. What the
-// suite breaks paths for is tried here with transactions: see TestLostReplies.
+// TestRecordsInSQL runs the suite on databases. Instead of broken paths, transactions lose replies:
+// see testCommitInDoubt.
 func TestRecordsInSQL(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

@@ -28,13 +28,13 @@ type world struct {
 	store   *idempotency.Store
 }
 
-// clients is one of each database, for tests that take time.
+// clients is one client of each database, for slow tests.
 var clients = []string{databases.Pgx, databases.Maria}
 
 // anyUnfinished lists some unfinished requests without an attempt.
 var anyUnfinished = driver.IdempotencyQuery{Limit: 10}
 
-// tx is what phases work with in these tests.
+// tx is the transaction of phases in these tests.
 type tx = driver.SQL
 
 func newWorld(t testing.TB, db *databases.DB, o *idempotency.Options) world {
@@ -67,7 +67,7 @@ func phase(ctx context.Context, on *idempotency.SQL[tx], name string) (string, e
 	})
 }
 
-// effects is every effect of a request, as "phase by attempt".
+// effects returns every effect of a request, as "phase by attempt".
 func (w world) effects(t testing.TB, key string) string {
 	t.Helper()
 	var all []string
@@ -103,7 +103,7 @@ func wantAnswer(t testing.TB, got idempotency.Response, err error, body string, 
 	}
 }
 
-// as wants an error of a type.
+// as requires an error of a type.
 func as[E error](t testing.TB, err error) (e E) {
 	t.Helper()
 	if !errors.As(err, &e) {
@@ -118,7 +118,7 @@ func cost(c *databases.Counted) string {
 	return fmt.Sprintf("%d begun, %d statements, %d commits", c.Begun.Load(), c.Statements.Load(), c.Commits.Load())
 }
 
-// never is of a request that is to be answered without it.
+// never is the function of a request that must be answered without it.
 func never(context.Context) (idempotency.Response, error) {
 	return idempotency.Response{}, errors.New("it was run")
 }

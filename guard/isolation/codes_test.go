@@ -25,10 +25,10 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// exec is a statement by the user's own handle, whose errors are the library's.
+// exec runs a statement by the client's own handle, with the client's errors.
 type exec func(query string) error
 
-// native runs transactions whose function has nothing of this project in its hands.
+// native runs transactions whose function uses only the client library.
 type native struct {
 	*databases.DB
 	do func(ctx context.Context, level driver.Isolation, o *isolation.Options, fn func(exec) error) error
@@ -86,8 +86,8 @@ func (c *codes) options() *isolation.Options {
 	}}}
 }
 
-// TestCodes brings each error about for which a transaction is run again, on the
-// servers that have it, and sees it run again and work.
+// TestCodes causes each retried error, on the servers that have it, and requires that the retry
+// succeeds.
 func TestCodes(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -175,7 +175,7 @@ func testSerialization(t *testing.T, n native) {
 	n.sum(t, 22)
 }
 
-// testConflictingWrite has 1020 on MariaDB, which only looks if an option is set.
+// testConflictingWrite causes 1020 on MariaDB, which detects it only if an option is set.
 func testConflictingWrite(t *testing.T, n native) {
 	var c codes
 	n.both(t, driver.RepeatableRead, &c, func(i int, do exec, meet func()) error {
@@ -219,8 +219,8 @@ func testLockTimeout(t *testing.T, n native) {
 	n.sum(t, 22)
 }
 
-// testSwallowed has a function that ignores that it was a deadlock's victim.
-// Nothing of it may stay, and there must be an error.
+// testSwallowed: a function ignores that it was the victim of a deadlock. None of its writes
+// remains, and there is an error.
 func testSwallowed(t *testing.T, n native) {
 	m := newMeeting(true)
 	errs, victims := make([]error, 2), make([]error, 2)
@@ -274,7 +274,7 @@ func testLostCommit(t *testing.T, n native) {
 	testbed.Eventually(t, "the commit is done", bound, func() bool { return databases.One[int64](t, n.DB, readSum) == 21 })
 }
 
-// testCutBefore: a connection that is gone before COMMIT was sent did nothing.
+// testCutBefore: a connection that is lost before COMMIT did nothing.
 func testCutBefore(t *testing.T, n native) {
 	proxy := testbed.NewProxy(t, n.Server.Addr())
 	do := reach(t, n.Client, strings.Replace(n.URL, n.Server.Addr(), proxy.Addr(), 1))

@@ -17,9 +17,9 @@ import (
 	"github.com/interlock-dev/interlock/guard/isolation"
 )
 
-// A doctor goes off call if somebody else stays. Two who do this at once would both
-// see the other on call, and at REPEATABLE READ both would go: write skew. At
-// SERIALIZABLE one of them is undone, runs again, and sees that it must stay.
+// A doctor goes off call if another one stays. Two concurrent transactions would both see the other
+// doctor on call, and at REPEATABLE READ both would go: write skew. At SERIALIZABLE one of them is
+// undone, runs again, and finds that its doctor must stay.
 func ExampleSerializable() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/clinic")

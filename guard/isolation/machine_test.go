@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// scripted begins transactions that fail as a script says. It stands for no
-// database: the system tests have real ones.
+// scripted begins transactions that fail by a script. It simulates no database: the system tests
+// have real ones.
 type scripted struct {
 	begins, commits []error // of each attempt in turn; nil where there is none
 	dialect         driver.Dialect
@@ -36,7 +36,7 @@ func (s *scripted) BeginAt(_ context.Context, level driver.Isolation) (driver.Tx
 	return &scriptedTx{s: s}, next(&s.begins)
 }
 
-// scriptedTx is one of them. What it does not have is not called.
+// scriptedTx is one of its transactions, with only the methods that are called.
 type scriptedTx struct {
 	driver.SQL
 	s *scripted

@@ -86,7 +86,7 @@ func TestMatrix(t *testing.T) {
 		}
 	}, databases.Pgx, databases.Maria)
 	if t.Failed() || len(cells) < 2*len(anomalies)*len(levels) {
-		return // one of the databases was left out
+		return // one of the databases was skipped
 	}
 	generated.Check(t, "../../docs/reference/isolation.md", markdown(cells))
 }
@@ -117,7 +117,7 @@ func (a anomaly) cell(t *testing.T, db *databases.DB, level driver.Isolation) st
 	return "not visible"
 }
 
-// markdown is the page.
+// markdown returns the page.
 func markdown(cells map[string]string) string {
 	var b strings.Builder
 	b.WriteString(`# What each level of isolation lets happen

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 // bound limits each wait for a condition.
 const bound = 30 * time.Second
 
-// A step is one statement or two of a transaction, or its end.
+// A step is one or two statements of a transaction, or its end.
 type step func(ctx context.Context, tx driver.Tx[driver.SQL]) error
 
 func commit(ctx context.Context, tx driver.Tx[driver.SQL]) error   { return tx.Commit(ctx) }
@@ -56,8 +56,8 @@ type course struct {
 type player struct {
 	tx   driver.Tx[driver.SQL]
 	id   int64      // of its session
-	busy chan error // of the step that goes on; nil if none does
-	todo []step     // whose turn came while it waited
+	busy chan error // of the running step; nil if none runs
+	todo []step     // steps whose turn came while it waited
 	over bool       // it has failed and was rolled back
 }
 
@@ -87,7 +87,7 @@ func play(t *testing.T, db *databases.DB, level driver.Isolation, turns []turn) 
 	return c
 }
 
-// advance runs what p has to do, until it has done it or waits for the other.
+// advance runs the steps of p until they are done or wait for the other transaction.
 func (c *course) advance(t *testing.T, db *databases.DB, i int, p *player) {
 	t.Helper()
 	for p.busy != nil || len(p.todo) > 0 {
@@ -113,7 +113,7 @@ func (c *course) advance(t *testing.T, db *databases.DB, i int, p *player) {
 	}
 }
 
-// outcome is that of the step that goes on, or that it waits for a lock.
+// outcome returns the result of the running step, or that it waits for a lock.
 func (p *player) outcome(t *testing.T, db *databases.DB) (err error, waits bool) {
 	t.Helper()
 	testbed.Eventually(t, "a step ends, or waits", bound, func() bool {
@@ -128,7 +128,7 @@ func (p *player) outcome(t *testing.T, db *databases.DB) (err error, waits bool)
 	return err, waits
 }
 
-// session is the number of one's own session.
+// session is the query for the id of the own session.
 var session = map[driver.Dialect]string{
 	driver.Postgres: `select pg_backend_pid()::bigint`,
 	driver.MariaDB:  `select connection_id()`,
@@ -140,7 +140,7 @@ func waiting(t *testing.T, db *databases.DB, id int64) bool {
 	if db.Dialect == driver.Postgres {
 		return databases.One[int64](t, db, `select count(*) from pg_stat_activity where pid = $1::bigint and wait_event_type = 'Lock'`, id) == 1
 	}
-	// The lists of transactions are renewed now and then only; this one always is.
+	// The lists of transactions are refreshed only at intervals; this one always is.
 	var text string
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
 		return sql.Query(ctx, `show engine innodb status`, nil, func(scan func(...any) error) error {

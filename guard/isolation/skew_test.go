@@ -36,8 +36,8 @@ var ways = map[string]way{
 
 var errLastDoctor = errors.New("somebody has to stay on call")
 
-// TestWriteSkew has two doctors, both on call, who both want to leave in the same
-// moment. Rounds are seeded; each way has the same ones.
+// TestWriteSkew: two doctors on call go off call at the same moment. The rounds are seeded, and
+// equal for each way.
 func TestWriteSkew(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -120,7 +120,7 @@ func (w way) goHome(ctx context.Context, db *databases.DB, name string, pause ti
 	})
 }
 
-// meeting is where both wait for each other, if they are to.
+// meeting makes both wait for each other, if wanted.
 type meeting struct {
 	arrived atomic.Int64
 	all     chan struct{}
