@@ -101,8 +101,8 @@ func testLargeBatch(t *testing.T, w world) {
 	}
 }
 
-// testBatchesInAnyOrder: eight consumers get overlapping batches, shuffled. Each
-// waits for what another writes; none must be the victim of a deadlock.
+// testBatchesInAnyOrder: eight consumers get overlapping batches, shuffled. They wait for each
+// other's records; none may be the victim of a deadlock.
 func testBatchesInAnyOrder(t *testing.T, w world) {
 	const rounds, size = 6, 60
 	for round := range rounds {

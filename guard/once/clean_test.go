@@ -42,7 +42,7 @@ func TestClean(t *testing.T) {
 		if got := fmt.Sprint(told); got != "[{billing 3 0 <nil>} {billing 2 0 <nil>} {billing 0 0 <nil>} {shipping 1 0 <nil>}]" {
 			t.Errorf("told %s", got)
 		}
-		for n := range 10 { // what is not forgotten is a duplicate
+		for n := range 10 { // kept messages are duplicates
 			wanted := once.Duplicate
 			if n < 5 {
 				wanted = once.Done
@@ -61,7 +61,7 @@ func TestClean(t *testing.T) {
 	})
 }
 
-// TestCleanLimit: for any number, and any plan of the database.
+// TestCleanLimit: the limit holds for any number, and any plan of the database.
 func TestCleanLimit(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// roles are consumers, which get all their messages again at each start: nothing was
+// roles are consumers that receive all their messages again at each start: nothing was
 // acknowledged.
 var roles = map[string]crash.Role{
 	"once": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
@@ -76,7 +76,7 @@ func inboxOf(name string) once.Inbox {
 	return once.Inbox{Name: name, Consumer: "billing", Rotated: strings.HasPrefix(name, "rotated")}
 }
 
-// ownEffect is one that the message does not have in another inbox.
+// ownEffect returns an effect that differs between inboxes.
 func ownEffect(in once.Inbox, m once.Message) func(context.Context, driver.SQL) error {
 	return effect(in.Name + " " + m.ID)
 }
@@ -161,9 +161,9 @@ func (w world) scenes(kind string, effects, outputs int64) func(testing.TB) cras
 	}
 }
 
-// TestCrash kills a consumer between any two of its statements, once, where the databases
-// divide the places, and twice, at some pairs of places or at all of them (make
-// soak-crashes), and lets it start again.
+// TestCrash kills a consumer between any two of its statements, once, with the places
+// divided among the databases, and twice, at some pairs of places or at all of them (make
+// soak-crashes), and restarts it.
 func TestCrash(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
@@ -181,7 +181,7 @@ func TestCrash(t *testing.T) {
 				crash.Share(t, c.role, part, 2, w.scenes(c.role, c.effects, c.outputs))
 			})
 		}
-		// The forms differ in what they record, and not in how it is committed.
+		// The forms differ in their records, not in the commit.
 		twice := map[string]int64{"one message": 1, "one batch": 2}
 		if onPostgres(t) {
 			twice = map[string]int64{"one message": 1, "one number": 1}

@@ -33,7 +33,7 @@ func ExampleTx() {
 			if _, err := tx.Exec(ctx, `update orders set state = 'paid' where id = 7`); err != nil {
 				return err
 			}
-			// What other services are to hear: a relay sends it once this is committed.
+			// A message for other services: a relay sends it after the commit.
 			return box.Add(ctx, postgres.Tx(tx), driver.Message{ID: "order-7-invoice", Topic: "invoices", Key: "order/7", Payload: []byte(`{}`)})
 		})
 	switch {
@@ -126,7 +126,7 @@ func ExampleBestEffort() {
 	}
 	for range 2 {
 		outcome, err := store.Once(ctx, once.Message{ID: "welcome-alice"}, func(context.Context) error {
-			fmt.Println("a mail to alice") // with the message's ID in it, if the mail server looks at that
+			fmt.Println("a mail to alice") // with the message's ID, if the mail server deduplicates by it
 			return nil
 		})
 		fmt.Println(outcome, err)

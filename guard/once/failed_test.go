@@ -150,7 +150,7 @@ func testFailedEffect(t *testing.T, w world) {
 	}
 }
 
-// ownError has a cause whose outcome is not known, in a system that is not the database.
+// ownError has a cause with an unknown outcome, in another system than the database.
 type ownError struct{ cause error }
 
 func (e *ownError) Error() string { return "charge the card: " + e.cause.Error() }

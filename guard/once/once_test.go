@@ -75,7 +75,7 @@ func testDuplicate(t *testing.T, w world) {
 	outcome, err := w.deliver(t.Context(), message(2))
 	want(t, outcome, err, once.Done)
 	other := w
-	other.inbox.Consumer = "shipping" // has not had it
+	other.inbox.Consumer = "shipping" // has no record of it
 	outcome, err = other.deliver(t.Context(), message(1))
 	want(t, outcome, err, once.Done)
 	w.wantEffects(t, "m1", 2)
@@ -101,10 +101,10 @@ func testMismatch(t *testing.T, w world) {
 			*mismatch != (once.MismatchError{Consumer: "billing", Message: "m1"}) {
 			t.Errorf("%v, %v", outcome, err)
 		}
-		outcome, err = w.deliver(t.Context(), message(1)) // the record is as it was
+		outcome, err = w.deliver(t.Context(), message(1)) // the record is unchanged
 		want(t, outcome, err, once.Duplicate)
 	}
-	// What to compare may be chosen.
+	// The caller may choose the compared hash.
 	chosen := once.Message{ID: "m2", Payload: []byte("at 10:00"), Hash: []byte(strings.Repeat("h", 32))}
 	outcome, err = w.deliver(t.Context(), chosen)
 	want(t, outcome, err, once.Done)
@@ -114,8 +114,7 @@ func testMismatch(t *testing.T, w world) {
 	w.wantEffects(t, "m1", 1)
 }
 
-// first delivers m in a transaction that waits inside the effect, until it gets
-// a way to end.
+// first delivers m in a transaction that waits inside the effect until end is called.
 func (w world) first(t *testing.T, m once.Message) (end func(error) answer) {
 	t.Helper()
 	inside, how := make(chan struct{}), make(chan error, 1)
@@ -185,8 +184,7 @@ func (w world) persist(ctx context.Context, m once.Message, runs *atomic.Int64) 
 	return once.Undone, errors.New("no outcome after 200 deliveries")
 }
 
-// race lets 16 deliverers at each of several messages, and returns how often an
-// effect was begun.
+// race runs 16 deliverers for each of several messages, and returns how often an effect began.
 func (w world) race(t *testing.T, messages int) int64 {
 	var running sync.WaitGroup
 	var done, runs atomic.Int64
@@ -227,7 +225,7 @@ func testManyOptimists(t *testing.T, w world) {
 func testOptimists(t *testing.T, w world) {
 	w.inbox.Optimistic = true
 	end := w.first(t, message(1))
-	outcome, err := w.deliver(t.Context(), message(1)) // waits for nobody
+	outcome, err := w.deliver(t.Context(), message(1)) // does not wait
 	want(t, outcome, err, once.Done)
 	a := end(nil)
 	if wantKind(t, a.err, interlock.Retryable, nil); a.outcome != once.Undone {
@@ -417,7 +415,7 @@ func testBadInput(t *testing.T, w world) {
 	if outcome, err := once.Tx(t.Context(), db, w.inbox, message(1), run); err == nil || outcome != once.Undone {
 		t.Errorf("on a closed database: %v, %v", outcome, err)
 	}
-	outcome, err := w.deliver(t.Context(), message(1)) // nothing of all that was recorded
+	outcome, err := w.deliver(t.Context(), message(1)) // none of these calls was recorded
 	want(t, outcome, err, once.Done)
 }
 

@@ -42,7 +42,7 @@ func TestRotated(t *testing.T) {
 	}, databases.Pgx, databases.PgxStd)
 }
 
-// expire makes the present generation so much older.
+// expire makes the present generation older.
 func (w world) expire(t *testing.T, by string) {
 	t.Helper()
 	w.Exec(t, `update interlock_inbox_generation set since = since - interval '`+by+`'`)
@@ -56,7 +56,7 @@ func (w world) tryRotate(ctx context.Context) (rotated bool, err error) {
 	return rotated, err
 }
 
-// rotate makes it time for it, and does it.
+// rotate expires the generation, and rotates.
 func (w world) rotate(t *testing.T) {
 	t.Helper()
 	w.expire(t, "7 days")
@@ -71,7 +71,7 @@ func testOutlives(t *testing.T, w world) {
 		outcome, err := w.deliver(t.Context(), m)
 		want(t, outcome, err, wanted)
 	}
-	for n := range 3 { // in the first generations, and in those after them
+	for n := range 3 { // in the first generations, and in later ones
 		m, old := message(2*n), message(2*n+1)
 		deliver(m, once.Done)
 		w.rotate(t)
@@ -81,7 +81,7 @@ func testOutlives(t *testing.T, w world) {
 		deliver(old, once.Done)
 		w.rotate(t)
 		deliver(old, once.Duplicate)
-		deliver(m, once.Done) // it is forgotten, as the documentation says
+		deliver(m, once.Done) // its record is dropped, as documented
 	}
 	if got := databases.One[int64](t, w.DB, `select count(*) from pg_class where relname like 'interlock_inbox%' and relkind in ('r', 'p')`); got != 5 {
 		t.Errorf("%d tables are left", got)
@@ -111,7 +111,7 @@ func testDue(t *testing.T, w world) {
 	rotate(false)
 	w.expire(t, "1 day")
 	rotate(true)
-	// The longest retention of all who share it.
+	// The longest retention of all processes applies.
 	longer, shorter := w.inbox, w.inbox
 	longer.Retention, shorter.Retention = 30*24*time.Hour, time.Hour
 	w.Do(t, longer.Create)
@@ -131,8 +131,8 @@ func testDue(t *testing.T, w world) {
 	wantKind(t, err, interlock.Definite, nil)
 }
 
-// testBothSides: a transaction that has recorded an id is open when the generation
-// is to change, and the same id is delivered after the change.
+// testBothSides: a transaction that has recorded an id is open during a rotation, and the same id
+// is delivered after it.
 func testBothSides(t *testing.T, w world) {
 	for i, own := range []error{nil, errors.New("no money")} {
 		m := message(i)
@@ -161,7 +161,7 @@ func testImpatient(t *testing.T, w world) {
 	w.expire(t, "7 days")
 	_, err := w.tryRotate(t.Context())
 	wantKind(t, err, interlock.Retryable, interlock.ErrHeld)
-	outcome, err := w.deliver(t.Context(), message(2)) // all is as it was
+	outcome, err := w.deliver(t.Context(), message(2)) // everything is unchanged
 	want(t, outcome, err, once.Done)
 	a := end(nil)
 	want(t, a.outcome, a.err, once.Done)
@@ -183,7 +183,7 @@ func testStaleSnapshot(t *testing.T, w world) {
 			ok(t, err)
 			late = append(late, tx)
 		}
-		outcome, err := w.deliver(t.Context(), m) // which they do not see
+		outcome, err := w.deliver(t.Context(), m) // the transactions do not see its record
 		want(t, outcome, err, once.Done)
 		w.rotate(t)
 		for n, tx := range late {
@@ -204,7 +204,7 @@ func testStaleSnapshot(t *testing.T, w world) {
 	}
 }
 
-// atLevel begins at a level.
+// atLevel begins transactions at a level.
 type atLevel struct {
 	db    driver.BeginnerAt[driver.SQL]
 	level driver.Isolation
@@ -214,8 +214,8 @@ func (a atLevel) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
 	return a.db.BeginAt(ctx, a.level)
 }
 
-// testRotationRace: in each round eight deliverers bring the same messages while
-// the generation changes once, at levels and moments that differ.
+// testRotationRace: in each round eight deliverers deliver the same messages during one rotation,
+// at different levels and times.
 func testRotationRace(t *testing.T, w world) {
 	const rounds, size = 12, 3
 	levels := []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead, driver.Serializable}

@@ -56,7 +56,7 @@ func testSequence(t *testing.T, w world) {
 		gap(2, 2, 1)
 		deliver(2, 1, once.Done) // an epoch may be left out
 		deliver(2, 1, once.Duplicate)
-		deliver(0, 5, once.Duplicate) // of an epoch that is over
+		deliver(0, 5, once.Duplicate) // of a former epoch
 		deliver(1, 1, once.Duplicate)
 		gap(2, 3, 2)
 		deliver(2, 2, once.Done)

@@ -33,10 +33,10 @@ type tally struct{ n atomic.Int64 }
 
 func (c *tally) add(context.Context) error { c.n.Add(1); return nil }
 
-// faulty is a driver.Once whose answers are lost, or whose requests are.
+// faulty is a driver.Once that loses answers or requests.
 type faulty struct {
 	driver.Once
-	claims, dones   atomic.Int64 // so many answers are lost
+	claims, dones   atomic.Int64 // the number of lost answers
 	lostRequests    bool
 	claimed, forgot atomic.Int64
 }
@@ -103,7 +103,7 @@ func TestStore(t *testing.T) {
 		}()
 		ctx, cancel := context.WithCancel(t.Context())
 		outcome, err = s.Once(ctx, message(3), func(ctx context.Context) error { cancel(); return c.add(ctx) })
-		want(t, outcome, err, once.Done) // it is recorded although the caller has gone
+		want(t, outcome, err, once.Done) // it is recorded although the caller has left
 		outcome, err = s.Once(t.Context(), message(3), c.add)
 		want(t, outcome, err, once.Duplicate)
 		time.Sleep(24 * time.Hour)
@@ -140,8 +140,8 @@ func TestStoreBadInput(t *testing.T) {
 	wantKind(t, err, interlock.Definite, context.Canceled)
 }
 
-// TestStoreHeld: a running delivery blocks another until its lease expires. Then both
-// make the effect, which is the second gap of the weaker guarantee.
+// TestStoreHeld: a running delivery blocks another until its lease expires. Then both have the
+// effect: the second exception of the weaker guarantee.
 func TestStoreHeld(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		f := &faulty{Once: memory.NewOnce()}
@@ -153,7 +153,7 @@ func TestStoreHeld(t *testing.T) {
 				if !errors.Is(context.Cause(ctx), interlock.ErrExpired) {
 					t.Errorf("its context ended with %v", context.Cause(ctx))
 				}
-				time.Sleep(5 * time.Second) // and ignores it
+				time.Sleep(5 * time.Second) // it ignores its context
 				return c.add(ctx)
 			})
 		})
@@ -231,7 +231,7 @@ func TestStoreLostAnswers(t *testing.T) {
 			if wantKind(t, err, interlock.Uncertain, nil); outcome != once.Undone || f.forgot.Load() != 0 {
 				t.Errorf("%v, forgot %d: an effect that was made must not be forgotten", outcome, f.forgot.Load())
 			}
-			if !lost { // it was recorded all the same
+			if !lost { // it was recorded
 				outcome, err = s.Once(t.Context(), message(2), c.add)
 				want(t, outcome, err, once.Duplicate)
 			}
@@ -273,7 +273,7 @@ func TestStoreManyDeliverers(t *testing.T) {
 	}
 }
 
-// storeLease is that of the consumer that is killed.
+// storeLease is the lease of the killed consumer.
 const storeLease = 300 * time.Millisecond
 
 // rememberer is a consumer whose effect is a line in a list of another server. Its
@@ -300,13 +300,12 @@ func rememberer(ctx context.Context, at *crash.Points, args []string) error {
 			at.Pass()
 			return err
 		}
-		time.Sleep(10 * time.Millisecond) // the lease of the one that was killed
+		time.Sleep(10 * time.Millisecond) // until the killed consumer's lease ends
 	}
 }
 
-// TestStoreCrash shows the weaker guarantee: a consumer that is killed anywhere and
-// restarted makes its effect once, except at the point between the effect and the
-// record.
+// TestStoreCrash shows the weaker guarantee: a consumer that is killed anywhere and restarted has
+// its effect once, except at the point between the effect and the record.
 func TestStoreCrash(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -26,8 +26,7 @@ type world struct {
 	inbox once.Inbox
 }
 
-// worlds runs test with each client, and with tables of generations by one of those
-// that can have them: their statements are sent as the others are.
+// worlds runs test with each client, and with rotated tables by one client that supports them.
 func worlds(t *testing.T, test func(t *testing.T, open func(testing.TB) world), clients ...string) {
 	t.Helper()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -44,7 +43,7 @@ func worlds(t *testing.T, test func(t *testing.T, open func(testing.TB) world), 
 	}, clients...)
 }
 
-// onPostgres reports by a test's name whether it runs on PostgreSQL.
+// onPostgres reports whether a test runs on PostgreSQL, by its name.
 func onPostgres(t *testing.T) bool {
 	return slices.Contains(strings.Split(t.Name(), "/"), string(driver.Postgres))
 }
@@ -57,7 +56,7 @@ func newWorld(tb testing.TB, db *databases.DB, inbox once.Inbox) world {
 	return w
 }
 
-// effect adds a row of a message, which is the test's own text.
+// effect returns a function that adds a row for a message.
 func effect(message string) func(context.Context, driver.SQL) error {
 	return func(ctx context.Context, tx driver.SQL) error {
 		_, err := tx.Exec(ctx, fmt.Sprintf(`insert into effect (message) values ('%s')`, message))
@@ -78,7 +77,7 @@ func (w world) wantEffects(tb testing.TB, message string, want int64) {
 	}
 }
 
-// deliver is one delivery of a message whose effect is a row of its ID.
+// deliver delivers a message once; its effect is a row of its ID.
 func (w world) deliver(ctx context.Context, m once.Message) (once.Outcome, error) {
 	return once.Tx(ctx, w.DB, w.inbox, m, effect(m.ID))
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// testCallsAreInOrder lets callers with tokens of all ages race, through several
-// instances: the other side sees one call at a time, by rising tokens.
+// testCallsAreInOrder lets callers with tokens of all ages race, through several instances: the API
+// receives one call at a time, with rising tokens.
 func testCallsAreInOrder(t *testing.T, db *databases.DB) {
 	var callers []*proxy.Caller
 	for range 3 {
@@ -52,7 +52,7 @@ func race(t *testing.T, callers []*proxy.Caller) {
 					sent.Add(1)
 				case errors.Is(err, interlock.ErrStaleToken):
 					refused.Add(1)
-				case interlock.Kind(err) != interlock.Retryable: // a deadlock on the way in is none of the caller's
+				case interlock.Kind(err) != interlock.Retryable: // a deadlock in Enter is not the caller's error
 					t.Error(err)
 				}
 			}
@@ -182,7 +182,7 @@ func testWhatIsKnownToBeUnsentLeavesNoDoubt(t *testing.T, db *databases.DB) {
 	}
 	_, err := c.Do(t.Context(), grant(1, bound), "api", "a", failing(errors.New("connection reset")))
 	wantKind(t, err, interlock.Uncertain, nil)
-	// The end of a context is no proof, nor is any error once the call was let out.
+	// The end of a context is no proof, nor is any error after Ready has permitted the call.
 	_, err = c.Do(t.Context(), grant(1, bound), "api", "b", failing(context.DeadlineExceeded))
 	wantKind(t, err, interlock.Uncertain, context.DeadlineExceeded)
 	_, err = c.Do(t.Context(), grant(1, bound), "api", "c", func(_ context.Context, call *proxy.Call) (int, error) {
@@ -258,7 +258,7 @@ func testDoubtsAreSettled(t *testing.T, db *databases.DB) {
 func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 	api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
-			<-time.After(3 * time.Second) // the other side's own time
+			<-time.After(3 * time.Second) // the API takes its time
 		}
 	})
 	by, c := transport(t), grant(1, 3*time.Second) // idle for 2 at most
@@ -278,8 +278,8 @@ func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 	}
 }
 
-// TestACallEndsWithItsSession: an operator ends it, and the call ends within a
-// second, and is in doubt.
+// TestACallEndsWithItsSession: after an operator ends it, the call ends within a second, and is in
+// doubt.
 func TestACallEndsWithItsSession(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

@@ -58,7 +58,7 @@ func ExampleNewUnrecorded() {
 	}
 	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
 		fmt.Println(calls.Do(ctx, c, "account/42", "payout/7", pay))
-		newer, _ := c.Token().Next() // somebody else's, after a pause that we did not notice
+		newer, _ := c.Token().Next() // another holder's, after a pause that we did not notice
 		_ = space.Fence().Enter(ctx, driver.Raise{Resource: "account/42", Token: newer})
 		_, err := calls.Do(ctx, c, "account/42", "payout/8", pay)
 		return err
@@ -100,7 +100,7 @@ func ExampleNewRecorded() {
 
 // A proxy for callers that send their tokens with their requests.
 func ExampleHandler() {
-	var calls *proxy.Caller // by NewRecorded
+	var calls *proxy.Caller // from NewRecorded
 	bank, err := url.Parse("https://api.bank.example/v1")
 	if err != nil {
 		log.Fatal(err)
@@ -136,7 +136,7 @@ func Example_queue() {
 	account := func(r *http.Request) (string, error) { return r.URL.Path, nil }
 	worker := httptest.NewServer(route.Handler(g, account, func(w http.ResponseWriter, r *http.Request) {
 		c, _ := route.Claim(r.Context())
-		// The claim is on the partition, and so is the mark: what it covers moves as one.
+		// The claim and the mark are on the partition: its keys move together.
 		status, err := calls.Do(r.Context(), c, c.Name(), r.Header.Get("Idempotency-Key"), func(ctx context.Context, _ *proxy.Call) (int, error) {
 			req, err := http.NewRequestWithContext(ctx, http.MethodPost, bank.URL, r.Body)
 			if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// front is a proxy before an API, in its own server.
+// front starts a proxy of an API, on its own server.
 func front(t *testing.T, c *proxy.Caller, upstream string, o *proxy.HandlerOptions) string {
 	t.Helper()
 	at, err := url.Parse(upstream)
@@ -36,7 +36,7 @@ func front(t *testing.T, c *proxy.Caller, upstream string, o *proxy.HandlerOptio
 	return s.URL
 }
 
-// request is one to a proxy, under the n-th token; 0 is none.
+// request sends a request to a proxy, under the n-th token; 0 means none.
 func request(t *testing.T, method, url string, n int, operation, body string, more ...string) (int, http.Header, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -161,7 +161,7 @@ func TestTheOtherSideFails(t *testing.T) {
 			status         int
 			text           string
 		}{
-			{nowhere, "a", 503, "busy"}, {at, "a", 200, ""}, // it was not sent, and then it was
+			{nowhere, "a", 503, "busy"}, {at, "a", 200, ""}, // first it was not sent, then it was
 			{at + "/long", "b", 200, "longer than 99 bytes"}, {at, "b", 409, "call-done"},
 			{at + "/half", "c", 500, "outcome-unknown"}, {at, "c", 409, "call-in-doubt"},
 			{at + "/reset", "d", 500, "outcome-unknown"}, {at, "d", 409, "call-in-doubt"},

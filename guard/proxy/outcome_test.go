@@ -52,7 +52,7 @@ func testACallEndsWithItsConnection(t *testing.T, db *databases.DB) {
 	ok(t, err)
 	defer closed()
 	c := grant(1, 3*time.Second)
-	c.stubborn = true // it is renewed by another way
+	c.stubborn = true // it is renewed over another connection
 	status, err := caller(t, far, nil).Do(t.Context(), c, "api", "a", func(ctx context.Context, call *proxy.Call) (int, error) {
 		ok(t, call.Ready())
 		path.Cut()
@@ -176,9 +176,9 @@ func dialing(begun func()) func(ctx context.Context, network, addr string) (net.
 const (
 	nowhere  = "nowhere"
 	ready    = "ready"    // entered, and about to send
-	socket   = "socket:"  // after the last look, before the system call, for the file that is named behind
-	careless = "careless" // ready, and then sends without another look
-	dies     = "dies"     // kills itself when the call was answered
+	socket   = "socket:"  // after the last check, before the system call; waits for the named file
+	careless = "careless" // ready, and then sends without another check
+	dies     = "dies"     // kills itself after the answer
 )
 
 // owner makes one call, and prints its outcome. Its arguments are the
@@ -221,8 +221,8 @@ func owner(ctx context.Context, _ *crash.Points, args []string) error {
 	return nil
 }
 
-// connect makes a caller. One that is late believes in its session until it
-// has written: the one order of things in which the stop that remains is seen.
+// connect returns a caller. A late one treats its session as valid until it has written: only so
+// does the test reach the remaining window.
 func connect(ctx context.Context, client, url string, late bool) (c *proxy.Caller, closed func(), err error) {
 	if client == "redis" {
 		conn, err := redis.Dial(url)
@@ -243,7 +243,7 @@ func connect(ctx context.Context, client, url string, late bool) (c *proxy.Calle
 	return c, closed, err
 }
 
-// paced does beat in place of the statements that keep a session.
+// paced calls beat instead of the statements that keep a session alive.
 type paced struct {
 	driver.Beginner[driver.SQL]
 	beat func()
@@ -272,7 +272,7 @@ var written = make(chan struct{})
 
 var input = bufio.NewReader(os.Stdin)
 
-// wait says that it waits, and does so until a line comes.
+// wait prints that it waits, and blocks until it reads a line.
 func wait() {
 	fmt.Println("waiting")
 	_, _ = input.ReadString('\n')
@@ -315,8 +315,8 @@ func worker(ctx context.Context, at *crash.Points, args []string) error {
 		return err
 	}
 	defer closed()
-	// How many statements keep the session depends on how long the call takes, so
-	// they are no points; the claim lasts long enough without any.
+	// The statements that keep the session are no crash points, since their number depends on the
+	// duration of the call; the claim lasts long enough without them.
 	points := paced{crash.Beginner[driver.SQL](db, at), func() {}}
 	calls, err := proxy.NewRecorded(points, fence.Table{}, proxy.Calls{}, &proxy.Options{Repeat: args[3] == "repeat"})
 	if err != nil {

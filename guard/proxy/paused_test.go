@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// overtake pauses a process of token 1 at a place, lets one of token 2 make its call,
-// and resumes the first one. It returns that one's output.
+// overtake pauses a process of token 1 at a place, runs the call of one of token 2, and resumes the
+// first one. It returns the first one's output.
 func overtake(t *testing.T, api *api, client, url, ttl, manner, place string) string {
 	t.Helper()
 	former := crash.Start(t, "owner", 0, client, url, api.URL, "1", ttl, manner, place)
@@ -49,7 +49,7 @@ func goOn(t *testing.T, former *testbed.Process, place string) {
 	former.Resume()
 }
 
-// wantNotSent wants the former owner to have sent nothing, and to know that.
+// wantNotSent requires that the former owner sent nothing, and reports that.
 func wantNotSent(t *testing.T, api *api, said string) {
 	t.Helper()
 	if got := fmt.Sprint(api.seen()); got != "[2]" || strings.Contains(said, "200") || strings.Contains(said, "outcome unknown") {
@@ -117,7 +117,7 @@ func TestLooseBetweenProcesses(t *testing.T) {
 		t.Fatal(line)
 	}
 	former.Pause()
-	c := grant(3, 2*time.Second) // later than that of the former owner
+	c := grant(3, 2*time.Second) // a higher token than the former owner's
 	testbed.Eventually(t, "the claim is over", bound, func() bool { return !c.Valid() })
 	goOn(t, former, ready)
 	if line := former.Line(bound); !strings.Contains(line, "expired") || len(api.seen()) != 0 {
@@ -130,8 +130,8 @@ func TestLooseBetweenProcesses(t *testing.T) {
 	}
 }
 
-// testACrashAfterTheCallForgetsNothing: the mark of a call that was sent is there
-// although the transaction that held it is not committed.
+// testACrashAfterTheCallForgetsNothing: the mark of a sent call remains, although the transaction
+// that held it was not committed.
 func testACrashAfterTheCallForgetsNothing(t *testing.T, db *databases.DB) {
 	api := newAPI(t, nil)
 	newer := crash.Start(t, "owner", 0, db.Client, db.URL, api.URL, "2", "60s", "honest", dies)
@@ -143,9 +143,9 @@ func testACrashAfterTheCallForgetsNothing(t *testing.T, db *databases.DB) {
 	}
 }
 
-// TestCrashes kills a caller at each of its points, and lets it retry. With a key the
-// call takes effect once. Without one it is sent at most once, and no answer denies a
-// call that may have been sent.
+// TestCrashes kills a caller at each of its points, and restarts it. With a key the call takes
+// effect once. Without one it is sent at most once, and no answer denies a call that may have been
+// sent.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

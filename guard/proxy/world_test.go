@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // bound limits each wait for a condition.
 const bound = 30 * time.Second
 
-// token is the n-th of a system that began when all processes of this test had.
+// token returns the n-th token of a system that is the same in all processes of a test.
 func token(n int) interlock.Token { return interlock.Token(int64(n) << 12) }
 
 // claim is a claim until a time; a stubborn one seems to be renewed forever.
@@ -73,7 +73,7 @@ type api struct {
 	got  []string // bodies, in the order of arrival
 	keys []string
 	in   atomic.Int32
-	most atomic.Int32 // at once
+	most atomic.Int32 // at the same time
 }
 
 func newAPI(tb testing.TB, answer http.HandlerFunc) *api {
@@ -87,7 +87,7 @@ func newAPI(tb testing.TB, answer http.HandlerFunc) *api {
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // it was incomplete
+		return // the request was incomplete
 	}
 	a.most.Store(max(a.most.Load(), a.in.Add(1)))
 	defer a.in.Add(-1)
@@ -111,7 +111,7 @@ func (a *api) seenKeys() []string {
 	return append([]string(nil), a.keys...)
 }
 
-// post is a Send that posts text to url by t.
+// post returns a Send that posts text to url by t.
 func post(t http.RoundTripper, url, text string) proxy.Send {
 	return func(ctx context.Context, _ *proxy.Call) (int, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewBufferString(text))
@@ -128,7 +128,7 @@ func post(t http.RoundTripper, url, text string) proxy.Send {
 	}
 }
 
-// transport sends with a key, by connections that end with the test.
+// transport returns a Transport that sends the key; its connections end with the test.
 func transport(tb testing.TB) *proxy.Transport {
 	tb.Helper()
 	t := proxy.NewTransport(&proxy.TransportOptions{Base: &http.Transport{}, KeyHeader: "Idempotency-Key"})
@@ -144,7 +144,7 @@ func prepared(tb testing.TB, db *databases.DB) *databases.DB {
 	return db
 }
 
-// caller is a strict one.
+// caller returns a strict Caller.
 func caller(tb testing.TB, db driver.Beginner[driver.SQL], o *proxy.Options) *proxy.Caller {
 	tb.Helper()
 	c, err := proxy.NewRecorded(db, fence.Table{}, proxy.Calls{}, o)

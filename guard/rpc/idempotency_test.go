@@ -27,8 +27,8 @@ import (
 // shop is a service that numbers its orders.
 type shop struct {
 	orders atomic.Int64
-	err    error         // what it fails with
-	busy   chan struct{} // it waits for it to be closed, unless nil
+	err    error         // the error of each call
+	busy   chan struct{} // if not nil, each call waits until it is closed
 }
 
 func (s *shop) order(ctx context.Context, what string) (*wrapperspb.Int64Value, error) {
@@ -55,8 +55,8 @@ func customer(ctx context.Context) string {
 	return strings.Join(metadata.ValueFromIncomingContext(ctx, "customer"), "")
 }
 
-// ordering serves a shop, and returns a function that orders there: what, under a key,
-// with more metadata in pairs.
+// ordering serves a shop, and returns a function that orders an item under a key, with more
+// metadata in pairs.
 func ordering(t *testing.T, s *shop, records driver.Idempotency, o *rpc.IdempotencyOptions) func(what, key string, more ...string) (int64, error) {
 	t.Helper()
 	conn := dialShop(t, s, records, o)
@@ -143,8 +143,8 @@ func TestReplayIsMarked(t *testing.T) {
 	}
 }
 
-// TestStatusIsReplayed if it depends on the request alone; other failures are tried
-// again, and some of them free the key.
+// TestStatusIsReplayed if it depends on the request alone; other failures are retried, and some
+// free the key.
 func TestStatusIsReplayed(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		want := status.New(code, "it's "+code.String())
@@ -177,8 +177,7 @@ func TestStatusIsReplayed(t *testing.T) {
 	}
 }
 
-// TestCallsAtOnce: one is executed, those that wait get its answer, the others are
-// Aborted.
+// TestCallsAtOnce: one call runs, waiting calls get its answer, and the others are Aborted.
 func TestCallsAtOnce(t *testing.T) {
 	s, records := &shop{busy: make(chan struct{})}, memory.NewIdempotency()
 	order := ordering(t, s, records, nil)
@@ -195,7 +194,7 @@ func TestCallsAtOnce(t *testing.T) {
 			case err == nil && n == 1:
 				served.Add(1)
 			case status.Code(err) == codes.Aborted && i%2 == 1:
-				if aborted.Add(1) == 15 { // all but one of the hurried, at least
+				if aborted.Add(1) == 15 { // at least all but one of the calls that do not wait
 					close(s.busy)
 				}
 			default:
@@ -256,7 +255,7 @@ func (b broken) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 	return b.Idempotency.Update(ctx, u)
 }
 
-// TestLargeReplyFailsClosed: it is shown once, and the call is not made again.
+// TestLargeReplyFailsClosed: it is returned once, and the call does not run again.
 func TestLargeReplyFailsClosed(t *testing.T) {
 	runs := 0
 	store, err := idempotency.New(memory.NewIdempotency(), &idempotency.Options{MaxAnswer: 100})

@@ -35,7 +35,7 @@ func keys(t *testing.T, audience string) (*wire.Signer, *wire.Verifier) {
 	return s, v
 }
 
-// wantCode wants a refusal, and its status code.
+// wantCode requires a refusal with a status code.
 func wantCode(t *testing.T, what string, err error, reason wire.Reason, code codes.Code) *wire.Refusal {
 	t.Helper()
 	var r *wire.Refusal
@@ -46,8 +46,8 @@ func wantCode(t *testing.T, what string, err error, reason wire.Reason, code cod
 	return r
 }
 
-// TestAStaleTokenIsRefused on a real server of Redis, and an absurd one bricks
-// nothing; the caller has the guard's own error.
+// TestAStaleTokenIsRefused on a real Redis; an implausible one blocks no later token. The caller
+// gets the guard's error.
 func TestAStaleTokenIsRefused(t *testing.T) {
 	conn, err := redis.Dial(testbed.Redis(t).URL())
 	ok(t, err)
@@ -196,7 +196,7 @@ func TestThePassageEndsAtTheService(t *testing.T) {
 	}
 }
 
-// TestEveryReasonTravels: as its code, and back to what it was.
+// TestEveryReasonTravels: as its code, and back.
 func TestEveryReasonTravels(t *testing.T) {
 	for _, reason := range wire.Reasons() {
 		want := wire.Refusal{Reason: reason, Resource: "account/42", Seen: token(1 << 50), Got: token(1), Detail: "d"}
@@ -215,7 +215,7 @@ func TestEveryReasonTravels(t *testing.T) {
 	}
 }
 
-// TestOtherErrorsAreLeftAlone, and what is inside a service stays there.
+// TestOtherErrorsAreLeftAlone, and internal details of a service are not sent.
 func TestOtherErrorsAreLeftAlone(t *testing.T) {
 	plain := status.Error(codes.NotFound, "no such account")
 	inside := &interlock.Error{Op: "commit", Driver: "postgres", Kind: interlock.Uncertain, Err: errors.New("10.1.2.3 reset")}
@@ -229,7 +229,7 @@ func TestOtherErrorsAreLeftAlone(t *testing.T) {
 			}
 		}
 	}
-	// A status with other details, or another code, is none of ours.
+	// A status with other details, or another code, is not ours.
 	forged := rpc.Status(&wire.Refusal{Reason: wire.Stale, Seen: token(2), Got: token(1)})
 	st, _ := status.FromError(forged)
 	p := st.Proto()

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 // bound limits each wait for a condition.
 const bound = 20 * time.Second
 
-// token is the n-th of a system.
+// token returns the n-th token of a system.
 func token(n int) interlock.Token { return interlock.Token(int64(n) << 12) }
 
 type claim struct {
@@ -157,7 +157,7 @@ func (c client) all(ctx context.Context, accounts ...string) error {
 	return nil
 }
 
-// each is both ways to call.
+// each returns both ways to call.
 func (c client) each() map[string]func(ctx context.Context, account string) error {
 	return map[string]func(ctx context.Context, account string) error{"unary": c.withdraw,
 		"stream": func(ctx context.Context, account string) error { return c.all(ctx, account) }}

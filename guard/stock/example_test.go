@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/stock"
 )
 
-// Two want the last seat. One pays; the other gets an error at once.
+// Two buyers want the last seat. One pays; the other gets an error at once.
 func ExampleStore() {
 	ctx := context.Background()
 	store := stock.NewStore(memory.NewStock(), nil) // or redis.NewStock(client, nil)
@@ -34,7 +34,7 @@ func ExampleStore() {
 	// and again: <nil>
 }
 
-// A balance from which each operation takes once, and never more than there is.
+// A balance that each operation changes once, and that is never below zero.
 func ExampleStore_Adjust() {
 	ctx := context.Background()
 	store := stock.NewStore(memory.NewStock(), nil)
@@ -54,9 +54,9 @@ func ExampleStore_Adjust() {
 	// 30 <nil>
 }
 
-// Book a seat in the transaction that writes the user's own booking. The unique
-// index on booking.seat is the net: it refuses a second booking of the seat also
-// from code that knows nothing of this package.
+// Book a seat in the transaction that writes the user's own booking. The unique index on
+// booking.seat is a safety net: it also rejects a second booking by code that bypasses this
+// package.
 //
 //	create table booking (order_id text primary key, seat text not null);
 //	create unique index one_booking_of_a_seat on booking (seat);
@@ -67,7 +67,7 @@ func ExampleTable() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	stocks := stock.Table{} // its tables were made by Create
+	stocks := stock.Table{} // Create has created its tables
 	seat := stock.Line{Item: "seat/12A", N: 1}
 
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -78,7 +78,7 @@ func ExampleTable() {
 		fmt.Println("the seat is taken")
 		return
 	}
-	// The buyer pays. Repeating this transaction does it once.
+	// The buyer pays. A repeated transaction takes effect once.
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `insert into booking (order_id, seat) values ('order/17', 'seat/12A') on conflict (order_id) do nothing`)
 		if err != nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestOverlaps is about what other transactions do between two statements, or are
-// about to commit.
+// TestOverlaps tests changes of other transactions between two statements, or before their commit.
 func TestOverlaps(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, map[string]func(*testing.T, world){
@@ -28,11 +27,11 @@ func TestOverlaps(t *testing.T) {
 	})
 }
 
-// call is one of the calls of a table, on items made for it.
+// call is a call of a table, on its own items.
 type call = func(ctx context.Context, db driver.SQL) error
 
-// whileOpen runs call while a transaction that did first is open, which is then
-// committed; call has to wait for that.
+// whileOpen runs call while a transaction that ran first is open, and then commits that; call must
+// wait for the commit.
 func (w world) whileOpen(t *testing.T, first, call call) error {
 	t.Helper()
 	tx := w.Begun(t, driver.ReadCommitted)
@@ -44,9 +43,9 @@ func (w world) whileOpen(t *testing.T, first, call call) error {
 	return <-done
 }
 
-// testUnitsThatComeBack has an item of which everything is held, as every statement
-// sees that begins before the first transaction ends. What comes of that the CHECK
-// of the database would refuse: a statement must not try it.
+// testUnitsThatComeBack: all units of an item are held, in the snapshot of every statement that
+// begins before the first transaction ends. A change based on that snapshot violates the CHECK, so
+// a statement must not try it.
 func testUnitsThatComeBack(t *testing.T, w world) {
 	for i, back := range []func(item string) call{
 		func(item string) call {
@@ -144,7 +143,7 @@ func (w world) loseAnswer(t *testing.T, proxy *testbed.Proxy, call call) {
 	wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain)
 }
 
-// testUniqueIndexBehind has a buyer who books without the stock.
+// testUniqueIndexBehind: a buyer books without the stock.
 func testUniqueIndexBehind(t *testing.T, w world) {
 	w.Exec(t, `create table booking (id int primary key, seat varchar(9) not null)`,
 		`create unique index one_booking_of_a_seat on booking (seat)`,
@@ -159,8 +158,8 @@ func testUniqueIndexBehind(t *testing.T, w world) {
 	w.has(t, "12A", 1, 1, 0)
 }
 
-// testForgottenMeanwhile has a sweeper between the statement that meets an old
-// record, and the one that compares with it. On MariaDB the first one locks it.
+// testForgottenMeanwhile: a sweep runs between the statement that finds an old record and the one
+// that compares it. On MariaDB the first one locks it.
 func testForgottenMeanwhile(t *testing.T, w world) {
 	if w.Dialect == driver.MariaDB {
 		return
@@ -186,7 +185,7 @@ func testForgottenMeanwhile(t *testing.T, w world) {
 	w.has(t, "a", 11, 0, 0)
 }
 
-// meddled is a transaction beside which something is done after its first query.
+// meddled is a transaction that runs a function after its first query.
 type meddled struct {
 	driver.SQL
 	meddle func()
@@ -201,7 +200,7 @@ func (m *meddled) Query(ctx context.Context, query string, args []any, each func
 	return err
 }
 
-// TestSurroundings is about what users do around the calls.
+// TestSurroundings tests other statements of users around the calls.
 func TestSurroundings(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, map[string]func(*testing.T, world){
@@ -212,8 +211,7 @@ func TestSurroundings(t *testing.T) {
 	})
 }
 
-// testEarlySnapshot has transactions that read, are overtaken, and then hold the units
-// that they read.
+// testEarlySnapshot: transactions read, are overtaken, and then hold the units that they read.
 func testEarlySnapshot(t *testing.T, w world) {
 	for i, level := range []driver.Isolation{driver.RepeatableRead, driver.Serializable} {
 		item, old := fmt.Sprint("seat", i), fmt.Sprint("old", i)
@@ -223,7 +221,7 @@ func testEarlySnapshot(t *testing.T, w world) {
 		tx := w.Begun(t, level)
 		if w.Dialect == driver.MariaDB && level == driver.Serializable {
 			_, err := databases.Value[int64](t.Context(), tx, `select count(*) from interlock_stock_operation`)
-			ok(t, err) // any other look would lock what it looks at
+			ok(t, err) // any other read would lock its rows
 		} else if seen, err := w.Show(t.Context(), tx, item); err != nil || seen.Available() != 1 {
 			t.Fatalf("%+v, %v", seen, err)
 		}
@@ -238,8 +236,8 @@ func testEarlySnapshot(t *testing.T, w world) {
 	}
 }
 
-// testExpiredUnseen has a hold that was made, and expired, after a transaction's
-// snapshot was taken. It does not get the answer that there is nothing: it must run again.
+// testExpiredUnseen: a hold was created and expired after a transaction's snapshot was
+// taken. The transaction gets no ShortError: it must run again.
 func testExpiredUnseen(t *testing.T, w world) {
 	w.set(t, "a", 1)
 	tx := w.Begun(t, driver.RepeatableRead)

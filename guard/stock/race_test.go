@@ -22,7 +22,7 @@ type shop struct {
 	adjust          func(stock.Adjustment) error
 	level           func(item string) driver.StockLevel
 	sound           func()
-	undone          *atomic.Int64 // how often a database undid something, Retryable
+	undone          *atomic.Int64 // how many calls the database undid, Retryable
 }
 
 // shopOf runs each call in its own transaction, and again if that was undone. No other
@@ -47,8 +47,8 @@ func shopOf(t *testing.T, w world) shop {
 	return s
 }
 
-// TestRaces runs each race on each database, which is reached by as many connections as
-// there are buyers at once. The suite of driver.Stock races for stores.
+// TestRaces runs each race on each database, with a connection for each concurrent
+// buyer. The suite of driver.Stock runs races on stores.
 func TestRaces(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -69,7 +69,7 @@ func TestRaces(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// races are about item x, of which there are so many units.
+// races compete for the units of item x.
 var races = map[string]struct {
 	units int64
 	run   func(*testing.T, shop)
@@ -111,7 +111,7 @@ func raceCrowd(t *testing.T, s shop) {
 	began := time.Now()
 	crowd(buyers, atOnce, func(i int, r *rand.Rand) {
 		id := fmt.Sprint("buyer/", i)
-		for range 1 + r.IntN(2) { // an answer may have been lost
+		for range 1 + r.IntN(2) { // as after a lost answer
 			err := s.hold(id, time.Hour, one("x"))
 			var short *stock.ShortError
 			if errors.As(err, &short) && short.Available == 0 {
@@ -139,7 +139,7 @@ func raceCrowd(t *testing.T, s shop) {
 	s.undisturbed(t)
 }
 
-// undisturbed requires that no deadlock came of one hot row.
+// undisturbed requires that one hot row caused no deadlock.
 func (s shop) undisturbed(t *testing.T) {
 	t.Helper()
 	if n := s.undone.Load(); n > 0 {
@@ -148,7 +148,7 @@ func (s shop) undisturbed(t *testing.T) {
 	s.sound()
 }
 
-// wantTooFew requires that what could not be done found too few units.
+// wantTooFew requires that a failed call found too few units.
 func wantTooFew(t *testing.T, id string, err error) {
 	t.Helper()
 	var short *stock.ShortError
@@ -157,8 +157,8 @@ func wantTooFew(t *testing.T, id string, err error) {
 	}
 }
 
-// raceTurmoil has buyers who hold for a moment, are late, change their mind, and do two
-// things at once. The stock agrees with the last answer of each of them.
+// raceTurmoil: buyers hold for a moment, are late, cancel, and make two calls at once.
+// The stock agrees with the last answer of each.
 func raceTurmoil(t *testing.T, s shop) {
 	var bought, late atomic.Int64
 	crowd(500, atOnce/2, func(i int, r *rand.Rand) {
@@ -229,7 +229,7 @@ func raceDeltas(t *testing.T, s shop) {
 	s.undisturbed(t)
 }
 
-// raceBaskets has buyers of several items each, in any order: there is no deadlock, and
+// raceBaskets: buyers hold several items each, in any order: there is no deadlock, and
 // no buyer gets a part of the order.
 func raceBaskets(t *testing.T, w world) {
 	items := []string{"a", "b", "c", "d"}

@@ -151,7 +151,7 @@ func testGivenAwayAsNeeded(t *testing.T, w world) {
 	w.has(t, "a", 10, 5, 3)
 }
 
-// testLateConfirm also has a reservation of which one item only went to others.
+// testLateConfirm also confirms a reservation that lost only one of its items.
 func testLateConfirm(t *testing.T, w world) {
 	w.set(t, "a", 1)
 	w.set(t, "b", 1)
@@ -181,14 +181,14 @@ func testSettled(t *testing.T, w world) {
 	ok(t, w.cancel("x"))
 	wantSettled(t, w.confirm("x"), "x", driver.StockCancelled)
 	w.has(t, "a", 5, 0, 1)
-	w.lapse(t, "c", 2*time.Hour) // what is confirmed does not expire
+	w.lapse(t, "c", 2*time.Hour) // a confirmed reservation does not expire
 	wantShort(t, w.hold("y", time.Hour, stock.Line{Item: "a", N: 5}), "a", 5, 4)
 	ok(t, w.confirm("c"))
 }
 
 func testAdjust(t *testing.T, w world) {
 	w.set(t, "balance", 97)
-	for range 3 { // there would be enough for all of them
+	for range 3 { // all of them would fit
 		ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "less", Delta: -2}))
 		ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "more", Delta: 5}))
 	}
@@ -246,7 +246,7 @@ func testSet(t *testing.T, w world) {
 	wantShort(t, set(0), "a", 2, 0)
 }
 
-// testNet writes past the package.
+// testNet writes without the package.
 func testNet(t *testing.T, w world) {
 	w.set(t, "a", 2)
 	for _, query := range []string{
@@ -348,7 +348,7 @@ func testRollback(t *testing.T, w world) {
 	ok(t, w.hold("r", time.Hour, stock.Line{Item: "a", N: 2}))
 }
 
-// testShortestHold has holds that are over before they are looked at.
+// testShortestHold: holds expire before they are read.
 func testShortestHold(t *testing.T, w world) {
 	w.set(t, "a", 1)
 	w.set(t, "b", 1)
@@ -374,7 +374,7 @@ func testRefusedInTheSameTransaction(t *testing.T, w world) {
 	}))
 	w.has(t, "b", 5, 0, 0)
 	w.has(t, "c", 5, 1, 0)
-	ok(t, w.confirm("old")) // nothing of it was given away for what was refused
+	ok(t, w.confirm("old")) // the refused call took none of its units
 	w.has(t, "a", 5, 0, 5)
 }
 

@@ -133,7 +133,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// What a client sends again, and what it returns.
+// TestClient: which calls a client repeats, and what it returns.
 func TestClient(t *testing.T) {
 	busy := func(pushback string) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -180,7 +180,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// A call that this process rejects has a status, and is not sent.
+// TestClientRejects: a call that this process rejects has a status, and is not sent.
 func TestClientRejects(t *testing.T) {
 	s := &service{check: func(context.Context, string, int64) (pb.HealthCheckResponse_ServingStatus, error) {
 		return 0, status.Error(codes.Internal, "broken")
@@ -199,7 +199,7 @@ func TestClientRejects(t *testing.T) {
 	})
 }
 
-// The class of a context travels.
+// TestClientClass: the client sends the class of a context.
 func TestClientClass(t *testing.T) {
 	classes := make(chan overload.Class, 1)
 	s := &service{check: func(ctx context.Context, _ string, _ int64) (pb.HealthCheckResponse_ServingStatus, error) {
@@ -217,8 +217,9 @@ func TestClientClass(t *testing.T) {
 	}
 }
 
-// Of two attempts the first answer counts, with its reply, header, trailer and peer; the other one
-// writes to nothing that the caller has. A method that is not idempotent is not hedged.
+// TestHedge: the first answer of two attempts counts, with its reply, header, trailer and peer;
+// the other attempt writes to nothing of the caller. A method that is not idempotent is not
+// hedged.
 func TestHedge(t *testing.T) {
 	release := make(chan struct{})
 	var cancelled atomic.Int64

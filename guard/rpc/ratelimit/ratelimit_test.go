@@ -36,8 +36,8 @@ func limits(t *testing.T, store driver.Limiter) *limit.Limits {
 	return l
 }
 
-// serve is a client of a server of the health service whose calls are limited: two an hour of a
-// method, and "free" is not.
+// serve returns a client of a health service with limited calls: two an hour of a method,
+// except for "free".
 func serve(t *testing.T, store driver.Limiter, o ...grpc.DialOption) pb.HealthClient {
 	t.Helper()
 	l := limits(t, store)
@@ -69,7 +69,7 @@ func serve(t *testing.T, store driver.Limiter, o ...grpc.DialOption) pb.HealthCl
 	return pb.NewHealthClient(conn)
 }
 
-// refused wants a status with a retry delay of about half an hour.
+// refused requires a status with a retry delay of about half an hour.
 func refused(t *testing.T, err error, trailer metadata.MD) {
 	t.Helper()
 	s := status.Convert(err)
@@ -132,7 +132,7 @@ func TestServerWithoutDecision(t *testing.T) {
 	}
 }
 
-// TestClient: calls wait for their limit, and a context that ends ends the wait.
+// TestClient: calls wait for their limit; the end of a context ends the wait.
 func TestClient(t *testing.T) {
 	l := limits(t, memory.NewLimiter())
 	of := func(_ context.Context, method string) (string, limit.Rate) {
