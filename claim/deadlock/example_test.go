@@ -15,7 +15,7 @@ import (
 // it holds and begins again, with its context and so its age.
 func Example() {
 	ctx := context.Background()
-	board := memory.NewKeyValues() // of etcd, Redis or Postgres where the locks are there
+	board := memory.NewKeyValues() // on etcd, Redis or PostgreSQL, if the locks are there
 	locks, err := lock.NewFenced(memory.NewSpace().Open(nil), nil)
 	if err != nil {
 		panic(err)
@@ -33,7 +33,7 @@ func Example() {
 			return err
 		}
 		defer payer.Release(ctx)
-		if first { // so that each holds one
+		if first { // wait until each holds one
 			both.Done()
 			both.Wait()
 		}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// ring is n tasks that await each other. Task i holds what task i-1 awaits; the first one is the
-// youngest.
+// ring returns n tasks that await each other. Task i holds the lock that task i-1 awaits; the
+// first one is the youngest.
 func ring(n int) (all []*task) {
 	for i := range n {
 		all = append(all, newTask(fmt.Sprintf("t%02d", i), int64(100-i), strconv.Itoa(i), strconv.Itoa((i+1)%n)))
@@ -17,12 +17,12 @@ func ring(n int) (all []*task) {
 	return all
 }
 
-// newTask holds one lock, and awaits another one.
+// newTask returns a task that holds one lock and awaits another.
 func newTask(id string, began int64, holds, awaits string) *task {
 	return &task{id: id, rank: rank{Began: began}, holds: map[int64]hold{1: {1, holds, 1}}, waits: map[int64]wait{2: {2, awaits, 1, 0}}}
 }
 
-// rounds steps all tasks together until one gives up, and returns who, and after how many rounds.
+// rounds steps all tasks together until a wait ends, and returns its task and the number of rounds.
 func rounds(all []*task, most int) (gaveUp []*task, n int) {
 	h := notes{}
 	for n = 1; n <= most && len(gaveUp) == 0; n++ {
@@ -44,7 +44,7 @@ func rounds(all []*task, most int) (gaveUp []*task, n int) {
 	return gaveUp, n - 1
 }
 
-// TestRing: of a cycle of n tasks the youngest gives up after two laps, and nobody else.
+// TestRing: in a cycle of n tasks only the wait of the youngest ends, after two laps.
 func TestRing(t *testing.T) {
 	for n, want := range map[int]int{1: 2, 2: 5, 3: 7, 10: 21, maxHops: 2*maxHops + 1} {
 		if got, took := rounds(ring(n), 3*n+3); len(got) != 1 || got[0].id != "t00" || took != want {
@@ -56,10 +56,10 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestOtherSystems: defects that deadlock detectors of databases had, on graphs of tasks that
-// are in a deadlock, or not.
+// TestOtherSystems: known defects of databases' deadlock detectors, on graphs with and
+// without a deadlock.
 func TestOtherSystems(t *testing.T) {
-	permit := func(x *task, of int) *task { // what it awaits are permits
+	permit := func(x *task, of int) *task { // it awaits permits
 		for n, w := range x.waits {
 			w.Of = of
 			x.waits[n] = w
@@ -69,7 +69,7 @@ func TestOtherSystems(t *testing.T) {
 	idle := func(x *task) *task { clear(x.waits); return x }
 	for name, c := range map[string]struct {
 		tasks []*task
-		want  string // who gives up
+		want  string // the task whose wait ends
 	}{
 		"YugabyteDB 21736 and 16068: a second wait replaces the blockers of the first": {tasks: func() []*task {
 			all := ring(4)
@@ -89,7 +89,7 @@ func TestOtherSystems(t *testing.T) {
 		"YugabyteDB 18309: holders without a queue of waits": {tasks: []*task{newTask("a", 1, "x", "y"), idle(newTask("b", 2, "y", ""))}},
 		"TiKV 5028 and 6126: the detector moves": {tasks: func() []*task {
 			all := ring(3)
-			rounds(all, 4) // what was read until then is lost
+			rounds(all, 4) // earlier reads are lost
 			return all
 		}(), want: "t00"},
 		"a task waits for a cycle that it is not in": {tasks: append(ring(3), newTask("tail", 999, "x", "1")), want: "t00"},
@@ -112,7 +112,7 @@ func TestOtherSystems(t *testing.T) {
 	}
 }
 
-// TestPriorityBeforeAge: the task of lowest priority gives up, however old it is.
+// TestPriorityBeforeAge: the wait of the task with the lowest priority ends, at any age.
 func TestPriorityBeforeAge(t *testing.T) {
 	all := ring(4)
 	for i, task := range all {
@@ -129,7 +129,7 @@ func TestPriorityBeforeAge(t *testing.T) {
 // TestPrevention: in a ring without a deadlock the modes end waits at once, each by its rule.
 func TestPrevention(t *testing.T) {
 	for mode, want := range map[Mode]struct {
-		older, younger []string // who gives up if the one that awaits the other is the older, the younger
+		older, younger []string // whose wait ends if the older, or the younger, task awaits the other
 		rounds         int
 	}{
 		Detect:    {rounds: 9},
@@ -153,8 +153,8 @@ func TestPrevention(t *testing.T) {
 	}
 }
 
-// TestConfirmationNeedsTheSameWait: no wait ends for what a task has stopped to hold or to await
-// before it had to confirm it, in each round of the two laps.
+// TestConfirmationNeedsTheSameWait: if a task changes its hold or wait before it confirms it, no
+// wait ends, in each round of the two laps.
 func TestConfirmationNeedsTheSameWait(t *testing.T) {
 	for name, change := range map[string]func(*task){
 		"waits again": func(t *task) { t.waits[9] = wait{9, t.waits[2].On, 1, 0}; delete(t.waits, 2) },
@@ -162,7 +162,7 @@ func TestConfirmationNeedsTheSameWait(t *testing.T) {
 		"no wait":     func(t *task) { t.waits[9] = wait{9, "else", 1, 0}; delete(t.waits, 2) },
 		"no hold":     func(t *task) { delete(t.holds, 1) },
 	} {
-		for who, confirms := range []int{7, 5, 6} { // in this round; it is the first one's own verdict
+		for who, confirms := range []int{7, 5, 6} { // in this round; the first one is its own verdict
 			for at := 2; at <= confirms; at++ {
 				if !changed(t, ring(3), who, at, change) {
 					t.Errorf("%s in round %d: a wait ends for what task %d held or awaited before", name, at, who)
@@ -175,8 +175,8 @@ func TestConfirmationNeedsTheSameWait(t *testing.T) {
 	}
 }
 
-// changed steps all tasks, changes one of them before a round, and reports whether nobody gives
-// up for what it held and awaited until then, or without another lap.
+// changed steps all tasks, changes one of them before a round, and reports whether no wait ends
+// because of its former state, or without another lap.
 func changed(t *testing.T, all []*task, who, at int, change func(*task)) bool {
 	h := notes{}
 	for n := 1; n < 30; n++ {
@@ -200,8 +200,8 @@ func changed(t *testing.T, all []*task, who, at int, change func(*task)) bool {
 	return true
 }
 
-// TestBounds: what a task publishes is bounded, whatever it hears, and does not depend on the
-// order in which it is read.
+// TestBounds: the published links of a task are bounded, for any notes, and do not depend on
+// the order of reading.
 func TestBounds(t *testing.T) {
 	x := newTask("t", 0, "a", "b")
 	x.rank.Priority = 9

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// world is tasks of several processes, what they hold and await, and notes that are read late
-// and written sometimes. It knows everything. A and B are locks, C is a lock of readers and a
-// writer, D and E are semaphores of 2 and 3 permits.
+// world has the tasks of several processes, their holds and waits, and notes that are read
+// late and sometimes written. It has complete knowledge. A and B are locks, C is a lock of
+// readers and a writer, D and E are semaphores of 2 and 3 permits.
 type world struct {
 	t        *testing.T
 	random   *rand.Rand
@@ -20,8 +20,8 @@ type world struct {
 	numbers  int64
 	actors   []*actor
 	queues   map[string][]*actor // by resource, in order
-	notes    map[noteKey][]state // all states; the last one is the present
-	spans    map[span]lasting    // every hold and wait there was
+	notes    map[noteKey][]state // all states; the last one is current
+	spans    map[span]lasting    // all holds and waits so far
 	verdicts int
 	several  int  // verdicts in which permits of several holders matter
 	waves    bool // tasks time out and crash
@@ -33,7 +33,7 @@ var permits = map[string]int{"D": 2, "E": 3}
 type actor struct {
 	task
 	reads   map[int64]bool  // holds and waits of C: readers share
-	saw     map[noteKey]int // which state was read last
+	saw     map[noteKey]int // the last read state
 	crashed bool
 }
 
@@ -72,7 +72,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// begin makes a new task of an actor, which holds nothing.
+// begin makes the actor a new task, which holds nothing.
 func (w *world) begin(a *actor) {
 	w.numbers++
 	a.task = task{id: "t" + strconv.FormatInt(w.numbers, 10), mode: w.mode, rank: rank{Priority: w.random.IntN(2), Began: int64(w.now)},
@@ -86,7 +86,7 @@ func (w *world) over(s span) {
 	w.spans[s] = l
 }
 
-// ask makes an actor wait for a resource, which it may get at once.
+// ask makes an actor wait for a resource, which may be granted at once.
 func (w *world) ask(a *actor) {
 	name := string(rune('A' + w.random.IntN(5)))
 	w.numbers++
@@ -98,7 +98,7 @@ func (w *world) ask(a *actor) {
 	w.grant(name)
 }
 
-// grant gives a resource to those that wait for it: a lock in order, permits to all that fit.
+// grant grants a resource to its waiters: a lock in order, permits to all that fit.
 func (w *world) grant(name string) {
 	for i := 0; i < len(w.queues[name]); {
 		a := w.queues[name][i]
@@ -139,7 +139,7 @@ func (w *world) free(name string, units int, reads bool) bool {
 	return taken+units <= max(permits[name], 1)
 }
 
-// drop makes an actor give up all it has, as a task that ends, gives up or crashes does.
+// drop makes an actor release all its resources, as a task that ends, gives up or crashes.
 func (w *world) drop(a *actor) {
 	names := map[string]bool{}
 	for n, x := range a.waits {
@@ -158,7 +158,7 @@ func (w *world) drop(a *actor) {
 	}
 }
 
-// look is one round of a detector: it reads notes, which may be old, and writes its own, or not.
+// look runs one round of a detector: it reads notes, which may be old, and perhaps writes its own.
 func (w *world) look(a *actor, faults bool) {
 	if len(a.holds) == 0 {
 		clear(a.saw)
@@ -168,7 +168,7 @@ func (w *world) look(a *actor, faults bool) {
 		states := w.notes[key]
 		i := len(states) - 1
 		if faults {
-			i -= w.random.IntN(i - a.saw[key] + 1) // not older than what was seen
+			i -= w.random.IntN(i - a.saw[key] + 1) // not older than the last read state
 		}
 		a.saw[key] = i
 		all := h.waiters
@@ -204,8 +204,8 @@ func (w *world) look(a *actor, faults bool) {
 	}
 }
 
-// judge checks a verdict, and ends the wait. Where the mode prevents deadlocks it does so alone:
-// what is found, except that a task awaits itself, does not count.
+// judge checks a verdict, and ends the wait. In a preventing mode, a found deadlock does not
+// count, except of a task that awaits itself.
 func (w *world) judge(a *actor, v *verdict) bool {
 	switch {
 	case v.mode != Detect:
@@ -223,8 +223,8 @@ func (w *world) judge(a *actor, v *verdict) bool {
 	return true
 }
 
-// exist checks that all waits and holds of a deadlock existed at one instant, that they are a
-// deadlock, and that no task of it ranks below the one that gives up.
+// exist checks that all waits and holds of a deadlock existed at one instant, that they form
+// a deadlock, and that no task in it ranks below the one whose wait ends.
 func (w *world) exist(a *actor, cycle []link) {
 	from, to := 0, w.now
 	exists := func(s span, on string, units int) {
@@ -263,7 +263,7 @@ func (w *world) exist(a *actor, cycle []link) {
 	}
 }
 
-// act lets an actor do something of its own.
+// act runs one random action of an actor.
 func (w *world) act(a *actor) {
 	switch n := w.random.IntN(20); {
 	case a.crashed:
@@ -283,8 +283,8 @@ func (w *world) act(a *actor) {
 	}
 }
 
-// ended lets all tasks that do not wait end, again and again, in a copy of the world, and returns
-// whether none is left that waits.
+// ended repeatedly ends all tasks that do not wait, in a copy of the world, and reports whether
+// no waiting task remains.
 func (w *world) ended() bool {
 	blocked := map[*actor]bool{}
 	for _, a := range w.actors {
@@ -313,9 +313,9 @@ func (w *world) ended() bool {
 	return !slices.Contains(slices.Collect(maps.Values(blocked)), true)
 }
 
-// TestWorlds lets tasks run into deadlocks while notes are read late, lost, and left by crashed
-// processes. Every wait that ends was in a deadlock, or was ended to prevent one. When nobody
-// acts any more and writes arrive, every deadlock is resolved.
+// TestWorlds runs tasks into deadlocks while notes are read late, lost, and left by crashed
+// processes. Every ended wait was in a deadlock, or was ended to prevent one. Once no task acts
+// any more and writes arrive, every deadlock is resolved.
 func TestWorlds(t *testing.T) {
 	worlds := 3000
 	if more, err := strconv.Atoi(os.Getenv("INTERLOCK_SOAK_DEADLOCK")); err == nil {

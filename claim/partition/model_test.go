@@ -16,10 +16,9 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 )
 
-// TestNoKeyHasTwoOwners lets random members join, leave, crash and resize, over
-// values that answer slowly, so that crashes fall between any two steps, and with
-// pictures that are old. At no time are two callers inside with good claims on one
-// key, no generation has two layouts, and in the end everything is owned.
+// TestNoKeyHasTwoOwners: random members join, leave, crash and resize, with slow values, so that
+// crashes fall between any two steps, and with old pictures. At no time do two callers inside have
+// valid claims on one key, no generation has two layouts, and in the end every partition is owned.
 func TestNoKeyHasTwoOwners(t *testing.T) {
 	seeds := 12
 	if testing.Short() {
@@ -48,7 +47,7 @@ type chaos struct {
 type subject struct {
 	*partition.Group
 	d    *memory.Driver
-	gone context.CancelFunc // nobody calls it any more
+	gone context.CancelFunc // ends the calls of its key workers
 }
 
 func newChaos(t *town, seed uint64) *chaos {
@@ -157,7 +156,7 @@ func (c *chaos) resize(m *subject) {
 	})
 }
 
-// call works on a key at a member, again and again.
+// call works on a key at a member, repeatedly.
 func (c *chaos) call(ctx context.Context, g *partition.Group, key string, random *rand.Rand) {
 	for ctx.Err() == nil {
 		_ = g.Do(ctx, key, func(_ context.Context, claim interlock.Claim) error {
@@ -226,13 +225,13 @@ func (l lagging) Get(ctx context.Context, name string) (driver.Value, error) {
 }
 
 func (l lagging) Put(ctx context.Context, name string, v driver.Value) error {
-	l.lag.wait(context.Background()) // it is on its way, even if its sender dies
+	l.lag.wait(context.Background()) // it is in flight, even if its sender dies
 	err := l.slow.Put(ctx, name, v)
 	l.lag.wait(ctx)
 	return err
 }
 
-// dated is a driver whose pictures are old when they come.
+// dated is a driver whose pictures arrive late.
 type dated struct {
 	*memory.Driver
 	lag *lag

@@ -78,7 +78,7 @@ func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
 		defer slow.Close(context.Background())
 		a := join(d, "a")
 		defer a.Leave(context.Background())
-		time.Sleep(time.Second) // it may see what it owns only in its second read
+		time.Sleep(time.Second) // it may see its partitions only in its second read
 		if n := len(a.Owned()); n != 4 {
 			t.Fatalf("it owns %d partitions", n)
 		}

@@ -32,7 +32,7 @@ func Example() {
 			if len(locked) != 2 {
 				return fmt.Errorf("only %q exist", locked)
 			}
-			// From here on nobody else changes either of them.
+			// From here on no other transaction changes either row.
 			_, err := tx.Exec(ctx, "update account set balance = balance + case id when 'bob' then -10 else 10 end where id = any($1)", locked)
 			return err
 		})

@@ -25,10 +25,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-// realTTL is that of the real systems' locks.
+// realTTL is the TTL on real systems.
 const realTTL = 3 * time.Second
 
-// led is a server with a path of its own for each process.
+// led returns a server with its own path for each process.
 func led(server *testbed.Server, open func(t *testing.T, addr string) (driver.Fenced, error)) rwlocktest.World {
 	p, to := paths.New[driver.Fenced](server), map[driver.Fenced]*testbed.Proxy{}
 	return rwlocktest.World{TTL: realTTL, Crash: p.Crash,
@@ -138,7 +138,7 @@ func dialRedis(t *testing.T, addr string) rueidis.Client {
 	return client
 }
 
-// TestCostOnRedis counts what the server was asked.
+// TestCostOnRedis counts the requests to the server.
 func TestCostOnRedis(t *testing.T) {
 	server := testbed.Redis(t)
 	operator := dialRedis(t, server.Addr())

@@ -18,8 +18,7 @@ func ExampleLock() {
 	defer d.Close(ctx)
 	store := fence.NewStore(space.Fence())
 	locks, err := rwlock.New(d, &rwlock.Options{
-		// Writers from before, who do not know that their time is over, are kept
-		// out while somebody reads.
+		// Rejects writers whose claim has ended, while others read.
 		Seal: func(ctx context.Context, name string, door interlock.Claim) error {
 			return store.Enter(ctx, door, name)
 		},
@@ -35,7 +34,7 @@ func ExampleLock() {
 	fmt.Println("written:", err)
 
 	err = locks.Read(ctx, "prices", func(ctx context.Context, r *rwlock.ReadClaim) error {
-		_, err := locks.TryWrite(context.Background(), "prices") // as somebody else
+		_, err := locks.TryWrite(context.Background(), "prices") // another caller
 		fmt.Println(err != nil)
 		tea, _ := space.Fence().Get("tea")
 		if !r.Valid() { // after the last read

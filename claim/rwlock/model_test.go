@@ -16,25 +16,25 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// world is a guarded store and the processes that read and write it, some of
-// which stop at the worst moment and go on when their time is over.
+// world is a guarded store and its readers and writers, some of which pause at the worst moment and
+// continue after their claim has ended.
 type world struct {
 	*bench
 	store  *fence.Store
 	sealed bool
 
 	mu      sync.Mutex
-	writers int // whose claims are valid
+	writers int // with valid claims
 	written int
-	late    int // writes of those whose claim had ended, which the guard let in
-	reads   int // that count
+	late    int // writes after the end of the claim that the guard accepted
+	reads   int // with a valid claim
 }
 
 func newWorld(b *bench, sealed bool) *world {
 	return &world{bench: b, store: fence.NewStore(b.space.Fence()), sealed: sealed}
 }
 
-// process opens one; dies stops its renewals.
+// process opens a process; dies stops its renewals.
 func (w *world) process() (l *rwlock.Lock, dies func(), end func()) {
 	d := w.open()
 	o := &rwlock.Options{}
@@ -54,8 +54,8 @@ func (w *world) value() string {
 	return string(v)
 }
 
-// write is one guarded write of a value that was never written before. Like the
-// last request of a holder that was stopped, it does not look at the claim.
+// write makes one guarded write of a new value. Like the last request of a paused holder, it does
+// not check the claim.
 func (w *world) write(ctx context.Context, c interlock.Claim) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,8 +70,8 @@ func (w *world) write(ctx context.Context, c interlock.Claim) error {
 	return err
 }
 
-// readOnce reads twice with time in between. What it read counts if its claim is
-// valid after the last read.
+// readOnce reads twice with time in between. The reads count if its claim is valid after the last
+// one.
 func (w *world) readOnce(l *rwlock.Lock, random *rand.Rand, dies func()) {
 	r, err := l.AcquireRead(w.Context(), name)
 	if err != nil {
@@ -127,8 +127,8 @@ func (w *world) count(by int) {
 	}
 }
 
-// TestReadersNeverOverlapAGuardedWrite tries random schedules, in which one turn
-// in four stops renewing in the middle.
+// TestReadersNeverOverlapAGuardedWrite runs random schedules, in which one claim in four is not
+// renewed.
 func TestReadersNeverOverlapAGuardedWrite(t *testing.T) {
 	for seed := range uint64(15) {
 		inBubble(t, func(b *bench) {
@@ -146,7 +146,7 @@ func TestReadersNeverOverlapAGuardedWrite(t *testing.T) {
 			if w.reads < 10 || w.written < 10 {
 				b.Errorf("only %d reads and %d writes", w.reads, w.written)
 			}
-			time.Sleep(2 * ttl) // what stopped processes left
+			time.Sleep(2 * ttl) // until the claims of stopped processes expire
 			b.mustBeEmpty()
 		})
 	}
@@ -171,7 +171,7 @@ func (w *world) turn(random *rand.Rand) {
 	}
 }
 
-// stoppedWriter is a writer whose time is over, and a reader after it.
+// stoppedWriter runs a writer whose claim has ended, and a later reader.
 func stoppedWriter(w *world) (first, second string, late error) {
 	l, dies, end := w.process()
 	defer end()
@@ -200,7 +200,7 @@ func TestSealKeepsAStoppedWriterOut(t *testing.T) {
 	})
 }
 
-// What is not promised without it.
+// TestWithoutSealAStoppedWriterWritesWhileOthersRead shows what Seal prevents.
 func TestWithoutSealAStoppedWriterWritesWhileOthersRead(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		first, second, late := stoppedWriter(newWorld(b, false))

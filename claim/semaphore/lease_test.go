@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestPermitsWithoutRenewal end after their TTL, unless they are renewed by hand. One who
-// waits outlasts the lease of its place.
+// TestPermitsWithoutRenewal end after their TTL, unless they are renewed by hand. A
+// waiter may wait longer than a lease.
 func TestPermitsWithoutRenewal(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const own = ttl / 2

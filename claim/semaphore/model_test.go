@@ -15,21 +15,20 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// world is the permits that are out and a guarded store, with a mark for each
-// slot.
+// world is the held permits and a guarded store with a mark for each slot.
 type world struct {
 	*bench
 
 	mu      sync.Mutex
 	permits map[*semaphore.Permit]bool
 	last    map[int]interlock.Token // by slot
-	full    int                     // how often all were out
+	full    int                     // how often all were held
 	refused int                     // late writes
 }
 
 const size = 3
 
-// out notes a permit, and counts those that are valid.
+// out records a held permit, and counts the valid ones.
 func (w *world) out(p *semaphore.Permit) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +55,7 @@ func (w *world) out(p *semaphore.Permit) {
 // work writes at its beginning and its end. A stopped holder's last write is
 // refused if the slot has another holder.
 func (w *world) work(p *semaphore.Permit, took time.Duration) {
-	enter := func() error { // like a last request that left before the stop, it does not look at the claim
+	enter := func() error { // like the last request before a pause, it does not check the claim
 		return w.space.Fence().Enter(w.Context(), driver.Raise{Resource: p.Resource(), Token: p.Claim().Token()})
 	}
 	if err := enter(); err != nil {
@@ -85,7 +84,7 @@ func (w *world) turn(random *rand.Rand) {
 	}()
 	ctx, cancel := context.WithCancel(w.Context())
 	defer cancel()
-	if random.IntN(5) == 0 { // it does not wait for long
+	if random.IntN(5) == 0 { // a short wait
 		time.AfterFunc(time.Duration(random.Int64N(int64(ttl))), cancel)
 	}
 	p, err := s.Acquire(ctx, name)
@@ -97,7 +96,7 @@ func (w *world) turn(random *rand.Rand) {
 	}
 	w.out(p)
 	took := time.Duration(random.Int64N(int64(ttl)))
-	if random.IntN(4) == 0 { // it is stopped, and goes on too late
+	if random.IntN(4) == 0 { // it is paused, and continues after its permit has ended
 		_ = d.Close(w.Context())
 		took *= 3
 	}
@@ -123,7 +122,7 @@ func TestNeverMoreThanThePermits(t *testing.T) {
 			if w.full < 10 {
 				b.Errorf("all permits were out %d times only", w.full)
 			}
-			time.Sleep(2 * ttl) // what stopped holders left
+			time.Sleep(2 * ttl) // until the permits of stopped holders expire
 			b.mustBeEmpty()
 		})
 	}

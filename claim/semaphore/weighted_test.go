@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestSeveralPermitsAtOnce are all or none, in one turn at the door: two that want
-// most of them do not wait for each other for ever.
+// TestSeveralPermitsAtOnce: an acquire gets all permits in one turn at the door, so two large
+// requests do not deadlock.
 func TestSeveralPermitsAtOnce(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		here, _ := b.process(5, nil)
@@ -76,13 +76,13 @@ func TestSeveralPermitsAtOnce(t *testing.T) {
 	})
 }
 
-// TestTheNumberOfPermitsIsKeptInTheBackend: a change is seen by every process, by
-// those who wait at once.
+// TestTheNumberOfPermitsIsKeptInTheBackend: every process sees a change, and waiters see it at
+// once.
 func TestTheNumberOfPermitsIsKeptInTheBackend(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		o := &semaphore.Options{Values: b.space.Values()}
 		here, _ := b.process(1, o)
-		there, _ := b.process(7, o) // it is resized before it asks
+		there, _ := b.process(7, o) // resized before its first call
 		held := b.acquire(here)
 		told := b.waits(here)
 		began := time.Now()
@@ -103,7 +103,7 @@ func TestTheNumberOfPermitsIsKeptInTheBackend(t *testing.T) {
 			b.Errorf("another name has %d permits, %v", n, err)
 		}
 
-		// Fewer: those that are held stay, and those that are left are not given out.
+		// With fewer permits, held ones stay held, and the excess is not granted again.
 		testbed.OK(b, here.Resize(b.Context(), name, 1))
 		low, high := held, second
 		if low.Slot() > high.Slot() {

@@ -18,8 +18,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestRecordsInSQL runs the suite on databases. Instead of broken paths, transactions lose replies:
-// see testCommitInDoubt.
+// TestRecordsInSQL runs the suite on databases, without lost replies, which testCommitInDoubt
+// tests.
 func TestRecordsInSQL(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

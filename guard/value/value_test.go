@@ -61,7 +61,7 @@ func (lapsed) Valid() bool { return false }
 
 func (lapsed) Context() context.Context { return context.Background() }
 
-// TestLostRepliesConverge: the value is stored though two answers were lost.
+// TestLostRepliesConverge: the value is stored although two answers were lost.
 func TestLostRepliesConverge(t *testing.T) {
 	run(t, func(w *world) {
 		c := w.hold()

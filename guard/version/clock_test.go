@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/version"
 )
 
-// wallClock goes where it is set, and is read by one goroutine at a time.
+// wallClock shows the set time, and is read by one goroutine at a time.
 type wallClock struct{ at time.Time }
 
 func (w *wallClock) now() time.Time { return w.at }
@@ -26,7 +26,7 @@ func newClock(t testing.TB, w *wallClock, ahead time.Duration) *version.Clock {
 	return c
 }
 
-// TestClockRisesOverAClockSetBack, and comes back to the wall clock with time.
+// TestClockRisesOverAClockSetBack, and returns to the wall clock with time.
 func TestClockRisesOverAClockSetBack(t *testing.T) {
 	w := &wallClock{noon}
 	c := newClock(t, w, 0)
@@ -36,7 +36,7 @@ func TestClockRisesOverAClockSetBack(t *testing.T) {
 	}
 	w.at = noon.Add(-time.Hour)
 	last := first
-	for range 200_000 { // more than the count of a millisecond
+	for range 200_000 { // more than the counter has room for in a millisecond
 		next := c.Next()
 		if next <= last {
 			t.Fatalf("%d after %d", next, last)
@@ -65,7 +65,7 @@ func TestClockIsMadeAnew(t *testing.T) {
 	mustFail(t, c.Observe(last), interlock.Definite, nil)
 }
 
-// TestClockAtTheEndsOfTime gives versions that a guard takes.
+// TestClockAtTheEndsOfTime: all versions are valid for a guard.
 func TestClockAtTheEndsOfTime(t *testing.T) {
 	for _, at := range []time.Time{{}, time.UnixMilli(0), time.UnixMilli(math.MaxInt64), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)} {
 		c := newClock(t, &wallClock{at}, 0)
@@ -113,15 +113,15 @@ func TestClockRefusesTheFarFuture(t *testing.T) {
 	}
 }
 
-// TestClocksOrderWhatHappenedBefore: producers with clocks that differ, drift and
-// jump send each other messages. Each version that a producer knew is older than its
-// next one; and no clock runs further ahead than the wall clocks differ.
+// TestClocksOrderWhatHappenedBefore: producers with different, drifting and jumping clocks send
+// each other messages. Each version that a producer has seen is older than its next one, and no
+// clock is further ahead than the wall clocks differ.
 func TestClocksOrderWhatHappenedBefore(t *testing.T) {
 	const producers, apart = 5, 20 * time.Second
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 2014))
 		walls, clocks := make([]*wallClock, producers), make([]*version.Clock, producers)
-		known := make([]int64, producers) // the latest version that each knows of
+		known := make([]int64, producers) // the latest version that each has seen
 		skew := func() time.Duration { return time.Duration(r.Int64N(int64(apart))) }
 		for i := range clocks {
 			walls[i] = &wallClock{noon.Add(skew())}
@@ -148,7 +148,7 @@ func TestClocksOrderWhatHappenedBefore(t *testing.T) {
 	}
 }
 
-// TestClockIsShared: no version is given twice.
+// TestClockIsShared: no version is issued twice.
 func TestClockIsShared(t *testing.T) {
 	c := newClock(t, &wallClock{noon}, 0)
 	const lanes, each = 8, 500

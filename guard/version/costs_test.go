@@ -44,7 +44,7 @@ func testCosts(w world) {
 			})
 		}
 	}
-	if w.Dialect == driver.Postgres { // what is old or known writes nothing, not even a lock
+	if w.Dialect == driver.Postgres { // an old or known change writes nothing, not even a lock
 		const row = `select concat(xmin, ' ', xmax, ' ', ctid) from interlock_version where entity = 'table'`
 		before := w.text(row)
 		w.mustApply(version.Table{}, change("table", 4, ""), version.Terminal)
@@ -61,7 +61,7 @@ func testCosts(w world) {
 	}
 }
 
-// lossy is w's database by way of a proxy that loses the answers to COMMIT.
+// lossy returns w's database through a proxy that loses the answers to COMMIT.
 func (w world) lossy() driver.Beginner[driver.SQL] {
 	w.Helper()
 	proxy := testbed.NewProxy(w.T, w.Server.Addr())
@@ -76,8 +76,8 @@ func (w world) lossy() driver.Beginner[driver.SQL] {
 	}}
 }
 
-// BenchmarkApply: a hundred changes in a transaction, each newer than the last one
-// of its entity, or each older.
+// BenchmarkApply applies a hundred changes in a transaction, each newer than the last one of its
+// entity, or each older.
 func BenchmarkApply(b *testing.B) {
 	const batch = 100
 	for _, c := range []struct {

@@ -15,8 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// guards is a Table, and a Column of the rows of "orders", each with the query
-// that does what the change says.
+// guards returns a Table, and a Column of the rows of "orders".
 func (w world) guards() map[string]version.Guard {
 	w.DB.Exec(w.T, `create table orders (id varchar(64) primary key, status varchar(64) not null default 'new',
 		version bigint, tie varchar(255), ended boolean)`)
@@ -32,7 +31,7 @@ func setStatus(id, status string) string {
 	return `update orders set status = ` + quoted(status) + ` where id = ` + quoted(id)
 }
 
-// testCancelledStays brings the events of an order in each of their orders.
+// testCancelledStays applies the events of an order in every sequence.
 func testCancelledStays(w world) {
 	type event struct {
 		status string
@@ -47,7 +46,7 @@ func testCancelledStays(w world) {
 			id := fmt.Sprintf("%s %d", kind, n)
 			n++
 			w.order(id)
-			for _, e := range append(order, order[0]) { // and one again
+			for _, e := range append(order, order[0]) { // and one repeated
 				c := version.Change{Entity: id, Stamp: e.stamp, Terminal: e.end, TerminalWins: true}
 				if _, err := w.apply(g, c, setStatus(id, e.status)); err != nil {
 					w.Fatal(err)
@@ -69,8 +68,8 @@ func permute[E any](all []E, each func([]E)) {
 	}
 }
 
-// testReplays reads a topic, then the whole of it again, then from the middle as a
-// consumer whose offset was reset, then single events as out of a dead-letter queue.
+// testReplays reads a topic, then all of it again, then from the middle as after a reset of the
+// offset, then single events as from a dead-letter queue.
 func testReplays(w world) {
 	r := rand.New(rand.NewPCG(5, 5))
 	for kind, g := range w.guards() {
@@ -109,7 +108,7 @@ func testReplays(w world) {
 	}
 }
 
-// all is every order with its status, in one text, in either database.
+// all returns every order with its status, as one text, in either database.
 const all = `select coalesce(concat(min(concat(id, ' ', status)), max(concat(id, ' ', status)), count(*), count(distinct status),
 	sum(length(status))), '') from orders`
 
@@ -137,8 +136,8 @@ func testUnseen(w world) {
 	}
 }
 
-// testTies: of two producers that give the same version the greater tie stays, in
-// either order, as bytes have it.
+// testTies: of two changes with the same version the one with the greater tie stays, in either
+// order of arrival, compared by bytes.
 func testTies(w world) {
 	for kind, g := range w.guards() {
 		for i, pair := range [][2]string{{"a", "b"}, {"B", "a"}, {"", "a"}, {"a", "a b"}, {"z", "é"}, {"a", "a\x01"}, {"a ", "a!"}, {"10", "9"}} {
@@ -160,7 +159,7 @@ func testTies(w world) {
 	}
 }
 
-// testJudged: many short lives, each step as driver.Versioned judges it.
+// testJudged: random sequences of changes; each outcome is that of driver.Versioned.
 func testJudged(w world) {
 	const beyond = 1<<53 + 1 // not a float
 	r := rand.New(rand.NewPCG(8, 1))
@@ -184,15 +183,14 @@ func testJudged(w world) {
 	}
 }
 
-// testRacingConsumers: two consumers of each of three partitions read the same
-// events at once, each in its own order and at a level of its own. What was done,
-// in the order in which it was done, is what the rule allows.
+// testRacingConsumers: two consumers of each of three partitions read the same events at once, each
+// in its own order and at its own level. The applied changes, in their order, follow the rule.
 func testRacingConsumers(w world) {
 	serial := map[driver.Dialect]string{driver.Postgres: "bigserial", driver.MariaDB: "bigint auto_increment"}[w.Dialect]
 	w.DB.Exec(w.T, `create table done (n `+serial+` primary key, id varchar(64), version bigint, tie varchar(9), ended int)`)
 	for kind, g := range w.guards() {
 		const entities = 4
-		brought := map[string]driver.Versioned{} // what must stay
+		brought := map[string]driver.Versioned{} // the expected final state
 		var lanes [6][]version.Change
 		for lane := range lanes {
 			r := rand.New(rand.NewPCG(11, uint64(lane/2)))
@@ -234,7 +232,7 @@ func testRacingConsumers(w world) {
 	}
 }
 
-// done follows the changes of the entities of one kind, and returns their end.
+// done replays the applied changes of the entities of one kind, and returns their final states.
 func (w world) done(kind string) map[string]driver.Versioned {
 	w.Helper()
 	stored := map[string]driver.Versioned{}
@@ -257,8 +255,8 @@ func (w world) done(kind string) map[string]driver.Versioned {
 	return stored
 }
 
-// patiently applies, writes the stamp into the row and notes it, again after a
-// deadlock or a failure of serialization.
+// patiently applies a change, writes the stamp into the row and logs it; it retries after a
+// deadlock or a serialization failure.
 func (w world) patiently(level driver.Isolation, g version.Guard, c version.Change) (o version.Outcome, err error) {
 	at := world{w.T, &databases.DB{BeginnerAt: leveled{w.DB.BeginnerAt, level}}}
 	note := fmt.Sprintf(`insert into done (id, version, tie, ended) values ('%s', %d, '%s', %d)`, c.Entity, c.Stamp.Version, c.Stamp.Tie,
@@ -328,7 +326,7 @@ func testBadInput(w world) {
 		mustFail(w.T, err, interlock.Bug, nil)
 		return nil
 	})
-	// A database that was closed.
+	// A closed database.
 	db, closed, err := databases.Connect(w.Context(), w.Client, w.URL)
 	ok(w.T, err)
 	closed()
@@ -373,11 +371,11 @@ func testColumn(w world) {
 	_, err = w.apply(version.Column{Table: "seat", Key: "no", Version: "absent"}, change("12", 4, ""))
 	mustFail(w.T, err, interlock.Definite, nil)
 	w.order("alice")
-	if w.Dialect == driver.MariaDB { // its texts are equal regardless of case, unless a collation says otherwise
+	if w.Dialect == driver.MariaDB { // its texts are equal regardless of case, unless a collation distinguishes them
 		_, err := w.apply(version.Column{Table: "orders", Key: "id", Version: "version"}, change("ALICE", 1, ""))
 		mustFail(w.T, err, interlock.Definite, nil)
 	}
-	// Who inserts what is not there takes its stamp with it.
+	// A row is inserted with its stamp.
 	w.DB.Exec(w.T, `insert into seat (no, version) values (13, 5)`)
 	w.mustApply(seat, change("13", 4, ""), version.Stale)
 }

@@ -28,7 +28,7 @@ func ExampleTable() {
 				Entity: "order/" + e.order, Stamp: e.stamp, Terminal: e.status == "cancelled",
 			})
 			if err != nil || outcome != version.Applied {
-				return err // nothing to do for what is old, or known: acknowledge it
+				return err // an old or known event needs nothing: acknowledge it
 			}
 			_, err = tx.Exec(ctx, `insert into orders (id, status) values ($1, $2)
 				on conflict (id) do update set status = excluded.status`, e.order, e.status)
@@ -52,7 +52,7 @@ func ExampleColumn() {
 	_ = set
 }
 
-// Read, compute, write: only on top of what was read.
+// Read, compute, write: only if the row is unchanged since the read.
 func ExampleUpdate() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
@@ -84,7 +84,7 @@ func ExampleUpdate() {
 	}
 }
 
-// Two rows with one version each: fn looks for conflicts itself.
+// Two rows with one version each: fn checks for conflicts itself.
 func ExampleTx() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
@@ -111,7 +111,7 @@ func ExampleTx() {
 	}
 }
 
-// Events of an order that come out of order, and one twice.
+// Events of an order arrive out of order, and one twice.
 func ExampleStore() {
 	ctx := context.Background()
 	orders, err := version.NewStore(memory.NewVersions(), nil) // or redis.NewVersions, or etcd.NewVersions
@@ -162,8 +162,7 @@ func ExampleStore_Update() {
 	// Output: ||| by 3 attempts, conflict rate 0
 }
 
-// A producer stamps what it does after having seen an event of another one, whose
-// machine's clock is ahead.
+// A producer stamps an event after it has seen one of another producer, whose clock is ahead.
 func ExampleClock() {
 	clock, err := version.NewClock(nil)
 	if err != nil {

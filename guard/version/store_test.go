@@ -111,8 +111,8 @@ func (f *flaky) Get(ctx context.Context, name string) (driver.Versioned, error) 
 	return f.Versions.Get(ctx, name)
 }
 
-// TestStoreRepeatsWithoutDoubt: what was applied without an answer is reported as
-// applied, and what stays unknown as Uncertain.
+// TestStoreRepeatsWithoutDoubt: a change that was applied without an answer returns Applied, and an
+// unknown outcome is Uncertain.
 func TestStoreRepeatsWithoutDoubt(t *testing.T) {
 	inShop(t, version.Options{}, func(s shop) {
 		s.flaky.before, s.flaky.after = []error{errBusy}, []error{errLost, errLost}
@@ -122,7 +122,7 @@ func TestStoreRepeatsWithoutDoubt(t *testing.T) {
 		}
 		s.mustApply(at1(1), version.Duplicate)
 		s.flaky.after, s.flaky.then = []error{errLost}, func() { _, _, _ = s.flaky.Versions.Apply(s.Context(), order, at1(9)) }
-		s.mustApply(at1(2), version.Stale) // it was, and then a newer one
+		s.mustApply(at1(2), version.Stale) // it was applied, and then a newer one
 		s.flaky.before = []error{errLost, errBusy, errBusy, errBusy}
 		_, _, err := s.Apply(s.Context(), order, at1(10))
 		mustFail(t, err, interlock.Uncertain, errBusy)
@@ -138,7 +138,7 @@ func TestStoreRepeatsWithoutDoubt(t *testing.T) {
 	})
 }
 
-// TestStoreRefusesUnsent what no store could keep.
+// TestStoreRefusesUnsent: an invalid state is rejected before any request.
 func TestStoreRefusesUnsent(t *testing.T) {
 	inShop(t, version.Options{}, func(s shop) {
 		same := func(_ context.Context, was driver.Versioned) (driver.Versioned, error) { return was, nil }
@@ -161,7 +161,7 @@ func TestStoreRefusesUnsent(t *testing.T) {
 			return v, nil
 		})
 		mustFail(t, err, interlock.Bug, nil)
-		last := at1(math.MaxInt64) // none comes after it
+		last := at1(math.MaxInt64) // there is no later version
 		s.mustApply(last, version.Applied)
 		mustFail(t, s.Update(s.Context(), order, same), interlock.Bug, nil)
 		if v, err := s.Get(s.Context(), order); err != nil || v.Stamp != last.Stamp {
@@ -182,7 +182,7 @@ func TestStoreUpdateLosesNothing(t *testing.T) {
 			for range each {
 				err := s.Update(t.Context(), order, func(_ context.Context, v driver.Versioned) (driver.Versioned, error) {
 					v.Data = append(v.Data, 'x')
-					runtime.Gosched() // others read what this one is about to replace
+					runtime.Gosched() // let others read the state before it is replaced
 					return v, nil
 				})
 				if err != nil {
@@ -200,8 +200,8 @@ func TestStoreUpdateLosesNothing(t *testing.T) {
 	t.Logf("%+v, conflict rate %.2f", c, c.ConflictRate())
 }
 
-// TestStoreUpdateInDoubt: a reply that was lost is found out by repetition, unless
-// somebody else has written in between.
+// TestStoreUpdateInDoubt: a repetition resolves a lost reply, unless another writer has written in
+// between.
 func TestStoreUpdateInDoubt(t *testing.T) {
 	inShop(t, version.Options{}, func(s shop) {
 		n := 0
@@ -220,7 +220,7 @@ func TestStoreUpdateInDoubt(t *testing.T) {
 		if n != 2 {
 			s.Errorf("an update that may be done was run %d times", n-1)
 		}
-		// A conflict without doubt is run again.
+		// A conflict without doubt is retried.
 		n = 0
 		ok(t, s.Update(s.Context(), order, func(ctx context.Context, v driver.Versioned) (driver.Versioned, error) {
 			if n == 0 {
@@ -235,7 +235,7 @@ func TestStoreUpdateInDoubt(t *testing.T) {
 	})
 }
 
-// TestStoreUpdateEnds with a terminal state, an error of its own or a context.
+// TestStoreUpdateEnds with a terminal state, an error of change, or the end of its context.
 func TestStoreUpdateEnds(t *testing.T) {
 	inShop(t, version.Options{}, func(s shop) {
 		errOwn := errors.New("sold out")
@@ -310,13 +310,13 @@ func TestPausesGrowAndAreRandom(t *testing.T) {
 		if took := time.Since(began); attempts != 9 || exhausted != 9 || len(delays) != 8 || took != total {
 			t.Errorf("%d attempts, %d told at the end, %d pauses of %v together, in %v", attempts, exhausted, len(delays), total, took)
 		}
-		if d := slices.Compact(slices.Clone(delays[4:])); len(d) < 2 { // their bound is the same
+		if d := slices.Compact(slices.Clone(delays[4:])); len(d) < 2 { // they have the same bound
 			t.Errorf("pauses are not random: %v", delays)
 		}
 	})
 }
 
-// aged makes all that is in the table an hour older.
+// aged makes all rows of the table an hour older.
 var aged = map[driver.Dialect]string{
 	driver.Postgres: `update interlock_version set changed_at = changed_at - interval '1 hour'`,
 	driver.MariaDB:  `update interlock_version set changed_at = changed_at - interval 1 hour`,
@@ -331,7 +331,7 @@ func testPurge(w world) {
 	w.mustApply(t, terminal(change("ended", 5, "")), version.Applied)
 	w.DB.Exec(w.T, aged[w.Dialect])
 	w.mustApply(t, deleted(change("young", 5, "")), version.Applied)
-	w.mustApply(t, change("old 0", 6, ""), version.Applied) // it came back
+	w.mustApply(t, change("old 0", 6, ""), version.Applied) // it was restored
 	purge := func(age time.Duration, limit int) (n int64) {
 		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
 			n, err = t.Purge(ctx, db, age, limit)
@@ -353,7 +353,7 @@ func testPurge(w world) {
 		}
 	}
 	w.mustApply(t, change("young", 4, ""), version.Stale)
-	w.mustApply(t, change("old 1", 4, ""), version.Applied) // which is why age must be long
+	w.mustApply(t, change("old 1", 4, ""), version.Applied) // so age must be long
 	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
 		for _, bad := range []struct {
 			age   time.Duration
@@ -366,8 +366,8 @@ func testPurge(w world) {
 	})
 }
 
-// testPurgeBehind: a tombstone that is about to be replaced by something newer is
-// left alone, as is what replaced it.
+// testPurgeBehind: Purge keeps a tombstone that a running transaction replaces by a newer state,
+// and that state.
 func testPurgeBehind(w world) {
 	t := version.Table{}
 	w.guards()
@@ -395,7 +395,7 @@ func testPurgeBehind(w world) {
 	}
 }
 
-// testPurgeMany: a limit beyond the number of parameters that a statement takes.
+// testPurgeMany: a limit above the number of parameters of a statement.
 func testPurgeMany(w world) {
 	const many = 70_000
 	w.DB.Exec(w.T, map[driver.Dialect]string{
@@ -414,7 +414,7 @@ func testPurgeMany(w world) {
 	}
 }
 
-// testPurgeLimit: however the database runs the statement.
+// testPurgeLimit: the limit holds for any plan of the database.
 func testPurgeLimit(w world) {
 	if w.Dialect != driver.Postgres {
 		w.Skip("there is no such plan")

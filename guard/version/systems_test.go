@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// testEarlySnapshot: a transaction whose snapshot is older than the last change
-// does not apply an older one by it.
+// testEarlySnapshot: a transaction whose snapshot is older than the last change does not apply an
+// older change.
 func testEarlySnapshot(w world) {
 	refused := func(o version.Outcome, err error) bool { return interlock.Kind(err) == interlock.Retryable }
 	settings := map[string]func(version.Outcome, error) bool{`select 1`: refused}
@@ -81,7 +81,7 @@ func testQueryModes(w world) {
 	}
 }
 
-// testEndedContext: the cause comes back, nothing is done, and nothing is retried.
+// testEndedContext: the cause is returned, nothing is done, and nothing is retried.
 func testEndedContext(w world) {
 	w.accounts()
 	cause := errors.New("the caller changed its mind")

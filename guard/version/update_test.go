@@ -36,7 +36,7 @@ func (w world) accounts() {
 		note varchar(64), raw `+raw+`, version bigint)`, `insert into account (id, owner, balance) values (1, 'alice', 0)`)
 }
 
-// testLostUpdate: all add one, and none is lost; conflicts are counted.
+// testLostUpdate: concurrent updates add one, and none is lost; conflicts are counted.
 func testLostUpdate(w world) {
 	w.accounts()
 	const writers, each = 16, 5
@@ -91,7 +91,7 @@ func testConflicts(w world) {
 	if c := stats.Counts(); c != (version.Counts{Attempts: 4, Conflicts: 4, Retries: 3, Exhausted: 1}) || c.ConflictRate() != 1 {
 		w.Errorf("%+v", c)
 	}
-	// Others have not changed anything when the last attempt looks.
+	// The last attempt meets no change of others.
 	calls = 0
 	err = version.Update(w.Context(), updater(w.T, version.Options{}), w.DB, accounts, "1", func(ctx context.Context, a *account) error {
 		if calls < version.DefaultAttempts-1 {
@@ -132,8 +132,8 @@ func testConflicts(w world) {
 	}
 }
 
-// testSerialization: what the database undoes is run again in a transaction of its
-// own; what fails for other reasons is not.
+// testSerialization: a transaction that the database undid runs again as a new one; one that fails
+// for other reasons does not.
 func testSerialization(w world) {
 	w.accounts()
 	fails := map[driver.Dialect][]string{
@@ -170,7 +170,7 @@ func testSerialization(w world) {
 	if w.Dialect != driver.Postgres {
 		return
 	}
-	// A transaction of repeatable reads that is overtaken.
+	// A REPEATABLE READ transaction is overtaken.
 	n = 0
 	ok(w.T, version.Update(w.Context(), u, leveled{w.DB.BeginnerAt, driver.RepeatableRead}, accounts, "1", func(_ context.Context, a *account) error {
 		if n++; n == 1 {
@@ -210,8 +210,8 @@ func testUncertainUpdate(w world) {
 	}
 }
 
-// testLostInside: the server ends the session while fn runs. COMMIT was never sent,
-// so that fn is run again, whatever a guard within it says of its statement.
+// testLostInside: the server ends the session while fn runs. COMMIT was never sent, so fn runs
+// again, whatever the kind of an inner guard's error.
 func testLostInside(w world) {
 	w.accounts()
 	session, end := `select pg_backend_pid()`, `select pg_terminate_backend($1::int)`
@@ -279,13 +279,13 @@ func testLongNumbers(w world) {
 		_, err := w.apply(c, change(id, 1, ""))
 		mustFail(w.T, err, interlock.Definite, nil)
 	}
-	// The last version there is, in the row and in the code that adds one.
+	// The greatest version, in the row and in the code that adds one.
 	w.mustApply(c, change(keys[0], math.MaxInt64, ""), version.Applied)
 	err := version.Update(w.Context(), updater(w.T, version.Options{}), w.DB, rows, keys[0], func(context.Context, *big) error { return nil })
 	mustFail(w.T, err, interlock.Definite, nil)
 }
 
-// testRowKinds: texts, numbers, NULL and bytes, and what is wrong with Rows.
+// testRowKinds: texts, numbers, NULL and bytes, and invalid Rows.
 func testRowKinds(w world) {
 	w.accounts()
 	u := updater(w.T, version.Options{})

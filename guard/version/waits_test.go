@@ -19,7 +19,7 @@ func (w world) behind(fn func() error) (wait func() error) {
 	return wait
 }
 
-// first is a transaction that has applied c, and set the status of its order.
+// first returns a transaction that has applied c and set the status of its order.
 func (w world) first(g version.Guard, c version.Change) driver.Tx[driver.SQL] {
 	w.Helper()
 	tx := w.Begun(w.T, driver.SessionIsolation)
@@ -31,7 +31,7 @@ func (w world) first(g version.Guard, c version.Change) driver.Tx[driver.SQL] {
 	return tx
 }
 
-// testWaits: the second transaction waits, and then judges by the new state, and sees it.
+// testWaits: the second transaction waits, then decides by the new state, and sees it.
 func testWaits(w world) {
 	for kind, g := range w.guards() {
 		w.order(kind)
@@ -39,9 +39,9 @@ func testWaits(w world) {
 			first, second version.Change
 			commit        bool
 			want          version.Outcome
-			status        string // which the second one reads
+			status        string // the status that the second one reads
 		}{
-			{change(kind, 2, ""), change(kind, 1, ""), false, version.Applied, "new"}, // what is rolled back is not known
+			{change(kind, 2, ""), change(kind, 1, ""), false, version.Applied, "new"}, // a rolled back change does not count
 			{change(kind, 9, ""), change(kind, 8, ""), true, version.Stale, "9"},
 			{change(kind, 10, ""), change(kind, 10, ""), true, version.Duplicate, "10"},
 			{change(kind, 11, ""), change(kind, 12, ""), true, version.Applied, "11"},

@@ -72,7 +72,7 @@ func TestSQL(t *testing.T) {
 	})
 }
 
-// apply applies in a transaction of its own, and does then if that was Applied.
+// apply applies c in its own transaction, and runs then if the outcome is Applied.
 func (w world) apply(g version.Guard, c version.Change, then ...string) (version.Outcome, error) {
 	var o version.Outcome
 	err := w.Try(w.Context(), func(ctx context.Context, db driver.SQL) (err error) {
@@ -105,13 +105,13 @@ func (w world) state(entity string) (s version.State) {
 	return s
 }
 
-// text is the single value of a query, as text.
+// text returns the single value of a query, as text.
 func (w world) text(query string) string {
 	w.Helper()
 	return databases.One[string](w.T, w.DB, query)
 }
 
-// updater makes one whose pauses are short.
+// updater returns an Updater with short delays.
 func updater(t testing.TB, o version.Options) *version.Updater {
 	t.Helper()
 	if o.First == 0 {
@@ -130,7 +130,7 @@ func change(entity string, v int64, tie string) version.Change {
 
 func terminal(c version.Change) version.Change { c.Terminal = true; return c }
 
-// wins is a terminal change that is applied to newer states.
+// wins returns a terminal change that replaces newer states.
 func wins(c version.Change) version.Change { c.Terminal, c.TerminalWins = true, true; return c }
 
 func deleted(c version.Change) version.Change { c.Deleted = true; return c }

@@ -19,10 +19,10 @@ import (
 	"github.com/interlock-dev/interlock/guard/wire"
 )
 
-// The lock is held by one service, and the data is another's.
+// One service holds the lock, and another one has the data.
 func Example() {
 	ctx := context.Background()
-	space := memory.NewSpace() // or a database, or Redis: a guard of the service's own
+	space := memory.NewSpace() // or a database, or Redis: the guard of the service
 	store := fence.NewStore(space.Fence())
 	resource := func(r *http.Request) (string, error) { return strings.TrimPrefix(r.URL.Path, "/"), nil }
 	service := httptest.NewServer(wire.Handler(resource, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -60,7 +60,7 @@ func Example() {
 	}
 	err = locks.Do(ctx, "order/42", func(ctx context.Context, c interlock.Claim) error {
 		fmt.Println("in order:", ship(ctx, c))
-		newer, _ := c.Token().Next() // somebody else's, after a pause that we did not notice
+		newer, _ := c.Token().Next() // another holder's, after a pause that we did not notice
 		_ = space.Fence().Enter(ctx, driver.Raise{Resource: "order/42", Token: newer})
 		return ship(ctx, c)
 	})
@@ -70,11 +70,11 @@ func Example() {
 	// overtaken, refused: true
 }
 
-// A worker that is not trusted is given a text that is good for its job, and for
-// no other, and for no longer than the claim.
+// An untrusted worker gets a signed token that is valid for its job only, and no longer than the
+// claim.
 func ExampleSigner() {
 	ctx := context.Background()
-	key := ed25519.NewKeyFromSeed(make([]byte, 32)) // in practice from where secrets are kept
+	key := ed25519.NewKeyFromSeed(make([]byte, 32)) // in practice from a store of secrets
 	signer, err := wire.NewSigner("2026-07", key, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -110,9 +110,9 @@ func ExampleSigner() {
 	// the fencing token is not signed by a key that is accepted: the signature is wrong
 }
 
-// A service that keeps its data in a database, and takes signed tokens only.
+// A service with data in a database, which accepts signed tokens only.
 func ExampleHandler() {
-	var db driver.Beginner[driver.SQL] // postgres.Pool(pool) or mysql.DB(db), say
+	var db driver.Beginner[driver.SQL] // such as postgres.Pool(pool) or mysql.DB(db)
 	var verifier *wire.Verifier        // see NewVerifier
 	withdraw := func(context.Context, driver.SQL) error { return nil }
 	http.Handle("POST /accounts/{id}", wire.Handler(

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// At gives what a test makes a clock of its own.
+// At returns options with a clock of the test.
 func (o Options) At(now func() time.Time) *Options {
 	o.now = now
 	return &o
@@ -21,7 +21,7 @@ func (o VerifierOptions) At(now func() time.Time) *VerifierOptions {
 	return &o
 }
 
-// Seal signs any message, as a signer gone wrong would.
+// Seal signs any message, like a faulty signer.
 func Seal(key ed25519.PrivateKey, message, footer, assertion string) string {
 	return seal(key, []byte(message), []byte(footer), []byte(assertion))
 }

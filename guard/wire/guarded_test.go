@@ -22,7 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// enter does the work of a request under its guard.
+// enter runs the work of a request under its guard.
 type enter func(ctx context.Context, p *wire.Passage) error
 
 // eachGuard runs test for a service on each database, and on Redis.
@@ -49,7 +49,7 @@ func eachGuard(t *testing.T, test func(t *testing.T, work enter)) {
 	})
 }
 
-// serve is a service that answers with the guard's error.
+// serve starts a service that answers with the guard's error.
 func serve(t *testing.T, work enter, o *wire.Options) (url string) {
 	t.Helper()
 	return service(t, wire.Handler(account, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -60,8 +60,8 @@ func serve(t *testing.T, work enter, o *wire.Options) (url string) {
 	}), o)) + "?id=42"
 }
 
-// TestAnAbsurdTokenBricksNothing: it is refused by the service, and by the guard
-// if the service's clock is wrong, and the next honest caller gets in.
+// TestAnAbsurdTokenBricksNothing: the service refuses an implausible token, or the guard if the
+// service's clock is wrong, and accepts the next valid caller.
 func TestAnAbsurdTokenBricksNothing(t *testing.T) {
 	t.Parallel()
 	eachGuard(t, func(t *testing.T, work enter) {
@@ -86,8 +86,7 @@ func TestAnAbsurdTokenBricksNothing(t *testing.T) {
 	})
 }
 
-// TestAnUnsignedTokenLiesAMinuteAheadAtMost, or what the service says. A signed one
-// may lie a day ahead.
+// TestAnUnsignedTokenLiesAMinuteAheadAtMost, or Options.MaxAhead. A signed one may be a day ahead.
 func TestAnUnsignedTokenLiesAMinuteAheadAtMost(t *testing.T) {
 	t.Parallel()
 	work := func(context.Context, *wire.Passage) error { return nil }
@@ -116,8 +115,8 @@ func TestAnUnsignedTokenLiesAMinuteAheadAtMost(t *testing.T) {
 	}
 }
 
-// TestATokenOfTomorrowTakesAnOperator: what the documentation says of a token that
-// is not absurd enough to be distinguished from an honest one.
+// TestATokenOfTomorrowTakesAnOperator: the documented repair after a wrong token that is within the
+// plausible range.
 func TestATokenOfTomorrowTakesAnOperator(t *testing.T) {
 	t.Parallel()
 	c, err := redis.Dial(testbed.Redis(t).URL())
@@ -139,8 +138,7 @@ func TestATokenOfTomorrowTakesAnOperator(t *testing.T) {
 	ok(t, call(token(1)))
 }
 
-// TestAStaleTokenIsRefused: with the token that has entered, and nothing is done
-// under it.
+// TestAStaleTokenIsRefused: the refusal has the entered token, and nothing is done.
 func TestAStaleTokenIsRefused(t *testing.T) {
 	t.Parallel()
 	eachGuard(t, func(t *testing.T, work enter) {

@@ -151,8 +151,8 @@ func TestChecksLeaveOtherAnswersAlone(t *testing.T) {
 	}
 }
 
-// TestAPassageIsAClaim: what the handler has is what the caller holds, and ends
-// with the request.
+// TestAPassageIsAClaim: the handler's passage has the fields of the caller's claim, and ends with
+// the request.
 func TestAPassageIsAClaim(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -189,8 +189,7 @@ func TestAPassageIsAClaim(t *testing.T) {
 	}
 }
 
-// TestAPassageEndsByItself: at the end of its claim's time, by the clock that reaches it
-// first.
+// TestAPassageEndsByItself: at the end of its claim's time, by the faster clock.
 func TestAPassageEndsByItself(t *testing.T) {
 	t.Parallel()
 	virtual.Test(t, func(t *testing.T) {
@@ -230,8 +229,8 @@ func TestLongDetailsAreCut(t *testing.T) {
 	}
 }
 
-// TestReasonsHaveAnswers: each has a status that is not another's meaning, and
-// only what nobody knows is a server's error.
+// TestReasonsHaveAnswers: each reason has a suitable status, and only an unknown reason is a server
+// error.
 func TestReasonsHaveAnswers(t *testing.T) {
 	t.Parallel()
 	for _, r := range wire.Reasons() {
@@ -254,7 +253,7 @@ func TestReasonsHaveAnswers(t *testing.T) {
 	}
 }
 
-// FuzzRefusal: a body that a stranger sends is read, or is none of ours.
+// FuzzRefusal: any body is decoded, or is not a refusal.
 func FuzzRefusal(f *testing.F) {
 	for _, seed := range []string{`{"type":"urn:interlock:problem:token-stale","seen":"8192","got":"4096","resource":"r"}`, `{"type":7}`, `null`, `[]`,
 		`{"type":"urn:interlock:problem:token-stale","seen":"-1"}`} {
@@ -268,18 +267,17 @@ func FuzzRefusal(f *testing.F) {
 	})
 }
 
-// reading is what [time.Now] would say after t, had the monotonic clock moved by
-// so much, and that on the wall by so much. A time.Time that has both keeps whole
-// seconds of the wall in bits 30 to 62 of its first word, and has no other way to
-// have them set apart.
+// reading returns the result of [time.Now] after both clocks moved from t by different durations. A
+// time.Time with both clocks keeps whole wall seconds in bits 30 to 62 of its first word; there is
+// no other way to set them separately.
 func reading(t time.Time, monotonic, wall time.Duration) time.Time {
 	t = t.Add(monotonic)
 	*(*uint64)(unsafe.Pointer(&t)) += uint64(int64((wall-monotonic)/time.Second)) << 30
 	return t
 }
 
-// TestDeadlinesGoByTheClockThatSaysMore: the one on the wall if the machine has
-// slept, and the other one if that on the wall was set back.
+// TestDeadlinesGoByTheClockThatSaysMore: the wall clock if the machine has slept, and the monotonic
+// clock if the wall clock was set back.
 func TestDeadlinesGoByTheClockThatSaysMore(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/guard/wire"
 )
 
-// TestOneTextForEachPass: what is written is read as it was, and read in no other
-// form, so that what was compared is what was signed, logged and shown.
+// TestOneTextForEachPass: an encoded pass is decoded unchanged, and no other text is accepted, so
+// the compared, signed and logged texts are the same.
 func TestOneTextForEachPass(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]wire.Pass{
@@ -50,7 +50,7 @@ func TestOtherTextsAreMalformed(t *testing.T) {
 	}
 }
 
-// FuzzParsePass: whatever comes, it is refused, or is the one text of what was read.
+// FuzzParsePass: any text is rejected, or is the canonical text of its pass.
 func FuzzParsePass(f *testing.F) {
 	for _, seed := range []string{"4096;resource=account/42;owner=web-1;remaining=8200", "4096;resource=%25;owner=%00", "-1;;=;%"} {
 		f.Add(seed)

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// key is always the same for a number.
+// key returns the same key for each number.
 func key(n byte) ed25519.PrivateKey { return ed25519.NewKeyFromSeed(bytes.Repeat([]byte{n}, 32)) }
 
 func public(n byte) ed25519.PublicKey { return key(n).Public().(ed25519.PublicKey) }
@@ -33,7 +33,7 @@ func verifier(t *testing.T, o *wire.VerifierOptions, ids string) *wire.Verifier 
 	return v
 }
 
-// keys are those whose id is a letter of ids.
+// keys returns a key for each letter of ids.
 func keys(ids string) map[string]ed25519.PublicKey {
 	m := map[string]ed25519.PublicKey{}
 	for i := range len(ids) {
@@ -71,7 +71,7 @@ func TestSignedTokensAreRead(t *testing.T) {
 	if p.Token != token(7) || p.Resource != `konto/ä"<` || p.Owner != "web-1" || p.Remaining <= 55*time.Second || p.Remaining > wire.DefaultLife {
 		t.Errorf("read %+v", p)
 	}
-	// The largest there can be is still read.
+	// The longest possible token is accepted.
 	big := grant(strings.Repeat("\x01", 512), token(7), time.Hour)
 	big.owner = strings.Repeat("\x02", 1000)
 	text, err = signer(t, "a", 'a', nil).Sign(big, "", "bank")
@@ -81,8 +81,8 @@ func TestSignedTokensAreRead(t *testing.T) {
 	}
 }
 
-// TestKeysAreRotated: an old key is believed until it is taken away, a new one
-// from when it is there, and an id does not stand for another's key.
+// TestKeysAreRotated: an old key is accepted until it is removed, a new one once it is added, and
+// an id is bound to its key.
 func TestKeysAreRotated(t *testing.T) {
 	t.Parallel()
 	old, young := sign(t, signer(t, "a", 'a', nil), grant("r", token(1), bound), "bank"),
@@ -108,8 +108,8 @@ func TestKeysAreRotated(t *testing.T) {
 	}
 }
 
-// TestNoByteCanBeChanged: whatever differs from what was signed is refused, also
-// what a lenient decoder would read as the same.
+// TestNoByteCanBeChanged: any change of a signed token is rejected, also one that a lenient decoder
+// ignores.
 func TestNoByteCanBeChanged(t *testing.T) {
 	t.Parallel()
 	text := sign(t, signer(t, "a", 'a', nil), grant("r", token(1), bound), "bank")
@@ -173,8 +173,8 @@ func TestWhatIsSignedForAnotherPurpose(t *testing.T) {
 	}
 }
 
-// TestTimes: a token is good from when it was signed until it expires, as far as
-// clocks agree, and never for longer than its life.
+// TestTimes: a token is valid from its signing until it expires, within the skew of clocks, and
+// never longer than its life.
 func TestTimes(t *testing.T) {
 	t.Parallel()
 	signed := time.Now()
@@ -240,8 +240,7 @@ func TestKeysThatAreNone(t *testing.T) {
 	}
 }
 
-// FuzzVerify: nothing that was not signed is believed, and nothing that comes
-// makes more of it than a refusal.
+// FuzzVerify: no unsigned text is accepted, and every other text yields a refusal.
 func FuzzVerify(f *testing.F) {
 	s, err := wire.NewSigner("a", key('a'), nil)
 	testbed.OK(f, err)
@@ -256,7 +255,7 @@ func FuzzVerify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := v.Verify(text)
 		var r *wire.Refusal
-		// Another process of the fuzzer has signed the same at another time.
+		// Another process of the fuzzer may have signed the same at another time.
 		signed := text == good || p.Resource == "r" && p.Owner == "web-1"
 		if err == nil && !signed || err != nil && (!errors.As(err, &r) || r.Reason.Status() >= 500 || p.Remaining != 0) {
 			t.Errorf("%q: %+v, %v", text, p, err)

@@ -61,7 +61,7 @@ func TestRequestsEndWithTheClaim(t *testing.T) {
 			t.Errorf("%s: %q, %v", path, text, err)
 		}
 	}
-	// What the caller ends is the caller's.
+	// The end of the caller's context is the caller's cause.
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() { <-half; cancel(errors.New("changed my mind")) }()
 	if _, _, err := post(wire.Under(ctx, grant("r", token(1), bound), ""), by, url); err == nil || errors.Is(err, interlock.ErrExpired) {
@@ -69,8 +69,8 @@ func TestRequestsEndWithTheClaim(t *testing.T) {
 	}
 }
 
-// TestRequestsUnderNoClaim are sent as they are, with a token that was signed for
-// them, or with what the caller wrote.
+// TestRequestsUnderNoClaim are sent unchanged, with a carried signed token, or with the caller's
+// own header.
 func TestRequestsUnderNoClaim(t *testing.T) {
 	t.Parallel()
 	url := service(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -155,10 +155,10 @@ func TestConnectionsThatChangeTheirProtocol(t *testing.T) {
 	}
 }
 
-// TestWhatWasSentIsNeverDenied: net/http fails with the cause with which a
-// request's context ended, and causes are as good as proofs elsewhere. A request
-// on its way is of unknown outcome whatever ended it: the claim, whose context is
-// the caller's own in the body of Do, or the caller, with whatever cause.
+// TestWhatWasSentIsNeverDenied: net/http returns the cause of a request's context, and elsewhere a
+// cause may prove that nothing was sent. The outcome of a request in flight is unknown, whether the
+// claim ended it, whose context is the caller's own in the body of Do, or the caller, with any
+// cause.
 func TestWhatWasSentIsNeverDenied(t *testing.T) {
 	t.Parallel()
 	in := make(chan bool, 1)
@@ -199,7 +199,7 @@ func TestRefusalsSayNoMoreThanIsKnown(t *testing.T) {
 	defer end()
 	req, err := http.NewRequestWithContext(passage.Context(), http.MethodPost, url, nil)
 	ok(t, err)
-	_, sent := client(t, &wire.Transport{}).Do(req) // a call of the handler's own, which was made
+	_, sent := client(t, &wire.Transport{}).Do(req) // a call of the handler, which was sent
 	if !errors.Is(sent, interlock.ErrExpired) {
 		t.Fatalf("net/http says %v", sent)
 	}

@@ -23,7 +23,7 @@ const bound = 20 * time.Second
 // start is the counter of a system that started just now.
 var start = interlock.CounterAt(time.Now())
 
-// token is the n-th of that system.
+// token returns the n-th token of that system.
 func token(n int) interlock.Token {
 	t, err := interlock.NewToken(start+int64(n), 0)
 	if err != nil {
@@ -32,7 +32,7 @@ func token(n int) interlock.Token {
 	return t
 }
 
-// ahead is a token that lies as far beyond the clock.
+// ahead returns a token that is d ahead of the clock.
 func ahead(d time.Duration) interlock.Token {
 	t, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(d)), 0)
 	if err != nil {
@@ -41,7 +41,7 @@ func ahead(d time.Duration) interlock.Token {
 	return t
 }
 
-// claim is one that lasts until it is ended, or its time is over.
+// claim is a claim that lasts until the test ends it, or its time has passed.
 type claim struct {
 	name, owner string
 	token       interlock.Token
@@ -77,7 +77,7 @@ func service(t *testing.T, h http.Handler) (url string) {
 	return s.URL
 }
 
-// client sends by a transport, with its own connections.
+// client returns a client of a transport with its own connections.
 func client(t *testing.T, by *wire.Transport) *http.Client {
 	t.Helper()
 	base := &http.Transport{}
@@ -86,7 +86,7 @@ func client(t *testing.T, by *wire.Transport) *http.Client {
 	return &http.Client{Transport: by}
 }
 
-// account is the resource of each request here.
+// account returns the resource of every request.
 func account(r *http.Request) (string, error) {
 	if id := r.URL.Query().Get("id"); id != "" {
 		return "account/" + id, nil
@@ -114,7 +114,7 @@ func post(ctx context.Context, by *http.Client, url string) (status int, text st
 
 var ok = testbed.OK
 
-// wantReason wants a refusal of a kind.
+// wantReason requires a refusal with a reason.
 func wantReason(t *testing.T, err error, reason wire.Reason) *wire.Refusal {
 	t.Helper()
 	var r *wire.Refusal

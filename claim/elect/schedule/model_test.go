@@ -19,8 +19,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestNoTickTwiceWhileLeadersDieAndPause lets processes die and pause at any point,
-// and judges the whole history.
+// TestNoTickTwiceWhileLeadersDieAndPause kills and pauses processes at any point, and checks the
+// whole history.
 func TestNoTickTwiceWhileLeadersDieAndPause(t *testing.T) {
 	seeds := uint64(12)
 	if testing.Short() {
