@@ -127,8 +127,8 @@ func (w *world) count(by int) {
 	}
 }
 
-// TestReadersNeverOverlapAGuardedWrite runs random schedules, in which one claim in four is not
-// renewed.
+// TestReadersNeverOverlapAGuardedWrite runs random schedules, in which one turn in four stops
+// its renewals.
 func TestReadersNeverOverlapAGuardedWrite(t *testing.T) {
 	for seed := range uint64(15) {
 		inBubble(t, func(b *bench) {
