@@ -85,7 +85,7 @@ func follows(last, e Event) error {
 	case e.Mono < last.Mono:
 		return fmt.Errorf("time goes back from %d to %d ns: one file has one writer", last.Mono, e.Mono)
 	case e.Cause >= e.Seq || e.Cause < 0:
-		return fmt.Errorf("event %d has cause %d, which is not before it", e.Seq, e.Cause)
+		return fmt.Errorf("event %d has cause %d, which is not an earlier event", e.Seq, e.Cause)
 	}
 	return nil
 }

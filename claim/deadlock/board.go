@@ -71,11 +71,11 @@ func parse(data []byte) (n note, err error) {
 		return n, errors.New("it has too many links, or not one resource")
 	}
 	if first := slices.IndexFunc(n.Links, func(l link) bool { return l.Hops == 0 }); first != 0 {
-		return n, errors.New("it does not say whose it is")
+		return n, errors.New("the first link is not its task's")
 	}
 	for _, l := range n.Links[1:] {
 		if l.Hops < 1 || l.Hops > maxHops {
-			return n, fmt.Errorf("a link that came %d hops", l.Hops)
+			return n, fmt.Errorf("a link has %d hops", l.Hops)
 		}
 	}
 	return n, nil

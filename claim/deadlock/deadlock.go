@@ -87,7 +87,7 @@ func (r Resource) validate() error {
 		return failure.Bug("await", r.Name, "the resource has no board")
 	}
 	if r.Permits < 0 || r.Wanted < 0 || r.Wanted > max(r.Permits, 1) {
-		return failure.Bug("await", r.Name, "%d of %d permits are wanted", r.Wanted, r.Permits)
+		return failure.Bug("await", r.Name, "Wanted is %d of %d permits", r.Wanted, r.Permits)
 	}
 	return driver.CheckName("await", "a resource", r.Name, driver.MaxName)
 }

@@ -179,7 +179,7 @@ func New(d driver.Fenced, o *Options) (*Election, error) {
 	}
 	if err := g.Check(e.options.requirements(g.Liveness)); err != nil {
 		return nil, e.fail("make election", "", interlock.Definite,
-			fmt.Errorf("%w (to accept a weakness, name it in Options.Accept)", err))
+			fmt.Errorf("%w (to accept a fault, name it in Options.Accept)", err))
 	}
 	// Each term needs a grant of its own, so the lock is never handed over inside the process.
 	e.locks, err = lock.NewFenced(d, &lock.Options{Identity: e.options.Identity, TTL: e.options.TTL, Handovers: -1, Hooks: e.options.Hooks.Lock})

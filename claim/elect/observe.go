@@ -232,7 +232,7 @@ func (o *observer) leader(state driver.LockState) (Leader, error) {
 	}
 	r, err := decode(v)
 	if err != nil {
-		return Leader{}, fmt.Errorf("read what the leader proclaims: %w", err)
+		return Leader{}, fmt.Errorf("read the leader's data: %w", err)
 	}
 	l.Data, l.Nominee = r.Data, r.Nominee
 	return l, nil

@@ -375,7 +375,7 @@ func (m *Map) read(ctx context.Context) (r record, stored bool, err error) {
 	}
 	r, err = decode(v.Data)
 	if err != nil {
-		return r, false, failure.Bug("read layout", m.names.group, "it is not one of ours: %w", err)
+		return r, false, failure.Bug("read layout", m.names.group, "invalid record: %w", err)
 	}
 	return r, r.Generation > 0, nil
 }

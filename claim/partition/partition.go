@@ -66,7 +66,7 @@ type NotOwnerError struct {
 // Error returns a message with the owner if there is one.
 func (e *NotOwnerError) Error() string {
 	if e.At.Epoch == 0 {
-		return fmt.Sprintf("nobody owns partition %d of %q at this moment", e.At.Partition, e.Key)
+		return fmt.Sprintf("partition %d of %q has no owner at this moment", e.At.Partition, e.Key)
 	}
 	return fmt.Sprintf("partition %d of %q is owned by %s under epoch %d", e.At.Partition, e.Key, e.At.Identity, e.At.Epoch)
 }

@@ -177,4 +177,4 @@ func again(ctx context.Context, attempt func() (*lock.Claim, error)) (c *lock.Cl
 
 // errTurnOver means that the claim on the door ended too early.
 var errTurnOver = &interlock.Error{Op: "hold the door", Kind: interlock.Retryable,
-	Err: errors.New("the claim on it ended before the work there was done")}
+	Err: errors.New("the claim on it ended too early")}

@@ -77,7 +77,7 @@ func one(p Permits, err error) (*Permit, error) {
 func (s *Semaphore) acquire(ctx context.Context, name string, wanted int, door take, choose choose) (p Permits, err error) {
 	n, err := s.names(name)
 	if err == nil && (wanted < 1 || wanted > MaxPermits) {
-		err = &interlock.Error{Op: "count", Kind: interlock.Bug, Err: fmt.Errorf("%d permits are wanted at once", wanted)}
+		err = &interlock.Error{Op: "count", Kind: interlock.Bug, Err: fmt.Errorf("%d permits at once are not allowed", wanted)}
 	}
 	if err != nil {
 		return nil, s.fail(ctx, name, err)

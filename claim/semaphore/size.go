@@ -61,7 +61,7 @@ func (s *Semaphore) room(ctx context.Context, n names, wanted int) (size int, er
 	size, err = s.sizeOf(ctx, n)
 	if err == nil && wanted > size {
 		err = &interlock.Error{Op: "count permits of", Driver: s.driver, Name: n.name, Kind: interlock.Definite,
-			Err: fmt.Errorf("%w: %d are wanted at once, and there are %d", ErrSize, wanted, size)}
+			Err: fmt.Errorf("%w: %d permits at once; the name has %d", ErrSize, wanted, size)}
 	}
 	return size, err
 }

@@ -36,7 +36,7 @@ type ConflictError struct {
 
 // Error includes the remedy.
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("the key %q holds something else than a lock (flags %#x): use another name, or delete the key if nobody needs it", e.Key, e.Flags)
+	return fmt.Sprintf("the key %q holds something else than a lock (flags %#x): use another name, or delete the key if it is unused", e.Key, e.Flags)
 }
 
 // kindOf classifies an error of a request that was sent. A server that reports its own

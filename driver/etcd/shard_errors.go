@@ -33,7 +33,7 @@ type ChangedError struct {
 
 // Error includes both versions.
 func (e *ChangedError) Error() string {
-	return fmt.Sprintf("%q was changed: version %d was read, and %d is there", e.Name, e.Read, e.Found)
+	return fmt.Sprintf("%q was changed: version %d was read, and version %d is stored", e.Name, e.Read, e.Found)
 }
 
 // ErrorKind returns Retryable.

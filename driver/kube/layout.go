@@ -85,7 +85,7 @@ func (l layout) locate(op, name string) (string, error) {
 	}
 	object, ok := l.object(name)
 	if !ok {
-		return "", refused(op, "", fmt.Errorf("%w: as the name of an object it has %d bytes, at most %d are allowed at most",
+		return "", refused(op, "", fmt.Errorf("%w: as the name of an object it has %d bytes, at most %d are allowed",
 			interlock.ErrName, len(object), validation.DNS1123SubdomainMaxLength))
 	}
 	return object, nil

@@ -82,7 +82,7 @@ func (o object) base() (int64, error) {
 	text := o.lease.Annotations[baseKey]
 	base, err := driver.ParseInt(text)
 	if err != nil || base < 0 || base > interlock.MaxCounter {
-		return 0, fmt.Errorf("the annotation %s is %q, which is no base of a counter: remove it, and it is set again from the clock", baseKey, text)
+		return 0, fmt.Errorf("the annotation %s is %q, which is not a base of a counter: remove it; the clock sets it again", baseKey, text)
 	}
 	return base, nil
 }

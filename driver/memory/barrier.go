@@ -104,7 +104,7 @@ func (r *remembered) run(c driver.BarrierCall, next driver.BarrierState, busines
 		return answer, nil
 	case err != nil:
 		return driver.BarrierAnswer{}, problem("pass barrier", c.Transaction, interlock.Uncertain,
-			fmt.Errorf("the business of %s failed, what it did before stays: %w", c.Phase, err))
+			fmt.Errorf("the business of %s failed; its earlier effects remain: %w", c.Phase, err))
 	case first:
 		r.result = bytes.Clone(result)
 	}

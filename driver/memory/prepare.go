@@ -81,7 +81,7 @@ func (p *Participant) Begin(ctx context.Context, x driver.XID) (*Branch, driver.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.branches[x] != nil || p.fates[x] != "" {
-		return nil, nil, problem(op, x.Transaction, interlock.Bug, fmt.Errorf("there was a branch %q of it already", x.Branch))
+		return nil, nil, problem(op, x.Transaction, interlock.Bug, fmt.Errorf("the branch %q was used before", x.Branch))
 	}
 	b := &Branch{participant: p, xid: x, writes: map[string]int64{}}
 	p.branches[x] = b
@@ -113,7 +113,7 @@ func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	case p.fates[x] == committed:
 		return nil
 	}
-	return problem(op, x.Transaction, interlock.Definite, fmt.Errorf("%w: it is not there, and has left no mark of a commit", driver.ErrHeuristic))
+	return problem(op, x.Transaction, interlock.Definite, fmt.Errorf("%w: no record of it exists", driver.ErrHeuristic))
 }
 
 // Rollback discards the changes of a branch, and prevents a later Prepare of a

@@ -57,7 +57,7 @@ func parse(text string) (address, error) {
 	case !ok:
 		return address{}, errors.New(`the URL does not begin with "nats://"`)
 	case strings.Contains(hosts, "@"):
-		return address{}, errors.New("the URL has a user; set credentials and TLS by Options.Client")
+		return address{}, errors.New("the URL has user information; set credentials and TLS in the option Client")
 	case strings.ContainsAny(rest, "?#"):
 		return address{}, errors.New("the URL has options; there are none")
 	case prefix != "" && !legal(prefix):

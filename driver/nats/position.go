@@ -61,7 +61,7 @@ func (a *assignment) takeOver() error {
 	case err == nil:
 		revision = entry.Revision()
 		if err := json.Unmarshal(entry.Value(), &stored); err != nil {
-			return fmt.Errorf("the key %s has something else: %w", entry.Key(), err)
+			return fmt.Errorf("the key %s is not a position: %w", entry.Key(), err)
 		}
 	case !errors.Is(err, jetstream.ErrKeyNotFound):
 		return err
@@ -72,7 +72,7 @@ func (a *assignment) takeOver() error {
 	switch {
 	case stored.Stream != info.Created.UnixNano(), stored.Sequence > end: // of another stream, or of a restored one
 		if revision > 0 {
-			s.problem(fmt.Errorf("partition %d: its position %d is of another stream; it goes on with the first message", a.Partition, stored.Sequence))
+			s.problem(fmt.Errorf("partition %d: its position %d is of another stream; it continues with the first message", a.Partition, stored.Sequence))
 		}
 		c = lanes.Committed{Prefix: first, Next: first, Token: c.Token}
 	case stored.Sequence < first:

@@ -88,9 +88,9 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	case p.Drain < 0 || p.Window < 1 || p.Bytes < 1:
 		err = fmt.Errorf("options Drain %v, Window %d and Bytes %d must be above zero", p.Drain, p.Window, p.Bytes)
 	case p.Partitions < 1 || p.Partitions > maxPartitions:
-		err = fmt.Errorf("%d partitions: 1 to %d are possible", p.Partitions, maxPartitions)
+		err = fmt.Errorf("%d partitions; 1 to %d are allowed", p.Partitions, maxPartitions)
 	case !isKey(p.Group) || strings.Contains(p.Group, ".") || !isKey(p.Bucket) || strings.Contains(p.Bucket, "."):
-		err = fmt.Errorf("the group %.300q or the bucket %.300q: they have letters, digits, - and _", p.Group, p.Bucket)
+		err = fmt.Errorf("the group %.300q or the bucket %.300q is invalid: use letters, digits, - and _", p.Group, p.Bucket)
 	case p.DeadLetters != "" && !legal(p.DeadLetters):
 		err = fmt.Errorf("%.300q cannot be the subject of dead letters", p.DeadLetters)
 	}
@@ -126,7 +126,7 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 	switch {
 	case err != nil:
 	case !isKey(name) || len(name) > 255 || !legal(q.prefix+name):
-		err = fmt.Errorf("%w: %.300q cannot be the name of a queue: it is a subject of letters, digits, ., - and _", interlock.ErrName, name)
+		err = fmt.Errorf("%w: %.300q is no name of a queue: use a subject of letters, digits, ., - and _", interlock.ErrName, name)
 	case o.Lease < 100*time.Millisecond || o.Lease > time.Hour:
 		err = fmt.Errorf("lease %v: 100 ms to 1 h are possible", o.Lease)
 	}

@@ -44,7 +44,7 @@ func (a *assignment) read() {
 }
 
 // errGap means that the server sent messages that did not arrive.
-var errGap = errors.New("messages were lost on their way, and are read again")
+var errGap = errors.New("messages were lost in transit; reading them again")
 
 // consume reads messages from the first unread one, by a server-side consumer without state. It does
 // not use acknowledgements: the server accepts them after the partition has moved, and redelivers an

@@ -55,7 +55,7 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 		client, s.partitions = o.Client, cmp.Or(o.Partitions, 1)
 	}
 	if s.partitions < 1 || s.partitions > maxPartitions {
-		return nil, problem(op, "", interlock.Bug, fmt.Errorf("%d partitions: 1 to %d are possible", s.partitions, maxPartitions))
+		return nil, problem(op, "", interlock.Bug, fmt.Errorf("%d partitions; 1 to %d are allowed", s.partitions, maxPartitions))
 	}
 	if s.client, s.stream, err = connect(a.servers, client); err != nil {
 		return nil, problem(op, "", interlock.Bug, err)

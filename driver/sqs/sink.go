@@ -55,9 +55,9 @@ func OpenSink(settings aws.Config, queues string, o *SinkOptions) (*Sink, error)
 	}
 	switch {
 	case strings.Count(queues, "*") > 1 || !legalQueue(strings.Replace(queues, "*", "t", 1)):
-		return nil, problem(op, queues, interlock.Bug, fmt.Errorf("%.300q names no queue: 80 letters, digits, - and _, and at the end .fifo, with one * for the topic", queues))
+		return nil, problem(op, queues, interlock.Bug, fmt.Errorf("%.300q is no name of a queue: use up to 80 letters, digits, - and _, one * for the topic, and .fifo at the end", queues))
 	case s.limit < 1<<10 || s.limit > DefaultMaxBytes:
-		return nil, problem(op, queues, interlock.Bug, fmt.Errorf("messages of %d bytes: 1 KiB to 1 MiB are possible", s.limit))
+		return nil, problem(op, queues, interlock.Bug, fmt.Errorf("a MaxBytes of %d; 1 KiB to 1 MiB are allowed", s.limit))
 	case settings.Region == "":
 		return nil, problem(op, queues, interlock.Bug, errors.New("no region is set; set AWS_REGION or aws.Config.Region"))
 	}

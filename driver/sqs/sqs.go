@@ -113,7 +113,7 @@ func Decode(m types.Message) (driver.Message, error) {
 		case own && name == AttributeEncoding && value == "base64":
 			out.Payload, err = base64.StdEncoding.DecodeString(aws.ToString(m.Body))
 		case own && name == AttributeEncoding:
-			err = fmt.Errorf("encoding %.100q is unknown", value)
+			err = fmt.Errorf("unknown encoding %.100q", value)
 		case own && name == AttributeHeaders:
 			err = unpackHeaders(&out, value)
 		default:

@@ -98,7 +98,7 @@ func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
 	s.d.mu.Unlock()
 	if ttl < minTTL {
 		return &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Definite,
-			Err: fmt.Errorf("the server granted a session of %v, and less than %v cannot be kept alive", ttl, minTTL)}
+			Err: fmt.Errorf("the server granted a session of %v; at least %v is required", ttl, minTTL)}
 	}
 	for _, a := range s.d.options.Auth {
 		_, err := ask(ctx, s, "authenticate", "", func(c *zk.Conn) (struct{}, error) {

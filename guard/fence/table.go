@@ -182,7 +182,7 @@ func validateRebase(resource string, to interlock.Token, reason, by string) erro
 	case strings.TrimSpace(reason) == "":
 		return failure.Bug("rebase", resource, "a reason is required")
 	case strings.TrimSpace(by) == "":
-		return failure.Bug("rebase", resource, "by is required: who rebases")
+		return failure.Bug("rebase", resource, "an actor is required: by is blank")
 	case to < 0 || to > 0 && !to.Valid():
 		return failure.Bug("rebase", resource, "%d is not a token", to)
 	}

@@ -24,7 +24,7 @@ type InFlightError struct {
 
 // Error returns a message with the key.
 func (e *InFlightError) Error() string {
-	return fmt.Sprintf("request %q is in flight: attempt %d is at work on it", e.Key, e.Attempt)
+	return fmt.Sprintf("request %q is in flight: attempt %d is running", e.Key, e.Attempt)
 }
 
 // Unwrap returns interlock.ErrHeld.
@@ -55,7 +55,7 @@ type NotKeptError struct {
 
 // Error returns a message with the status and the digest of the answer.
 func (e *NotKeptError) Error() string {
-	return fmt.Sprintf("request %q was carried out, with status %d, but its answer was too large to be kept (SHA-256 %s)",
+	return fmt.Sprintf("request %q was executed, with status %d, but its answer was too large to be stored (SHA-256 %s)",
 		e.Key, e.Status, e.Digest)
 }
 

@@ -166,7 +166,7 @@ const keyHeader = "Idempotency-Key"
 
 var (
 	errKeys     = errors.New("there is more than one")
-	errKeyQuote = errors.New(`it is no quoted string of RFC 8941: one ends with ", and has \ only before " and \`)
+	errKeyQuote = errors.New(`it is not a quoted string of RFC 8941: end it with ", and use \ only before " and \`)
 	errKeyText  = errors.New("it must be printable ASCII; without quotes, it must have no space, comma, semicolon, quote or backslash")
 )
 

@@ -56,11 +56,11 @@ func (o *Options) orDefault() (Options, error) {
 	options.Hooks = options.Hooks.WithDefaults()
 	switch {
 	case options.Lease < 100*time.Millisecond || options.Lease > time.Hour:
-		return options, failure.Bug("open store", "", "a lease of %v is impossible: it must be 100 ms to an hour", options.Lease)
+		return options, failure.Bug("open store", "", "a lease of %v; 100 ms to an hour are allowed", options.Lease)
 	case options.Retention < time.Second:
-		return options, failure.Bug("open store", "", "a retention of %v is impossible: it must be a second or more", options.Retention)
+		return options, failure.Bug("open store", "", "a retention of %v; a second or more is required", options.Retention)
 	case options.MaxAnswer < 0:
-		return options, failure.Bug("open store", "", "an answer of %d bytes is impossible", options.MaxAnswer)
+		return options, failure.Bug("open store", "", "MaxAnswer is %d: it must not be negative", options.MaxAnswer)
 	}
 	return options, nil
 }
@@ -86,7 +86,7 @@ func New(records driver.Idempotency, o *Options) (*Store, error) {
 		return nil, err
 	}
 	if records == nil {
-		return nil, failure.Bug("open store", "", "it needs records to work on")
+		return nil, failure.Bug("open store", "", "records are required")
 	}
 	return &Store{records: records, options: options, now: time.Now, random: mathrand.Float64, owner: rand.Text}, nil
 }
@@ -124,7 +124,7 @@ func (s *Store) Do(ctx context.Context, call Call, fn Func) (Response, error) {
 
 func (s *Store) do(ctx context.Context, call Call, fn Func, event *observe.IdempotencyAnswered) (Response, error) {
 	if fn == nil {
-		return Response{}, failure.Bug("claim request", call.Key, "there is no function to carry it out")
+		return Response{}, failure.Bug("claim request", call.Key, "a function is required")
 	}
 	if err := call.validate(); err != nil {
 		return Response{}, err

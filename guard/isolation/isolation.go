@@ -177,7 +177,7 @@ func (o *Options) filled() (Options, error) {
 	case o.Attempts < 0, o.Idle < 0, o.Statement < 0:
 		return filled, bug("a negative number")
 	case o.Statement > 0 && o.Idle == 0:
-		return filled, bug("a bound on statements without one on standing still")
+		return filled, bug("Statement requires Idle")
 	case o.Attempts == 0:
 		filled.Attempts = DefaultAttempts
 	}
@@ -201,7 +201,7 @@ type ExhaustedError struct {
 
 // Error returns a message with the number of attempts.
 func (e *ExhaustedError) Error() string {
-	return fmt.Sprintf("a %v transaction was undone %d times, because of others: %v", e.Level, e.Attempts, e.Err)
+	return fmt.Sprintf("a %v transaction was undone %d times in favor of others: %v", e.Level, e.Attempts, e.Err)
 }
 
 // Unwrap returns the error of the last attempt.

@@ -40,7 +40,7 @@ const maxID = 255
 func (m Message) check() error {
 	switch {
 	case m.Seq < 0 || m.Epoch < 0:
-		return failure.Bug("receive", m.name(), "epoch %d, sequence number %d: they are not negative", m.Epoch, m.Seq)
+		return failure.Bug("receive", m.name(), "epoch %d, sequence number %d: they must not be negative", m.Epoch, m.Seq)
 	case m.Hash != nil && len(m.Hash) != sha256.Size:
 		return failure.Bug("receive", m.name(), "the hash has %d bytes, not %d", len(m.Hash), sha256.Size)
 	case m.Seq > 0:

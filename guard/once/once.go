@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-var errOvertaken = errors.New("another transaction has applied the same message: roll back and retry, and it is a duplicate")
+var errOvertaken = errors.New("another transaction has applied the same message: roll back and retry; then it is a duplicate")
 
 // Once records m in the caller's transaction and runs fn, which has m's effect there, unless m
 // was recorded before. It takes one statement, two for a duplicate on PostgreSQL, and two on

@@ -93,7 +93,7 @@ func (in Inbox) Skip(ctx context.Context, db driver.SQL, key string, epoch, seq 
 	const op = "skip"
 	m := Message{Key: key, Epoch: epoch, Seq: seq}
 	if seq < 1 {
-		return failure.Bug(op, key, "sequence number %d: they begin with 1", seq)
+		return failure.Bug(op, key, "sequence number %d; numbers begin with 1", seq)
 	}
 	if err := m.check(); err != nil {
 		return err

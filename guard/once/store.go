@@ -113,7 +113,7 @@ func (s *BestEffort) admit(m Message, effect bool) (driver.Delivery, error) {
 	case !effect:
 		return d, failure.Bug("receive", m.name(), "a function for the effect is required")
 	case m.Seq != 0:
-		return d, failure.Bug("receive", m.name(), "it has a sequence number, and a store has no sequences")
+		return d, failure.Bug("receive", m.name(), "it has a sequence number, which a store does not support")
 	}
 	return d, m.check()
 }
@@ -159,7 +159,7 @@ func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until time.Time
 	err := s.retry(after, func() error { return s.once.Done(after, d, s.options.Retention) })
 	if err != nil {
 		return Undone, &interlock.Error{Op: "receive", Name: d.ID, Kind: interlock.Uncertain,
-			Err: fmt.Errorf("its effect took place but was not recorded, so it may be repeated: %w", err)}
+			Err: fmt.Errorf("its effect happened but was not recorded, so it may be repeated: %w", err)}
 	}
 	return Done, nil
 }

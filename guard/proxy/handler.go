@@ -67,7 +67,7 @@ func Operation(r *http.Request) (string, error) {
 	case len(values) == 0 && safe:
 		return "", nil
 	case len(values) != 1:
-		return "", fmt.Errorf("a request that changes something needs one field %s", OperationHeader)
+		return "", fmt.Errorf("a request that changes something needs one header %s", OperationHeader)
 	}
 	name := values[0]
 	if len(name) >= 2 && strings.HasPrefix(name, `"`) && strings.HasSuffix(name, `"`) {
@@ -206,7 +206,7 @@ func refuse(w http.ResponseWriter, err error) {
 	case errors.As(err, &doubt):
 		err = &wire.Refusal{Reason: wire.InDoubt, Resource: doubt.Resource}
 	case errors.Is(err, interlock.ErrName):
-		err = &wire.Refusal{Reason: wire.Malformed, Detail: "an operation, or a resource, has a name that is not allowed"}
+		err = &wire.Refusal{Reason: wire.Malformed, Detail: "the name of the operation or the resource is invalid"}
 	}
 	if !wire.Refuse(w, err) {
 		http.Error(w, "the call was not made", http.StatusInternalServerError)

@@ -22,7 +22,7 @@ func NewRecorded[T any](db driver.Beginner[T], marks fence.Marks, calls Calls, o
 	table, _ := marks.(fence.Table)
 	column, _ := marks.(fence.Column)
 	if table.Strict || column.Strict {
-		return nil, failure.Bug("make caller", "", "marks that let a token enter once cannot be held while a call is made")
+		return nil, failure.Bug("make caller", "", "Strict marks are not supported: a call enters its token twice")
 	}
 	options := o.resolve()
 	return newCaller(&strict{db: lifted[T]{db}, marks: marks, calls: calls, options: options}, options), nil

@@ -82,7 +82,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if req.Body != nil {
 			req.Body.Close() // as a RoundTripper must
 		}
-		return nil, failure.Bug("send request", req.URL.Host, "it is not made in a call, with the call's context")
+		return nil, failure.Bug("send request", req.URL.Host, "use it in a Send, with the context of the call")
 	}
 	g := &gate{call: call}
 	req = req.Clone(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{

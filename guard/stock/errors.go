@@ -93,7 +93,7 @@ func short(hooks observe.Stock, item string, want, available int64) error {
 
 func full(op, item string) error {
 	return &interlock.Error{Op: op, Name: item, Kind: interlock.Definite,
-		Err: fmt.Errorf("the supply would exceed %d, the highest number", int64(driver.MaxQuantity))}
+		Err: fmt.Errorf("the supply would exceed %d, the maximum", int64(driver.MaxQuantity))}
 }
 
 // validateName validates the name of an item, a reservation or an operation.

@@ -114,7 +114,7 @@ func newReservation(op, id string, ttl time.Duration, lines []Line) (reservation
 			return r, err
 		}
 		if i > 0 && line.Item == r.lines[i-1].Item {
-			return r, failure.Bug(op, id, "the item %q is there twice", line.Item)
+			return r, failure.Bug(op, id, "the item %q occurs twice", line.Item)
 		}
 		if err := (driver.StockHold{N: line.N, TTL: ttl}).Check(); err != nil {
 			return r, failure.Bug(op, id, "%w", err)

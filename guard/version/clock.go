@@ -119,7 +119,7 @@ type AheadError struct {
 
 // Error names the difference.
 func (e *AheadError) Error() string {
-	return fmt.Sprintf("version %d lies %v ahead of this machine's clock, %v is the most", e.Version, e.Ahead, e.Max)
+	return fmt.Sprintf("version %d is %v ahead of this machine's clock; at most %v is allowed", e.Version, e.Ahead, e.Max)
 }
 
 // ErrorKind returns [interlock.Definite].

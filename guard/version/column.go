@@ -89,9 +89,9 @@ func (c Column) Apply(ctx context.Context, db driver.SQL, change Change) (Outcom
 	}
 	switch {
 	case c.Tie == "" && change.Stamp.Tie != "":
-		return Stale, bug(op, change.Entity, errors.New("the stamp has a tie, and the table no column for it"))
+		return Stale, bug(op, change.Entity, errors.New("the stamp has a tie, but the column Tie is not set"))
 	case c.Terminal == "" && change.Terminal:
-		return Stale, bug(op, change.Entity, errors.New("the change is terminal, and the table has no column for that"))
+		return Stale, bug(op, change.Entity, errors.New("the change is terminal, but the column Terminal is not set"))
 	}
 	r, err := c.open(op, change.Entity, db)
 	if err != nil {

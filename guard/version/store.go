@@ -120,7 +120,7 @@ func (s *Store) replace(ctx context.Context, entity string, old Stamp, next driv
 	case o == Applied || o == Duplicate:
 		return nil
 	case doubt:
-		return problem(op, entity, interlock.Uncertain, errors.New("a request had no answer, and another writer came after it"))
+		return problem(op, entity, interlock.Uncertain, errors.New("a request had no answer, and another writer has written since"))
 	case o == Terminal:
 		return &TerminalError{Name: entity, Stamp: stored.Stamp}
 	}

@@ -119,7 +119,7 @@ func (t Table) Purge(ctx context.Context, db driver.SQL, age time.Duration, limi
 		return 0, err
 	}
 	if age <= 0 || limit < 0 {
-		return 0, s.Bug("an age of %v and a limit of %d are not possible", age, limit)
+		return 0, s.Bug("an age of %v, a limit of %d", age, limit)
 	}
 	return s.Delete(ctx, sqltable.Deletion{Table: "stamps", Key: "entity",
 		Where: `deleted{maria  = 1} and changed_at < {now} - {span}`, Args: []any{age.Microseconds()},

@@ -86,9 +86,9 @@ func (o *Options) read(values []string) (pass Pass, err error) {
 	ahead := o.MaxAhead
 	switch {
 	case len(values) == 0:
-		return pass, &Refusal{Reason: Missing, Detail: "it is carried by the field " + Header}
+		return pass, &Refusal{Reason: Missing, Detail: "it belongs in the header " + Header}
 	case len(values) > 1:
-		return pass, &Refusal{Reason: Malformed, Detail: "a request is made under one claim, and this has several tokens"}
+		return pass, &Refusal{Reason: Malformed, Detail: "the request has several tokens; one is allowed"}
 	case o.Verifier != nil:
 		ahead = interlock.MaxAhead
 		pass, err = o.Verifier.Verify(values[0])

@@ -64,7 +64,7 @@ func (v *Verifier) SetKeys(keys map[string]ed25519.PublicKey) error {
 			return failure.Bug("set keys", id, "it needs keys of Ed25519 with ids of 1 to 64 visible characters")
 		}
 		if [ed25519.PublicKeySize]byte(key) == ([ed25519.PublicKeySize]byte{}) { // an unset key, for which anyone can sign
-			return failure.Bug("set keys", id, "a key of zeros is none")
+			return failure.Bug("set keys", id, "the key is all zeros")
 		}
 	}
 	keys = maps.Clone(keys)
@@ -98,7 +98,7 @@ func (v *Verifier) Verify(text string) (Pass, error) {
 func (v *Verifier) believe(message []byte) (p Pass, err error) {
 	var m statement
 	if err := strictly(message, &m); err != nil {
-		return p, &Refusal{Reason: Malformed, Detail: "what was signed is not a claim's token"}
+		return p, &Refusal{Reason: Malformed, Detail: "the signed message is not the token of a claim"}
 	}
 	p = Pass{Resource: m.Resource, Owner: m.Owner}
 	if p.Token, err = interlock.ParseToken(m.Token); err == nil {

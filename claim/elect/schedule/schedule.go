@@ -162,9 +162,9 @@ func (o Options) validate() error {
 	case fixed && e <= 0:
 		return fmt.Errorf("a job cannot be due every %v", time.Duration(e))
 	case o.Missed < Skip || o.Missed > Report:
-		return fmt.Errorf("no value of Missed is %d", o.Missed)
+		return fmt.Errorf("the option Missed is %d, which is not defined", o.Missed)
 	case o.Missed == Report && o.Report == nil:
-		return errors.New("there is no Report to report missed ticks to")
+		return errors.New("Missed is Report, but the option Report is nil")
 	case o.Tolerance < 0:
 		return errors.New("a negative Tolerance")
 	}

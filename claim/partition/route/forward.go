@@ -92,7 +92,7 @@ func codeOf(err error) int {
 
 var (
 	errNoOwner  = errors.New("no owner accepted the request in time")
-	errGaveUp   = errors.New("every owner that was asked refused")
+	errGaveUp   = errors.New("every tried owner refused")
 	errNoWhere  = errors.New("the owner reported no address")
 	errSentOnce = errors.New("the owner refused, and the body is too long to be sent again")
 )

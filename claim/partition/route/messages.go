@@ -69,7 +69,7 @@ var statusOf = map[interlock.ErrorKind]int{
 func messageKey(r *http.Request) (string, error) {
 	key, err := url.PathUnescape(r.Header.Get(MessageKeyHeader))
 	if err != nil || key == "" {
-		return "", fmt.Errorf("it needs the field %s", MessageKeyHeader)
+		return "", fmt.Errorf("it needs the header %s", MessageKeyHeader)
 	}
 	return key, nil
 }
