@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// system is one store with locks, and the board beside them.
+// system is a store with locks and a board.
 type system struct {
 	board Board
 	locks *lock.Fenced
@@ -72,7 +72,7 @@ func TestCycleOverThreeSystems(t *testing.T) {
 			if claims[i], err = systems[i].acquire(tasks[i], "x"); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(time.Millisecond) // so the third is the youngest
+			time.Sleep(time.Millisecond) // makes the third the youngest
 		}
 		began := time.Now()
 		var all sync.WaitGroup
@@ -134,8 +134,8 @@ func (c *counted) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error)
 	return c.Board.Swap(ctx, swaps...)
 }
 
-// TestCosts: short waits, and waits of tasks that hold nothing, cost no request. A long one
-// costs one a round, and two when it begins and ends.
+// TestCosts: short waits, and waits of tasks that hold nothing, cost no request. A long
+// wait costs one request each round, and two at its begin and end.
 func TestCosts(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
@@ -169,7 +169,7 @@ func TestCosts(t *testing.T) {
 }
 
 // TestPermits: tasks that hold all permits of a semaphore and want another one are in a deadlock
-// as soon as none of them can go on.
+// once none of them can continue.
 func TestPermits(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		permits, err := semaphore.New(memory.NewSpace().Open(nil), 3, nil)
@@ -187,7 +187,7 @@ func TestPermits(t *testing.T) {
 			all.Go(func() {
 				<-taken
 				defer own.Release(ctx)
-				time.Sleep(time.Duration(i) * time.Minute) // until the last one waits, one works
+				time.Sleep(time.Duration(i) * time.Minute) // until the last one waits, one still works
 				began := time.Now()
 				more, err := acquire(ctx, "pool")
 				switch {
@@ -245,8 +245,9 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestBoardIsLost: a board that loses all, as at a failover, delays but does not hide a deadlock.
-// (TiKV 5028, 6126, 6985: its detector forgot waits when its leader changed.)
+// TestBoardIsLost: a board that loses all notes, as in a failover, delays the detection of a
+// deadlock, but does not prevent it. (TiKV 5028, 6126, 6985: its detector forgot waits when its
+// leader changed.)
 func TestBoardIsLost(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
@@ -270,8 +271,8 @@ func TestBoardIsLost(t *testing.T) {
 	})
 }
 
-// TestWaitEndsDuringTheReading: what a task publishes, it holds and awaits after the reading.
-// Otherwise it could confirm a wait that had ended before the second lap began.
+// TestWaitEndsDuringTheReading: a task publishes the holds and waits that it has after the
+// read. Otherwise it could confirm a wait that had ended before the second lap began.
 func TestWaitEndsDuringTheReading(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
@@ -294,8 +295,8 @@ func TestWaitEndsDuringTheReading(t *testing.T) {
 	})
 }
 
-// TestNotesOfCrashedProcesses are removed by those who wait, after half a minute. Those of
-// processes that live are not.
+// TestNotesOfCrashedProcesses are removed by waiting processes, after half a minute. Notes
+// of live processes are not.
 func TestNotesOfCrashedProcesses(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
@@ -332,7 +333,7 @@ func TestNotesOfCrashedProcesses(t *testing.T) {
 	})
 }
 
-// TestClose removes the notes of waits that go on.
+// TestClose removes the notes of waits that continue.
 func TestClose(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
@@ -364,7 +365,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestBrokenBoard is reported and left in peace. Deadlocks on other boards are found.
+// TestBrokenBoard is reported, and then skipped for a while. Deadlocks on other boards are found.
 func TestBrokenBoard(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		broken := &counted{Board: memory.NewKeyValues(), broken: errors.New("no route")}
@@ -419,7 +420,7 @@ func TestUnknownVersion(t *testing.T) {
 	})
 }
 
-// TestVerdictAsItIsAcquired: a claim that comes with the verdict is released.
+// TestVerdictAsItIsAcquired: a claim that is granted at the moment of the verdict is released.
 func TestVerdictAsItIsAcquired(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)

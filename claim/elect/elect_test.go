@@ -85,7 +85,7 @@ func (b *bench) run(ctx context.Context, e *elect.Election) *office {
 	b.Cleanup(func() {
 		select {
 		case o.end <- errors.New("the test is over"):
-		default: // it has an end already
+		default: // the test has ended it already
 		}
 	})
 	synctest.Wait()
@@ -262,7 +262,7 @@ func TestObserversSeeBeginningDataAndEnd(t *testing.T) {
 		o.resign(nil)
 		b.saw(w, ":>")
 
-		// The death of a leader is seen when its lease expires, without an event.
+		// Observers see the death of a leader when its lease expires, without an event.
 		c, dying := b.candidate("c")
 		o = b.run(b.Context(), c)
 		b.saw(w, "c:>")

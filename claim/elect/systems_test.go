@@ -32,8 +32,8 @@ const (
 	patience       = 20 * time.Second // bounds every wait for a condition
 )
 
-// system is a real system; the one of etcd is in the examples, whose module has its
-// client. Systems without values hand over to the first waiter.
+// system is a real system; that of etcd is in its driver, whose module has the client. Systems
+// without values hand over to the first waiter.
 type system struct {
 	open   func(t *testing.T) (driver.Fenced, driver.Values)
 	crash  func(t *testing.T, d driver.Fenced)

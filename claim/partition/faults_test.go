@@ -196,8 +196,7 @@ func TestALossIsToldToWhoeverWorked(t *testing.T) {
 	})
 }
 
-// TestHintsAreTakenTogether: many moving partitions do not make every member read the
-// whole group all the time.
+// TestHintsAreTakenTogether: many moves do not make every member read the whole group repeatedly.
 func TestHintsAreTakenTogether(t *testing.T) {
 	inTown(t, func(t *town) {
 		const n = 256

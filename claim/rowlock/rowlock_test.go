@@ -26,7 +26,7 @@ func testOrder(t *testing.T, w world) {
 		if err != nil || !slices.Equal(locked, []string{"a", "b", "c"}) {
 			t.Errorf("locked %q, %v", locked, err)
 		}
-		// Only those: the others are free.
+		// Only these rows are locked.
 		w.in(t, func(ctx context.Context, tx driver.SQL) {
 			noWait := accounts
 			noWait.Mode = rowlock.NoWait
@@ -90,14 +90,14 @@ func testAnyOrder(t *testing.T, w world) {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		t.Error(err) // a deadlock, for one
+		t.Error(err) // such as a deadlock
 	}
 	if total := databases.One[int64](t, w.DB, "select sum(balance) from account"); total != 500 {
 		t.Errorf("there were 500, there are %d", total)
 	}
 }
 
-// transfer gives one to each of two accounts from a third: read, then written.
+// transfer moves one unit to each of two accounts from a third: it reads, then writes.
 func (w world) transfer(ctx context.Context, random *rand.Rand) error {
 	keys := []string{"a", "b", "c", "d", "e"}
 	random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
@@ -171,8 +171,8 @@ func testMaxHoldBoundsWaits(t *testing.T, w world) {
 	})
 }
 
-// testCutOffWhileWaiting: the server itself ends a wait of a client that it cannot
-// reach any more, and frees the rows that the client had locked before.
+// testCutOffWhileWaiting: the server ends the wait of a disconnected client, and frees the rows
+// that the client had locked.
 func testCutOffWhileWaiting(t *testing.T, w world) {
 	proxy := testbed.NewProxy(t, w.Server.Addr())
 	far := w.through(t, proxy)
@@ -190,14 +190,14 @@ func testCutOffWhileWaiting(t *testing.T, w world) {
 		proxy.Cut()
 		testbed.Eventually(t, "a, after its holder was cut off", 20*time.Second, func() bool { return !w.isLocked(t, "a") })
 		proxy.Heal()
-		// The client's own bound, or the end of its session, whichever it learns of first.
+		// The client's own bound, or the end of its session, whichever comes first.
 		if err := <-done; !errors.Is(err, rowlock.ErrMaxHold) && !repeatable(err) {
 			t.Errorf("got %v (%v)", err, interlock.Kind(err))
 		}
 	})
 }
 
-// repeatable: the session ended, perhaps before the client's own clock said so.
+// repeatable reports whether the session has ended, perhaps before the client's own bound.
 func repeatable(err error) bool {
 	kind := interlock.Kind(err)
 	return err != nil && (kind == interlock.Retryable || kind == interlock.Uncertain)
@@ -216,8 +216,8 @@ func (w world) isLocked(t *testing.T, id string) (locked bool) {
 	return locked
 }
 
-// testStopped: the function does not look at its context, as a stopped process
-// does not. The server ends the transaction by itself.
+// testStopped: the function ignores its context, like a paused process. The server ends the
+// transaction.
 func testStopped(t *testing.T, w world) {
 	locked, goOn := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)

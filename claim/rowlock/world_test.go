@@ -55,7 +55,7 @@ func (w world) scope(ctx context.Context, r rowlock.Rows, keys []string, o *rowl
 	return rowlock.Tx(ctx, w.DB, r, keys, o, fn)
 }
 
-// through is w by way of a proxy.
+// through returns w through a proxy.
 func (w world) through(t *testing.T, proxy *testbed.Proxy) world {
 	t.Helper()
 	db, closed, err := databases.Connect(t.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))

@@ -73,7 +73,7 @@ func (b *bench) release(c releaser) {
 	testbed.OK(b, c.Release(b.Context()))
 }
 
-// residue is what the backend has.
+// residue returns the locks in the backend.
 func (b *bench) residue() []driver.LockState {
 	d := b.space.Open(nil)
 	defer d.Close(context.Background())
@@ -100,7 +100,7 @@ func TestReadersShareAndAWriterIsAlone(t *testing.T) {
 		written := make(chan *rwlock.WriteClaim)
 		go func() { written <- b.write(there) }()
 		b.release(first)
-		time.Sleep(3*ttl + time.Second) // not when it looks by the clock
+		time.Sleep(3*ttl + time.Second) // not even after a read without an event
 		select {
 		case <-written:
 			b.Fatal("a writer came in while one reads")
@@ -125,7 +125,7 @@ func TestReadersShareAndAWriterIsAlone(t *testing.T) {
 	})
 }
 
-// Readers that keep coming do not starve a writer, and readers behind it are
+// TestReadersWaitBehindAWriterThatWaits: new readers do not starve a writer, and later readers are
 // served after it.
 func TestReadersWaitBehindAWriterThatWaits(t *testing.T) {
 	inBubble(t, func(b *bench) {
@@ -204,13 +204,13 @@ func TestADeadWriterCostsItsLease(t *testing.T) {
 	})
 }
 
-// slow is a process that does not renew its door and is stopped for longer than
-// that lasts, just before it asks for a reader's lock.
+// slow is a process that does not renew its door, and is paused for longer than the door's lease
+// just before it requests a reader's lock.
 type slow struct {
 	*memory.Driver
 	door    *memory.Driver
 	stopped func()
-	looked  func() // before a look is answered
+	looked  func() // before a listing is answered
 }
 
 func (s *slow) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
@@ -232,8 +232,8 @@ func (s *slow) Release(ctx context.Context, name, owner string) error {
 	return errors.Join(s.Driver.Release(ctx, name, owner), s.door.Release(ctx, name, owner))
 }
 
-// A writer has looked for readers and seen nobody before this one was granted
-// its lock.
+// TestAReaderWhoseTurnRanOutIsNone: a writer listed the readers, and found none, before this one
+// was granted its lock.
 func TestAReaderWhoseTurnRanOutIsNone(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		d := &slow{Driver: b.open(), door: b.open()}
@@ -270,7 +270,7 @@ func TestAReaderWhoseTurnRanOutIsNone(t *testing.T) {
 	})
 }
 
-// deaf is a driver that tells of no change.
+// deaf is a driver without hints.
 type deaf struct{ *memory.Driver }
 
 func (deaf) Watch(ctx context.Context, _ string, changed func(string)) error {
@@ -299,7 +299,8 @@ func TestAWriterLooksWhenAReaderExpires(t *testing.T) {
 	})
 }
 
-// The look at the readers took so long that the door may be somebody else's.
+// TestAWriterWhoseTurnRanOutComesBack: listing the readers took so long that the door may have
+// another holder.
 func TestAWriterWhoseTurnRanOutComesBack(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		d := &slow{Driver: b.open(), door: b.open()}
@@ -324,7 +325,7 @@ func TestAWriterWhoseTurnRanOutComesBack(t *testing.T) {
 	})
 }
 
-// TestAWriterBecomesAReader: no writer comes in between, and other readers do.
+// TestAWriterBecomesAReader: no writer acquires in between, and other readers do.
 func TestAWriterBecomesAReader(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		here, _ := b.process(nil)
@@ -458,7 +459,8 @@ func TestWaitDuringAnOutageTellsOfTheOutage(t *testing.T) {
 	})
 }
 
-// A reader that asks to write, or to read again, would wait for itself.
+// TestReentryIsRefused: a reader that requests a write claim, or a second read claim, would wait
+// for itself.
 func TestReentryIsRefused(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, _ := b.process(nil)
@@ -538,7 +540,7 @@ func TestTheWorkEndsWithTheCaller(t *testing.T) {
 	})
 }
 
-// A name's readers are found exactly, whatever other names look like.
+// TestNamesDoNotMix: a listing finds exactly the readers of a name, for any other names.
 func TestNamesDoNotMix(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, _ := b.process(nil)
@@ -564,7 +566,7 @@ func TestNamesDoNotMix(t *testing.T) {
 	})
 }
 
-// bare is a driver that can do no more than it must.
+// bare is a driver with only the required methods.
 type bare struct{ driver.Fenced }
 
 func TestADriverWithoutAViewIsRefused(t *testing.T) {

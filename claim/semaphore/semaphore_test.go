@@ -40,14 +40,14 @@ func inBubble(t *testing.T, test func(*bench)) {
 	})
 }
 
-// counting is a driver that counts what reaches it.
+// counting is a driver that counts its requests.
 type counting struct {
 	*memory.Driver
 	mu       sync.Mutex
 	requests int
 	watches  int
-	deaf     bool  // it tells of no change
-	refuse   error // what it answers when a slot is asked for
+	deaf     bool  // it gives no hints
+	refuse   error // its answer to a request for a slot
 }
 
 func (c *counting) count(n *int) {
@@ -115,7 +115,7 @@ func (b *bench) release(permits ...*semaphore.Permit) {
 	}
 }
 
-// residue is what the backend has.
+// residue returns the names of the locks in the backend.
 func (b *bench) residue() (names []string) {
 	d := b.space.Open(nil)
 	defer d.Close(context.Background())
@@ -159,7 +159,7 @@ func TestNoMoreThanThePermits(t *testing.T) {
 			b.Fatalf("slots %v", slots)
 		}
 		told := b.waits(there)
-		time.Sleep(5*ttl + time.Second) // not when it looks by the clock
+		time.Sleep(5*ttl + time.Second) // not even after a read without an event
 		select {
 		case <-told:
 			b.Fatal("a fourth permit of three")
@@ -233,7 +233,7 @@ func TestADeadHoldersPermitExpires(t *testing.T) {
 	})
 }
 
-// The place of a waiter who died in the door is given to the next.
+// TestADeadWaiterCostsItsLease: after a waiter died in the door, the next one gets its place.
 func TestADeadWaiterCostsItsLease(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		holder, _ := b.process(1, nil)
@@ -265,7 +265,7 @@ func TestCancelledWaitersLeaveNothing(t *testing.T) {
 		cause := errors.New("changed my mind")
 		ctx, cancel := context.WithCancelCause(b.Context())
 		told := make(chan error)
-		for range 2 { // one in the door, one behind it
+		for range 2 { // one in the door, one waiting for it
 			go func() { _, err := waiter.Acquire(ctx, name); told <- err }()
 		}
 		synctest.Wait()
@@ -336,7 +336,7 @@ func TestOthersWithMorePermitsAreNoticed(t *testing.T) {
 	})
 }
 
-// Somebody else's slot that is given up is not one of ours.
+// TestHintsBeyondTheSlots: a released slot beyond ours is ignored.
 func TestHintsBeyondTheSlots(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		s, d := b.process(2, nil)
@@ -378,7 +378,8 @@ func TestAWaiterLooksWhenAHolderExpires(t *testing.T) {
 	})
 }
 
-// While all are taken, a waiter lists the holders and tries none that is taken.
+// TestAWaiterAsksForWhatIsFree: while all slots are taken, a waiter lists the holders and tries
+// none of them.
 func TestAWaiterAsksForWhatIsFree(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		holder, _ := b.process(3, nil)

@@ -342,7 +342,7 @@ func (d *Driver) refused(ctx context.Context, c *contender, why *refusal, now si
 			}
 			return now, unread(ctx, opAcquire, c.name, err)
 		}
-	case why.why[opLock] != "" && noWait: // it is free, and the lock-delay of a session is not over
+	case why.why[opLock] != "" && noWait: // it is free, and the lock-delay of a session has not passed
 		return now, &interlock.HeldError{Name: c.name}
 	case why.why[opLock] != "":
 		d.report(c, "")

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// loseTake lets d send a transaction that is lost on its way.
+// loseTake makes d send a transaction that is lost in transit.
 func (s *scene) loseTake(d *Driver, w *wire, name, owner string) {
 	s.Helper()
 	gone := w.loseNext(`"Verb":"lock","Key":"` + layout{s.prefix}.lock(name) + `"`)
@@ -82,7 +82,7 @@ func testLateReleaseSparesTheNext(s *scene) {
 	}
 }
 
-// testReleaseEndsAnAcquire whose transaction is on its way.
+// testReleaseEndsAnAcquire whose transaction is in transit.
 func testReleaseEndsAnAcquire(s *scene) {
 	d, w := s.open(Options{})
 	gone := w.loseNext(`"Verb":"lock"`)
@@ -119,7 +119,7 @@ func testContendersOfOneProcess(s *scene) {
 	s.mustBeFree("n")
 }
 
-// testOwnerOverTwoSessions: an owner's key under a session that expired here, and lives on
+// testOwnerOverTwoSessions: an owner's key under a session that expired here, and remains
 // in Consul, is deleted when the owner acquires again.
 func testOwnerOverTwoSessions(s *scene) {
 	d, _ := s.open(Options{})

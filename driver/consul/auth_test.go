@@ -17,7 +17,7 @@ import (
 const management = "11111111-2222-3333-4444-555555555555"
 
 // TestTokenAndTLS: an agent that requires a certificate and an ACL token is reached by a URL
-// with both. A token without the rights gets a Definite error that says so.
+// with both. A token without the rights gets a Definite error with the reason.
 func TestTokenAndTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := testbed.CertificateFiles(t)

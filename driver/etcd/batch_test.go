@@ -56,7 +56,7 @@ func TestSeveralNamesCostOneRequest(t *testing.T) {
 	}
 }
 
-// TestNamesThatLieInsideEachOther have no order in the outer one's line.
+// TestNamesThatLieInsideEachOther have no order in the line of the outer name.
 func TestNamesThatLieInsideEachOther(t *testing.T) {
 	t.Parallel()
 	var count counter

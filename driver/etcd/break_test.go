@@ -94,8 +94,8 @@ func TestBreakLeavesDataAlone(t *testing.T) {
 	}
 }
 
-// TestBreakWhileTheHolderChanges: a holder that came between the read and the
-// deletion keeps the lock.
+// TestBreakWhileTheHolderChanges: a holder that was granted between the read and the deletion keeps
+// the lock.
 func TestBreakWhileTheHolderChanges(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

@@ -44,8 +44,8 @@ func (s *store) Open(t *testing.T) (driver.Fence, error) {
 	})
 }
 
-// beforeChanges drops the replies of path from the first write on: a rebase reads
-// before it writes, and must get that far.
+// beforeChanges drops the replies of path from the first write on: a rebase reads before it writes,
+// and must reach the write.
 func (s *store) beforeChanges(path *testbed.Proxy) func(*clientv3.Config) {
 	return intercepted(func(method string) {
 		if s.dropping.Load() && strings.HasSuffix(method, "/Txn") {
@@ -106,8 +106,8 @@ func tok(t *testing.T, counter int64, sub int) interlock.Token {
 
 func write(key, value string) driver.Write { return driver.Write{Key: key, Value: []byte(value)} }
 
-// TestFenceLimits: what etcd cannot do in one transaction is rejected as a whole,
-// and only data is written.
+// TestFenceLimits: an Enter beyond the limits of a transaction is rejected as a whole, and only
+// data can be written.
 func TestFenceLimits(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -160,7 +160,7 @@ func TestFenceGoesByItsClock(t *testing.T) {
 	}
 }
 
-// intercepted calls told with each method that a client is about to call.
+// intercepted calls told with each method before a client calls it.
 func intercepted(told func(method string)) func(*clientv3.Config) {
 	return func(config *clientv3.Config) {
 		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
@@ -252,7 +252,7 @@ func TestBypassingWritesAreReported(t *testing.T) {
 		{writes: []driver.Write{a, b}},
 		{past: []string{"a"}, writes: []driver.Write{gone}, want: "[a]"},
 		{writes: []driver.Write{gone}},
-		{past: []string{"b"}}, // this enters, and reads what came before
+		{past: []string{"b"}}, // this enters, and finds the earlier write
 		{writes: []driver.Write{b}},
 	} {
 		past(step.past...)

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// together runs calls of do that share a request, except one that takes the only place.
+// together runs calls of do that share a request, except the first, which occupies the only place.
 func together(t *testing.T, d *Driver, n int, do func(i int) error) {
 	t.Helper()
 	filled, free := make(chan struct{}), make(chan struct{})

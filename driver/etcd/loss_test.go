@@ -130,7 +130,7 @@ func TestRevokedLeaseEndsTheSession(t *testing.T) {
 	}
 }
 
-// replaced reports that lease is not the session's any more.
+// replaced reports whether lease is no longer the session's.
 func replaced(d *Driver, lease clientv3.LeaseID) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -173,8 +173,8 @@ func TestAnotherStoreIsNoticed(t *testing.T) {
 	testbed.Receive(t, last.Lost, "word of the loss")
 }
 
-// TestReleaseThatFailedIsCarriedOn: it is not repeated by its caller, but the key
-// is deleted, although the session lives.
+// TestReleaseThatFailedIsCarriedOn: without a repetition by the caller, the driver deletes the key
+// while the session lives.
 func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -224,8 +224,8 @@ func TestGhostIsRemoved(t *testing.T) {
 // suspect records that a request was abandoned.
 func suspect(d *Driver) { _ = d.session.unknown(errors.New("no answer")) }
 
-// TestRewrittenKeyGivesNoToken: a value without a base has no token, and the place
-// is taken again.
+// TestRewrittenKeyGivesNoToken: a value without a base has no token, so the owner takes a new
+// place.
 func TestRewrittenKeyGivesNoToken(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

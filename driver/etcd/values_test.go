@@ -114,7 +114,7 @@ func TestWatchOfAValueThatWasCompactedAway(t *testing.T) {
 	s.await(t, "one", "missed 4", "two")
 }
 
-// TestSilentWatchOfAValue: its value is read again at last.
+// TestSilentWatchOfAValue: its value is read again after a while.
 func TestSilentWatchOfAValue(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

@@ -80,7 +80,7 @@ func testAdvisoryBesideFenced(s *scene) {
 	}
 }
 
-// saysItIs makes the server report another minor version.
+// saysItIs makes the server report a minor version.
 func saysItIs(minor string) func(*http.Request, http.RoundTripper) (*http.Response, error) {
 	return func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)

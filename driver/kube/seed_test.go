@@ -135,7 +135,7 @@ func testClockOfOneClient(s *scene) {
 	}
 }
 
-// testClockOfTheServer: it decides about bases, not that of the process.
+// testClockOfTheServer: the server's clock decides which bases are plausible, not the process's.
 func testClockOfTheServer(s *scene) {
 	d := s.open(Options{})
 	s.acquire(d, "n", "a")

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 )
 
-// branches is one store of them, with counters beside it.
+// branches is a barrier with counters.
 type branches struct {
 	single[driver.Barrier[memory.Business]]
 	mu     sync.Mutex

@@ -108,7 +108,7 @@ func ExampleDriver_Break() {
 	if _, err := gone.Acquire(ctx, driver.Request{Name: "report", Owner: "worker-7/1"}); err != nil {
 		log.Fatal(err)
 	}
-	gone.Close(ctx) // as if its machine had burnt down
+	gone.Close(ctx) // like a crash of its machine
 
 	state, err := operator.Lock(ctx, "report")
 	if err != nil {
@@ -145,7 +145,7 @@ func ExamplePlain() {
 	defer locks.Close(ctx)
 
 	err = locks.Do(ctx, "warm the cache", func(ctx context.Context, _ *lock.AdvisoryClaim) error {
-		_, err := locks.TryAcquire(context.Background(), "warm the cache") // as a second caller
+		_, err := locks.TryAcquire(context.Background(), "warm the cache") // a second caller
 		fmt.Println("somebody is at it:", errors.Is(err, interlock.ErrHeld))
 		return nil
 	})

@@ -29,8 +29,8 @@ func prepare(t *testing.T, b driver.Preparing, want driver.Vote) {
 	}
 }
 
-// TestPreparedOutlastsRestart: branches that voted yes are still there and locked
-// after a crash, others are not.
+// TestPreparedOutlastsRestart: branches that voted yes keep their locks after a crash; others are
+// gone.
 func TestPreparedOutlastsRestart(t *testing.T) {
 	p := memory.NewParticipant()
 	prepare(t, kept(t, p, xid("a")), driver.VoteYes)

@@ -70,7 +70,7 @@ func TestParticipant(t *testing.T) {
 	drivertest.RunParticipant(t, h)
 }
 
-// inMemory is the harness of a store that new returns, in virtual time.
+// inMemory returns the harness of stores that new returns, in virtual time.
 func inMemory[S any](new func() S) drivertest.StoreHarness[S] {
 	return drivertest.StoreHarness[S]{
 		Bubble:  inBubble,
@@ -79,7 +79,7 @@ func inMemory[S any](new func() S) drivertest.StoreHarness[S] {
 	}
 }
 
-// single is one store, opened again and again.
+// single is one store for all openings.
 type single[S any] struct{ store S }
 
 func (s single[S]) Open(*testing.T) (S, error) { return s.store, nil }

@@ -43,8 +43,8 @@ func produced(b *testing.B, keys, n int) *benchStream {
 	return s
 }
 
-// one consumes with an explicit-ack consumer that has one message of each partition in flight, which is
-// what keeps the order.
+// one consumes with an explicit-ack consumer that keeps the order by one message in flight for each
+// partition.
 func (s *benchStream) one(b *testing.B, name string, n int, handle func()) {
 	var handled atomic.Int64
 	done := make(chan struct{})
@@ -87,15 +87,15 @@ func (s *benchStream) queue(b *testing.B, group string, n int, handle func()) {
 	}
 }
 
-// BenchmarkHotKeys has handlers of 5 ms and 100 keys, against a consumer with MaxAckPending 1 for each
-// partition.
+// BenchmarkHotKeys compares handlers of 5 ms and 100 keys with a consumer with MaxAckPending 1 for
+// each partition.
 func BenchmarkHotKeys(b *testing.B) {
 	const n = 4_000
 	s := produced(b, 100, n)
 	benchBoth(b, s, n, func() { time.Sleep(5 * time.Millisecond) })
 }
 
-// BenchmarkEmptyHandlers shows what claims, lanes and outcomes cost.
+// BenchmarkEmptyHandlers measures the cost of claims, lanes and outcomes.
 func BenchmarkEmptyHandlers(b *testing.B) {
 	const n = 40_000
 	s := produced(b, 1000, n)

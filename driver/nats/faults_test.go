@@ -22,7 +22,7 @@ func (s *scene) join(q *Queue) drivertest.QueueMember {
 	return drivertest.JoinQueue(s.T, q, "q", driver.QueueOptions{Owner: "test", Lease: lease})
 }
 
-// TestLostAnswers: outcomes whose answers are lost are Uncertain, and recorded: their repetition
+// TestLostAnswers: outcomes whose answers are lost are Uncertain, and recorded: a repetition
 // succeeds, and nothing is delivered again.
 func TestLostAnswers(t *testing.T) {
 	s := newScene(t)
@@ -47,8 +47,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestDeletedMessages: the stream has lost what the group has not handled. That is an error once,
-// and the consumer goes on with what there is.
+// TestDeletedMessages: the stream has deleted unhandled messages. That is an error once, and the
+// consumer continues with the remaining messages.
 func TestDeletedMessages(t *testing.T) {
 	s := newScene(t)
 	s.add("a/1", "a/2", "a/3", "a/4")
@@ -72,8 +72,7 @@ func TestDeletedMessages(t *testing.T) {
 	c.Record(driver.Ack, got...)
 }
 
-// TestFullPartition: a parked key stops its partition when it fills the window, and nothing is lost
-// or forgotten.
+// TestFullPartition: a parked key that fills the window stops its partition, and nothing is lost.
 func TestFullPartition(t *testing.T) {
 	s := newScene(t)
 	q := s.queue(&QueueOptions{Window: 10})
@@ -115,7 +114,7 @@ func TestFullPartition(t *testing.T) {
 	}
 }
 
-// TestDeadLetterStreamIsMissing: the message is not lost, and its place not recorded.
+// TestDeadLetterStreamIsMissing: the message is not lost, and its position is not recorded.
 func TestDeadLetterStreamIsMissing(t *testing.T) {
 	s := newScene(t)
 	s.add("a/1")
@@ -131,8 +130,8 @@ func TestDeadLetterStreamIsMissing(t *testing.T) {
 	}
 }
 
-// TestMessagesOfOthers: messages without our headers have no key, and their place as an id; headers
-// that are no percent-encoding are taken as they are.
+// TestMessagesOfOthers: messages without our headers have no key, and their place as the id;
+// headers that are not percent-encoded are taken as they are.
 func TestMessagesOfOthers(t *testing.T) {
 	s := newScene(t)
 	for _, m := range []*nats.Msg{{Data: []byte("plain")}, {Header: nats.Header{HeaderID: {"50%"}, HeaderKey: {"100%"}, "Empty": {}, "Two": {"1", "2"}}}} {

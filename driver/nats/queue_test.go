@@ -42,7 +42,7 @@ func newStream(t *testing.T, js jetstream.JetStream, name string, subjects ...st
 // queueBackend has the queue "q" in a stream of the test.
 type queueBackend struct {
 	*Queue
-	js     jetstream.JetStream // past the queue's client
+	js     jetstream.JetStream // bypasses the queue's client
 	prefix string
 }
 

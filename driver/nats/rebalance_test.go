@@ -111,7 +111,7 @@ func quiet(t *testing.T) *observe.Queue {
 		Trouble: func(e observe.QueueTrouble) { t.Logf("%s %s: %v", e.Op, e.Queue, e.Err) }}
 }
 
-// group is the queue for the tests of groups.
+// group returns the queue for the tests of groups.
 func (s *scene) group() drivertest.QueueGroup {
 	return drivertest.QueueGroup{Add: s.add, Start: func(handler drivertest.QueueHandler) func() {
 		c := s.start(nil, handler)
@@ -127,7 +127,7 @@ func TestRevokeWaits(t *testing.T) { newScene(t).group().RevokeWaits(t) }
 
 func TestZombie(t *testing.T) { newScene(t).group().Zombie(t) }
 
-// TestServerRestarts: consumers go on after the server was killed.
+// TestServerRestarts: consumers continue after the server was killed and restarted.
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
 	server := testbed.NATS(t)
@@ -138,8 +138,8 @@ func TestServerRestarts(t *testing.T) {
 	})
 }
 
-// TestLeaderLost: of three servers the one that leads the stream is killed, and then the one that
-// leads the bucket of positions stops and goes on. Two have each message, and each position.
+// TestLeaderLost kills the leader of the stream among three servers, and then pauses the leader
+// of the bucket of positions. Two servers have each message and position.
 func TestLeaderLost(t *testing.T) {
 	t.Parallel()
 	cluster := testbed.NATSCluster(t, 3)
@@ -170,7 +170,7 @@ func TestLeaderLost(t *testing.T) {
 	})
 }
 
-// child is a consumer's process.
+// child runs a consumer in its own process.
 func child(address, guard string) error {
 	q, err := OpenQueue(address, &QueueOptions{Partitions: partitions})
 	if err != nil {
@@ -184,8 +184,8 @@ func child(address, guard string) error {
 	select {}
 }
 
-// TestCut: a consumer that is cut off loses its partitions when its lease has expired, and another
-// one handles their messages under higher tokens. When it is back it takes its share again.
+// TestCut: a disconnected consumer loses its partitions when its lease expires, and another one
+// handles their messages under higher tokens. After it reconnects, it claims its share again.
 func TestCut(t *testing.T) {
 	s := newScene(t)
 	path := testbed.NewProxy(t, s.addr)
@@ -207,7 +207,7 @@ func TestCut(t *testing.T) {
 	testbed.Eventually(t, "the partitions are shared again", time.Minute, s.has(far, partitions/2))
 }
 
-// has reports whether a queue has so many partitions.
+// has returns a condition: consumers of a queue own n partitions.
 func (s *scene) has(q *Queue, n int) func() bool {
 	return func() bool {
 		backlogs, err := q.Backlogs(s.Context(), "q")
@@ -215,7 +215,7 @@ func (s *scene) has(q *Queue, n int) func() bool {
 	}
 }
 
-// TestStreamIsCreatedAgain: sequence numbers begin again, and tokens do not.
+// TestStreamIsCreatedAgain: sequence numbers restart, and tokens do not.
 func TestStreamIsCreatedAgain(t *testing.T) {
 	s := newScene(t)
 	q := s.queue(nil)
@@ -241,7 +241,7 @@ func TestStreamIsCreatedAgain(t *testing.T) {
 	}
 }
 
-// TestMembershipsEnd: closed consumers leave no member behind.
+// TestMembershipsEnd: closed consumers leave no member.
 func TestMembershipsEnd(t *testing.T) {
 	s := newScene(t)
 	q := s.queue(nil)

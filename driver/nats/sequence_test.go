@@ -19,12 +19,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestSequence feeds sequencers from a stream whose messages are out of order and repeated. One of
-// two consumers is cut off meanwhile. Each event is taken once, in order, and nothing is left unsettled.
+// TestSequence feeds sequencers from a stream whose messages are out of order and repeated. One of two
+// consumers is disconnected meanwhile. Each event is delivered once, in order, and every message is
+// settled.
 func TestSequence(t *testing.T) {
 	s := newScene(t)
 	const keys, each = 10, 60
-	var store sequence.Memory // as a table that both processes have
+	var store sequence.Memory // like a table that both processes share
 	audit := drivertest.NewQueueAudit()
 	handle := func(_ context.Context, _ struct{}, d sequence.Delivery) error {
 		return audit.Write(d.Key, 1, d.Key, string(d.Payload))
@@ -65,7 +66,7 @@ func TestSequence(t *testing.T) {
 	audit.Check(t, drivertest.QueueIDs(keys, 0, each), 1)
 }
 
-// TestSequenceGivesBack: what is held of a partition that is to move is given back at once, so that
+// TestSequenceGivesBack: held messages of a partition that must move are released at once, so that
 // the partition is released and not lost.
 func TestSequenceGivesBack(t *testing.T) {
 	s := newScene(t)
@@ -78,7 +79,7 @@ func TestSequenceGivesBack(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			claims[m.Claim] = true
-			return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: 2}}, nil // 1 never comes
+			return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: 2}}, nil // 1 never arrives
 		}, &sequence.SourceOptions{Lease: lease})
 		testbed.OK(t, err)
 		t.Cleanup(func() {

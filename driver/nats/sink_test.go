@@ -47,7 +47,7 @@ func TestSinkSuite(t *testing.T) {
 	})
 }
 
-// dial is a client of its own.
+// dial connects a separate client.
 func dial(t *testing.T, addr string) jetstream.JetStream {
 	t.Helper()
 	c, err := nats.Connect(addr, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.PingInterval(time.Second))
@@ -58,11 +58,11 @@ func dial(t *testing.T, addr string) jetstream.JetStream {
 	return js
 }
 
-// sinkBackend is a server to which each sink has a path. Each topic has a stream of its own.
+// sinkBackend is a server with its own path for each sink. Each topic has its own stream.
 type sinkBackend struct {
 	*paths.Server[drivertest.KeptSink]
 	addr, prefix string
-	stream       jetstream.JetStream // past the paths
+	stream       jetstream.JetStream // bypasses the paths
 }
 
 func (b *sinkBackend) Open(t *testing.T) (drivertest.KeptSink, error) {
@@ -73,7 +73,7 @@ func (b *sinkBackend) Beside(t *testing.T) (drivertest.KeptSink, error) { return
 
 func (b *sinkBackend) Faults() drivertest.Faults { return b.Server }
 
-// by leads every connection of a client to an address.
+// by is a dialer that connects to one address only.
 type by string
 
 func (to by) Dial(network, _ string) (net.Conn, error) {
@@ -89,13 +89,13 @@ func (b *sinkBackend) open(t *testing.T, addr string) (drivertest.KeptSink, erro
 	return &keptSink{s, b}, nil
 }
 
-// keptSink reads streams as a consumer does.
+// keptSink reads streams like a consumer.
 type keptSink struct {
 	*Sink
 	b *sinkBackend
 }
 
-// name of the stream of a topic.
+// name returns the name of the stream of a topic.
 func (s *keptSink) name(topic string) string {
 	return s.prefix[:len(s.prefix)-1] + hex.EncodeToString([]byte(topic))
 }
@@ -106,7 +106,7 @@ func (s *keptSink) Publish(ctx context.Context, messages []driver.Message) []err
 		if !legal(s.prefix + m.Topic) {
 			continue
 		}
-		// without a server there is none to create, and a stream that exists is left as it is
+		// errors are ignored: the server may be down, or the stream may exist
 		_, _ = s.b.stream.CreateStream(ctx, jetstream.StreamConfig{Name: s.name(m.Topic), Subjects: []string{s.prefix + m.Topic}})
 	}
 	return s.Sink.Publish(ctx, messages)
@@ -155,8 +155,8 @@ func read(ctx context.Context, kept jetstream.Stream, topic string) (all []drive
 	return all, nil
 }
 
-// TestSinkOrderOfKeys: messages of a key are stored in order and once, while the server is killed
-// under them and comes back. What has no answer is sent again, as a relay does.
+// TestSinkOrderOfKeys: messages of a key are stored once and in order, while the server is killed
+// and restarted. A message without an answer is sent again, as by a relay.
 func TestSinkOrderOfKeys(t *testing.T) {
 	t.Parallel()
 	const keys, rounds, each = 5, 40, 5
@@ -199,8 +199,8 @@ func TestSinkOrderOfKeys(t *testing.T) {
 	}
 }
 
-// TestSinkRefusals: what a server says about a message itself is final, and a missing stream is
-// not. What follows of the key is not sent.
+// TestSinkRefusals: the rejection of a message itself is Definite, a missing stream is not.
+// Later messages of the key are not sent.
 func TestSinkRefusals(t *testing.T) {
 	t.Parallel()
 	server := testbed.Shared(t, testbed.NATS)
@@ -245,8 +245,8 @@ func TestSinkRefusals(t *testing.T) {
 	}
 }
 
-// TestSinkWithoutServer: a sink opens while its server is away, keeps nothing to send later, and
-// works once the server is there. So does one whose server goes away.
+// TestSinkWithoutServer: a sink opens while its server is down, buffers nothing, and works once
+// the server is up. So does a sink whose server goes down later.
 func TestSinkWithoutServer(t *testing.T) {
 	t.Parallel()
 	server := testbed.NATS(t)
@@ -274,8 +274,8 @@ func TestSinkWithoutServer(t *testing.T) {
 	}
 }
 
-// TestWrongCredentials: sinks and consumers report that the server refuses them, and work once it does
-// not.
+// TestWrongCredentials: sinks and consumers report rejected credentials, and work once the server
+// accepts them.
 func TestWrongCredentials(t *testing.T) {
 	t.Parallel()
 	server := testbed.NATS(t, "--user=shop", "--pass=right")
@@ -331,7 +331,7 @@ func TestSinkURLs(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcome: only what a server said about the message itself is final.
+// TestUnknownOutcome: only the rejection of the message itself is Definite.
 func TestUnknownOutcome(t *testing.T) {
 	for _, c := range []struct {
 		err  error

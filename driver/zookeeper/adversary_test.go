@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestBaseThatWasMadeAnew: it has the versions of the one before, and is distinguished from
-// it: a process that relied on the old one reads the new one first.
+// TestBaseThatWasMadeAnew: a new base with the versions of the old one is distinguished
+// from it: a process that relied on the old one reads the new one first.
 func TestBaseThatWasMadeAnew(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -33,7 +33,7 @@ func TestBaseThatWasMadeAnew(t *testing.T) {
 	}
 }
 
-// TestManyOpenAtOnce: each raises the base, and none keeps the others from it.
+// TestManyOpenAtOnce: each session raises the base, and none prevents the others from it.
 func TestManyOpenAtOnce(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -57,8 +57,8 @@ func TestManyOpenAtOnce(t *testing.T) {
 	}
 }
 
-// TestNoMajorityNoRenewal: a leader that the others have left does not know that
-// at once, and its word is not enough.
+// TestNoMajorityNoRenewal: a leader that has lost its majority does not notice at once, and cannot
+// renew a session.
 func TestNoMajorityNoRenewal(t *testing.T) {
 	t.Parallel()
 	e := testbed.ZooKeeperEnsemble(t, 3)
@@ -82,8 +82,8 @@ func TestNoMajorityNoRenewal(t *testing.T) {
 	}
 }
 
-// TestWaiterWhoseNodeWasWritten: it sees its end if another client wrote into
-// the node while it waited.
+// TestWaiterWhoseNodeWasWritten: a waiter notices the deletion of its node although another client
+// wrote into it before.
 func TestWaiterWhoseNodeWasWritten(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -107,13 +107,13 @@ func TestWaiterWhoseNodeWasWritten(t *testing.T) {
 	}
 }
 
-// TestShorterSessionEndsClaims: a server that lets a session go on only for less
-// than the claims were promised ends them.
+// TestShorterSessionEndsClaims: claims end if a server continues their session for a shorter time
+// than was granted.
 func TestShorterSessionEndsClaims(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
 	path := testbed.NewProxy(t, server.Addr())
-	var grants atomic.Uint32 // the granted milliseconds; 0 is what was asked for
+	var grants atomic.Uint32 // the granted milliseconds; 0 means the requested ones
 	shorten := func(packet []byte, greeting bool) bool {
 		if ms := grants.Load(); greeting && ms > 0 {
 			binary.BigEndian.PutUint32(packet[4:], ms) // after the version
@@ -125,7 +125,7 @@ func TestShorterSessionEndsClaims(t *testing.T) {
 	grant := mustAcquire(t, d, demand("n", "me"))
 	grants.Store(2000)
 	path.CutAfter(0)
-	_, _ = d.Lock(bounded(t), "n") // its answer is what is cut
+	_, _ = d.Lock(bounded(t), "n") // its answer is cut
 	testbed.Eventually(t, "the claim ends", patience/4, func() bool { return grant.Lease.Remaining() <= 0 })
 	next := mustAcquire(t, d, demand("m", "me"))
 	if left := next.Lease.Remaining(); left > 2*time.Second {
@@ -157,8 +157,8 @@ func TestWatchSaysThatItWasInterrupted(t *testing.T) {
 	}
 }
 
-// TestBaseIsMadeAnewByTheClock: a process that creates it again knows nothing of one that came
-// after its own, and no other process is left to say so.
+// TestBaseIsMadeAnewByTheClock: a process creates the base again that has not seen the last
+// raise, and no other process remains that has.
 func TestBaseIsMadeAnewByTheClock(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -177,8 +177,8 @@ func TestBaseIsMadeAnewByTheClock(t *testing.T) {
 	}
 }
 
-// openAmidChanges opens a driver although its base may be changed meanwhile, which
-// Open bears only so many times. It is closed with the test.
+// openAmidChanges opens a driver while its base may change, and retries, since Open gives up after
+// some changes. The driver is closed with the test.
 func openAmidChanges(t *testing.T, addr string) *Driver {
 	var d *Driver
 	testbed.Eventually(t, "a driver opens", 20*time.Second, func() (ok bool) {
@@ -190,8 +190,8 @@ func openAmidChanges(t *testing.T, addr string) *Driver {
 	return d
 }
 
-// TestTokensRiseWhateverBecomesOfTheBase, which an operator deletes again and
-// again, while processes come and go.
+// TestTokensRiseWhateverBecomesOfTheBase, which an operator deletes repeatedly, while processes
+// open and close.
 func TestTokensRiseWhateverBecomesOfTheBase(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -206,7 +206,7 @@ func TestTokensRiseWhateverBecomesOfTheBase(t *testing.T) {
 		all.Go(func() {
 			d := openAmidChanges(t, server.Addr())
 			for n := 0; ctx.Err() == nil; n++ {
-				if i == 0 && n%20 == 19 { // this one comes and goes
+				if i == 0 && n%20 == 19 { // this one opens and closes
 					_ = d.Close(t.Context())
 					d = openAmidChanges(t, server.Addr())
 				}

@@ -43,27 +43,27 @@ func TestFenced(t *testing.T)  { drivertest.RunFenced(t, harness(t)) }
 func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness(t)) }
 func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, harness(t)) }
 
-// system is a server with a path of its own for each driver.
+// system is a server with its own path for each driver.
 type system struct {
 	*paths.Server[driver.Fenced]
 	root     string
-	operator *zk.Conn // past every fault of the paths
+	operator *zk.Conn // bypasses the faults of the paths
 	ears     map[driver.Fenced]*atomic.Bool
 }
 
-// fleeting is a server on which containers go soon after their last child, so that this is
-// met often.
+// fleeting starts a server that removes containers soon after their last child, so that
+// tests meet this often.
 func fleeting(tb testing.TB, extra ...string) *testbed.Server {
 	return testbed.ZooKeeper(tb, append(extra, "-Dznode.container.checkIntervalMs=50")...)
 }
 
-// borrow returns a server that is empty, which the test has for itself. A start takes a
-// second of a processor.
+// borrow returns an empty server for this test only. A start takes a second of CPU
+// time.
 func borrow(t *testing.T) *testbed.Server {
 	t.Helper()
 	return testbed.Borrowed(t, fleeting, func(server *testbed.Server) {
 		operator := dial(t, server.Addr())
-		// Sessions that nobody closed may still add to it, or remove from it.
+		// Sessions that were not closed may still write to it.
 		testbed.Eventually(t, "the server is empty", restored, func() bool {
 			list, _, err := operator.Children("/")
 			for _, child := range list {
@@ -77,7 +77,7 @@ func borrow(t *testing.T) *testbed.Server {
 // restored bounds how long the clients of a test that broke the server take to leave it.
 const restored = time.Minute
 
-// remove deletes a node and all below it, but not what the server itself keeps.
+// remove deletes a node and all below it, except for the server's own nodes.
 func remove(conn *zk.Conn, path string) error {
 	if path == "/zookeeper" {
 		return nil
@@ -103,7 +103,7 @@ func start(t *testing.T, server *testbed.Server) drivertest.Backend {
 	}
 }
 
-// dial connects the client itself for the time of the test.
+// dial connects a client until the test ends.
 func dial(t testing.TB, addrs ...string) *zk.Conn {
 	t.Helper()
 	conn, events, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(quiet{}), zk.WithLogInfo(false))

@@ -14,7 +14,7 @@ func TestUncontendedCostsThreeRequests(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)
 	d := open(t, &Options{Servers: []string{server.Addr()}})
-	warm := demand("a/b", "warm") // the lock's node is there
+	warm := demand("a/b", "warm") // creates the lock's node
 	mustAcquire(t, d, warm)
 	mustRelease(t, d, warm)
 	const rounds = 200
@@ -31,9 +31,8 @@ func TestUncontendedCostsThreeRequests(t *testing.T) {
 	}
 }
 
-// TestOneReleaseWakesOne of fifty who wait, in five processes: the one that is
-// next. The holder learns of its own node, too. It counts goroutines, so it runs
-// alone.
+// TestOneReleaseWakesOne of fifty waiters in five processes: the next one. The holder gets an event
+// of its own node, too. The test counts goroutines, so it runs alone.
 func TestOneReleaseWakesOne(t *testing.T) {
 	const told = "zk_sum_node_deleted_watch_count"
 	server := testbed.ZooKeeper(t)
@@ -79,7 +78,7 @@ func TestOneReleaseWakesOne(t *testing.T) {
 	}
 }
 
-// TestRefusalLeavesNoTrace: one that would not wait does not stand in line.
+// TestRefusalLeavesNoTrace: a request that does not wait leaves no node in the queue.
 func TestRefusalLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestAClientLeavesAServerThatDoesNotGreet: one that accepts and says nothing, as a
-// server does that is starting, is left for the next one.
+// TestAClientLeavesAServerThatDoesNotGreet: a client leaves a server that accepts connections and
+// does not answer, like a starting one, for the next server.
 func TestAClientLeavesAServerThatDoesNotGreet(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

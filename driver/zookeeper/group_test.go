@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// together runs calls of do that share a request of g, apart from one that fills the only
-// place.
+// together runs calls of do that share a request of g, except the first, which occupies
+// the only place.
 func together[Q, A any](t *testing.T, g *group.Group[Q, A], n int, do func(i int) error) {
 	t.Helper()
 	filled, free := make(chan struct{}), make(chan struct{})
@@ -61,14 +61,14 @@ func releaseEach(t *testing.T, d *Driver) func(i int) error {
 	return func(i int) error { return d.Release(bounded(t), fmt.Sprint("n", i), "me") }
 }
 
-// TestCallsThatWaitShareARequest: one for the acquires, apart from the lists of their lines,
-// and one for the releases.
+// TestCallsThatWaitShareARequest: one for the acquires, except for the lists of their
+// queues, and one for the releases.
 func TestCallsThatWaitShareARequest(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)
 	d := open(t, &Options{Servers: []string{server.Addr()}})
 	const names = 40
-	for i := range names { // the locks' nodes are there
+	for i := range names { // creates the locks' nodes
 		testbed.OK(t, acquireEach(t, d)(i))
 		testbed.OK(t, releaseEach(t, d)(i))
 	}

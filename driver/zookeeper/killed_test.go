@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 )
 
-// contend is a process that takes a lock, and keeps it until it is killed. Its arguments
-// are the server, the name and its owner.
+// contend is a process that acquires a lock, and keeps it until it is killed. Its
+// arguments are the server, the name and its owner.
 func contend(ctx context.Context, _ *crash.Points, args []string) error {
 	d, err := Open(ctx, &Options{Servers: args[:1], TTL: suiteTTL})
 	if err != nil {
@@ -29,9 +29,9 @@ func contend(ctx context.Context, _ *crash.Points, args []string) error {
 	select {}
 }
 
-// TestKilledHolderAndWaiters: who waits behind them is served a session and a second later
-// at most. How long the server takes to end a session is measured on another process that is
-// killed with them.
+// TestKilledHolderAndWaiters: the waiter after them is served at most a session and a second
+// later. The test also measures how long the server takes to end a session, on another
+// process that is killed with them.
 func TestKilledHolderAndWaiters(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)

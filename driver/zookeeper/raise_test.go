@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestBaseIsPinned: a session whose clock is ahead raises the base, and those
-// that were there before go on above it.
+// TestBaseIsPinned: a session whose clock is ahead raises the base, and earlier sessions continue
+// above it.
 func TestBaseIsPinned(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -46,8 +46,8 @@ func TestBaseIsPinned(t *testing.T) {
 	}
 }
 
-// TestDamagedBase: no token is made of what is no base, and one that was deleted
-// is raised again, above what there was.
+// TestDamagedBase: an invalid base yields no token, and a deleted one is raised again, above the
+// former one.
 func TestDamagedBase(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -78,7 +78,7 @@ func TestDamagedBase(t *testing.T) {
 	}
 }
 
-// TestBreakOfAForeignHolder works like any other, and tells who it was.
+// TestBreakOfAForeignHolder works like any other, and reports the holder.
 func TestBreakOfAForeignHolder(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)

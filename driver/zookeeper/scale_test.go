@@ -41,8 +41,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// Whatever the clocks of those who raise it, and whatever elections come between,
-// tokens rise, and start at the floor.
+// TestRaisingNeverLowers: with any clocks and any elections in between, tokens rise, and start at
+// the floor.
 func TestRaisingNeverLowers(t *testing.T) {
 	t.Parallel()
 	d := &Driver{}
@@ -68,7 +68,7 @@ func TestRaisingNeverLowers(t *testing.T) {
 		}
 		last = token.Counter()
 	}
-	// somebody deleted or lowered it: this session remembers
+	// the base was deleted or lowered: this session keeps the highest one
 	for _, low := range []base{{mod: b.mod + 1}, {scale: scale{Base: 3, Anchor: b.mod}, mod: b.mod + 1}} {
 		if !s.isBehind(low, 1) {
 			t.Fatalf("%+v is taken as it is", low)
@@ -80,7 +80,7 @@ func TestRaisingNeverLowers(t *testing.T) {
 	}
 }
 
-// What the node keeps of former scales goes through its data.
+// TestFormerScalesAreKept: former scales survive encoding and decoding.
 func TestFormerScalesAreKept(t *testing.T) {
 	t.Parallel()
 	b := base{}
@@ -101,7 +101,7 @@ func TestFormerScalesAreKept(t *testing.T) {
 			t.Fatalf("scale %d is %+v", i, s)
 		}
 	}
-	// a write that changes nothing does not move where the scale began
+	// a write that changes nothing does not move the start of the scale
 	same, err := readBase(b.same(), &zk.Stat{Version: 99, Mzxid: 999})
 	if err != nil || same.since != b.since || same.scale != b.scale || same.mod != 999 {
 		t.Fatalf("%+v became %+v, %v", b, same, err)

@@ -39,7 +39,7 @@ func count(t testing.TB, server *testbed.Server, name string) int {
 	return 0
 }
 
-// removeTree deletes a node and all below it, as an operator would.
+// removeTree deletes a node and all below it, like an operator.
 func removeTree(t testing.TB, conn *zk.Conn, path string) {
 	t.Helper()
 	if err := remove(conn, path); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestConnectionLossIsNotSessionLoss: holders hold and waiters keep their place
-// while a session goes on over another connection.
+// TestConnectionLossIsNotSessionLoss: holders keep their claims and waiters their places while a
+// session continues over another connection.
 func TestConnectionLossIsNotSessionLoss(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -67,7 +67,7 @@ func (k *keyhole) reconnect(t *testing.T, path *testbed.Proxy, d *Driver) {
 	})
 }
 
-// keyhole is a dialer that reads what a session is known by.
+// keyhole is a dialer that reads the id and password of a session.
 type keyhole struct {
 	mu       sync.Mutex
 	dialed   int
@@ -106,7 +106,7 @@ func (k *keyhole) expire(t *testing.T, addr string) {
 	greeting := k.greeting
 	k.mu.Unlock()
 	if greeting == nil {
-		return // it has just come back
+		return // the client has just reconnected
 	}
 	known := greeting[8 : 8+8+4+16]
 	conn, err := net.Dial("tcp", addr)
@@ -129,9 +129,8 @@ func (k *keyhole) expire(t *testing.T, addr string) {
 	_, _ = io.ReadAll(conn) // until the server closes
 }
 
-// TestEndedSessionIsTold, and with it every claim, and the client does not go on
-// under another session by itself. The next request opens a new one, under which
-// nothing old is adopted.
+// TestEndedSessionIsTold, and with it every claim, and the client does not continue under another
+// session by itself. The next request opens a new one, which adopts nothing of the old one.
 func TestEndedSessionIsTold(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -142,7 +141,7 @@ func TestEndedSessionIsTold(t *testing.T) {
 	done := enqueue(t, d, waiter)
 	old, _ := d.Contender("n", "holder")
 	testbed.Eventually(t, "the session has ended", patience, func() bool {
-		k.expire(t, server.Addr()) // the client may have been faster, and be back
+		k.expire(t, server.Addr()) // the client may have reconnected already
 		return grant.Lease.Remaining() <= 0
 	})
 	// Nodes are deleted with their session, and a waiter may see that before the client reconnects.
@@ -217,8 +216,8 @@ func TestSessionLengthIsTheServers(t *testing.T) {
 	}
 }
 
-// TestLateNodeIsRemoved: a request that was carried out after its caller had
-// given up and released leaves nothing, without anybody asking again.
+// TestLateNodeIsRemoved: a request that is executed after its caller has given up and released
+// leaves nothing, without another call.
 func TestLateNodeIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -278,8 +277,8 @@ func TestRequestThatIsNotSent(t *testing.T) {
 	mustRelease(t, d, demand("n", "me"))
 }
 
-// TestVanishedParent: the node of a lock that nobody wanted for a while is gone,
-// with its numbers, and is created again.
+// TestVanishedParent: the node of an unused lock is removed, with its numbers, and is created
+// again.
 func TestVanishedParent(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
@@ -304,7 +303,7 @@ func TestVanishedParent(t *testing.T) {
 	}
 }
 
-// TestDataOfTheNodeMayChange: that is no loss, and the watch stands again.
+// TestDataOfTheNodeMayChange: a change is no loss, and the watch is set again.
 func TestDataOfTheNodeMayChange(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)

@@ -10,10 +10,10 @@ import (
 // tap is a connection to a server whose packets a test sees.
 type tap struct {
 	net.Conn
-	// received gets each packet of the server without its length, first the greeting. It may
-	// change the packet, and drops it by false. Nil passes all on.
+	// received receives each packet of the server without its length, first the greeting. It
+	// may change the packet; false drops it. Nil passes all packets.
 	received func(packet []byte, greeting bool) bool
-	// sending gets the operation of each packet of the client; may be nil.
+	// sending receives the operation of each packet of the client; may be nil.
 	sending func(op uint32)
 	rest    []byte
 	greeted bool
@@ -39,7 +39,7 @@ func (c *tap) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Write gets whole packets: their length, number and operation.
+// Write is called with whole packets: length, number and operation.
 func (c *tap) Write(p []byte) (int, error) {
 	if c.sending != nil && len(p) >= 12 {
 		c.sending(binary.BigEndian.Uint32(p[8:]))

@@ -40,7 +40,7 @@ type valuesBackend struct {
 	armed  atomic.Bool // the next write loses its answer
 }
 
-// DropReplies waits for a write: before one is a read, which tells more.
+// DropReplies waits for a write: before it is a read, whose loss would show.
 func (b *valuesBackend) DropReplies() { b.armed.Store(true) }
 
 func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
@@ -59,7 +59,7 @@ func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
 
 func (b *valuesBackend) Faults() drivertest.Faults { return b }
 
-// Operations of the protocol that write.
+// The write operations of the protocol.
 const opCreate, opSetData = 1, 5
 
 // valuesAt connects, as far as the path allows. sending is that of a tap.
@@ -83,8 +83,8 @@ func valuesAt(t *testing.T, addr, root string, sending func(op uint32)) *Values 
 	return NewValues(conn, root)
 }
 
-// TestValueIsWrittenOverWhatWasRead: one that came in between is not overwritten
-// by a lower token.
+// TestValueIsWrittenOverWhatWasRead: a value written after the read is not overwritten under a
+// lower token.
 func TestValueIsWrittenOverWhatWasRead(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
