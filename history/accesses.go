@@ -10,9 +10,9 @@ type resource struct {
 	presented interlock.Token // the highest token that any call presented
 	judged    bool
 
-	// rebasing counts rebases that may still happen; meanwhile nothing is judged.
-	// rebased counts completed ones: a call during which it changed may be on either
-	// side of one, so it is not judged and sets no floor.
+	// rebasing counts rebases that may still happen; meanwhile nothing is judged. rebased counts
+	// completed ones. A call during which it changed may be on either side of one, so it is not
+	// judged and sets no floor.
 	rebasing int
 	rebased  int
 }

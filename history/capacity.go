@@ -13,7 +13,7 @@ const RuleCapacity Rule = "capacity"
 // it got them, Reject if there were too few. A process that returns units records an [OpGive].
 // The units are definitely held from the end of the take to the beginning of the give.
 //
-// It does not check overlapping calls: if two processes take the last unit, and the first has
+// It does not check overlapping calls. If two processes take the last unit, and the first has
 // begun to return it, they may have held it one after the other. It does not check rejections:
 // look at the counts. A process that sees an expired hold returns its units; it must record the
 // OpGive no later than the earliest possible expiry.

@@ -27,9 +27,9 @@ func InFiles[R any](check func(iter.Seq2[Event, error]) (R, error), paths ...str
 	return check(Merge(readers...))
 }
 
-// CheckTokens judges the tokens of a history by the rules of this package. It
-// takes one pass, in time linear in the events and memory for the resources, the
-// calls without a known end, and up to 1,024 grants of each name.
+// CheckTokens judges the tokens of a history by the rules of this package. It takes one pass, in
+// linear time. It needs memory for the resources, the calls without a known end, and up to 1,024
+// grants of each name.
 //
 // It raises no false alarm:
 //   - One call comes before another only if it had returned before the other was

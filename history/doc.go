@@ -39,9 +39,9 @@
 //
 // # Transactions
 //
-// A transaction takes effect at its commit. Record it as one call, invoked before
-// it begins and ended by the outcome of its commit, not one call for each
-// statement: a statement that was rolled back was never accepted.
+// A transaction takes effect at its commit. Record it as one call, invoked before it begins and
+// ended by the outcome of its commit. Do not record a call for each statement: a statement that was
+// rolled back was never accepted.
 //
 // # Unknown outcomes
 //

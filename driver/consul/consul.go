@@ -48,8 +48,8 @@ type Options struct {
 	TTL time.Duration
 	// LockDelay is how long Consul blocks a lock after it ended a session without a release,
 	// from 0 to a minute. Claims end here before their session, so 0 is right, with two
-	// exceptions: work that continues after its claim without a guard, and agents that leave
-	// the cluster while their clients hold locks.
+	// exceptions. One is work that continues after its claim without a guard. The other is
+	// an agent that leaves the cluster while its clients hold locks.
 	LockDelay time.Duration
 	// Transport sends the requests; nil means connections of the driver. With one, a TLS
 	// that is not nil only selects HTTPS.

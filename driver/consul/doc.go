@@ -14,14 +14,15 @@
 // # Guarantees
 //
 // Claims exclude each other through crashes of servers and of a leader, a partition, and steps
-// of any wall clock: a lock is taken by one transaction through Raft, and a claim ends here
-// before its session can end there.
+// of any wall clock. One transaction through Raft takes a lock, and a claim ends here before
+// its session can end there.
 //
-// Exclusion does not survive an operator who deletes the key or the session, nor lost data:
-// the next contender is served at once, and the former holder notices within Guarantees.Blind.
-// Nor does it survive an agent that leaves the cluster or is removed from it, because Consul
-// ends its sessions at once: use the agent of a server, or Options.LockDelay. An agent that
-// crashes ends no session, because the sessions of this driver depend on no health check.
+// Exclusion does not survive an operator who deletes the key or the session, nor lost data.
+// Then the next contender is served at once, and the former holder notices within
+// Guarantees.Blind. Nor does it survive an agent that leaves the cluster or is removed from
+// it, because Consul ends its sessions at once. Use the agent of a server, or
+// Options.LockDelay. An agent that crashes ends no session, because the sessions of this
+// driver depend on no health check.
 //
 // # Token
 //

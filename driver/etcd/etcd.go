@@ -17,23 +17,21 @@
 //
 // # Guarantees
 //
-// Claims exclude each other through a crash of the servers, a partition and a step
-// of their wall clocks. The order is raft's, no member without the last writes can
-// lead, and a claim ends here before its lease can end there. Exclusion does not
-// survive the deletion of a contender's key by an operator, nor lost data: the next
-// contender is served at once, and the former holder notices within
-// Guarantees.Blind. That bound is two heartbeats and one request: one heartbeat to
+// Claims exclude each other through a crash of the servers, a partition and a step of their wall
+// clocks. The order is raft's, no member without the last writes can lead, and a claim ends here
+// before its lease can end there. Exclusion does not survive the deletion of a contender's key by
+// an operator, nor lost data. Then the next contender is served at once, and the former holder
+// notices within Guarantees.Blind. That bound is two heartbeats and one request: one heartbeat to
 // probe the watch, one to notice its silence, and a read that etcd answers in time.
 //
 // # Token
 //
-// The counter is base + create revision of the contender's key. Waiters are served
-// by create revision, so it rises with every grant. The base is the number under
-// "interlock.base". Every session raises it so that the counter is at least the
-// microseconds since 2020. So tokens rise over an empty data directory and a
-// restored backup too, given correct clocks. A contender stores in its value the
-// base that was valid when it arrived: its token is the same for every reader and
-// does not change while it waits. Never lower the base by hand. [Driver.Token] and
+// The counter is base + create revision of the contender's key. Waiters are served by create
+// revision, so it rises with every grant. The base is the number under "interlock.base". Every
+// session raises it so that the counter is at least the microseconds since 2020. So tokens rise
+// over an empty data directory and a restored backup too, given correct clocks. A contender stores
+// in its value the base that was valid when it arrived. So its token is the same for every reader
+// and does not change while it waits. Never lower the base by hand. [Driver.Token] and
 // [Driver.Revision] convert for writers that know only revisions.
 //
 // # Liveness
@@ -59,10 +57,9 @@
 // until it answers again.
 //
 // A waiter whose process died keeps its place until its lease ends. With a TTL of 4 s or
-// more, a session with a waiter has a second lease of a third of the TTL, between 2 s and 5
-// s, for its waiters. A waiter that is cut off for longer loses its place, and acquires
-// again. A claim is held under that lease for its first 20 ms and one request, and then under
-// the session's.
+// more, a session with waiters has a second lease for them: a third of the TTL, between 2 s
+// and 5 s. A waiter that is cut off for longer loses its place, and acquires again. A claim
+// is held under that lease for its first 20 ms and one request, and then under the session's.
 //
 // With an empty Prefix that watch receives every deletion in the cluster. Set a
 // Prefix in a cluster with other users. It should end in "/". Namespaces must not
@@ -363,7 +360,7 @@ func (d *Driver) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return unannounced{bounded}, cancel
 }
 
-// unannounced is a context whose deadline is not sent with the request: gRPC would write
+// unannounced is a context whose deadline is not sent with the request. gRPC would send
 // it as a header that differs each time, and etcd would start a timer.
 type unannounced struct{ context.Context }
 

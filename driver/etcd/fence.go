@@ -307,9 +307,8 @@ type rebasing struct {
 	At     time.Time       `json:"at"` // by the caller's clock
 }
 
-// rebaseOnce does nothing if the mark has changed since the read, or if the key of
-// its record exists: another rebase saw the same store, and the mark was deleted
-// since.
+// rebaseOnce does nothing if the mark has changed since the read, or if the key of its record
+// exists. In that case another rebase read the same store, and the mark was deleted since.
 func (f *Fence) rebaseOnce(ctx context.Context, resource string, r reading, to interlock.Token, reason, by string) (bool, error) {
 	now := f.now().UTC()
 	entry, err := json.Marshal(rebasing{From: r.mark.Token, To: to, Reason: reason, By: by, At: now})

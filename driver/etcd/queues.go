@@ -193,9 +193,9 @@ func (q *queues) list(at string, rev int64, places []place) {
 	}
 }
 
-// unlisted reports whether a line needs a snapshot to show what was written at rev: it has
-// received deletions after rev, so the snapshot of rev is too old, and the watch may not
-// report the write.
+// unlisted reports whether a line needs a snapshot to show a write at rev. It has received
+// deletions after rev, so the snapshot of rev is too old, and the watch may not report the
+// write.
 func (q *queues) unlisted(at string, rev int64) bool {
 	l := q.lines[at]
 	if l != nil && l.listed > 0 && rev < l.seen {

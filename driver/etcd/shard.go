@@ -37,11 +37,10 @@ import (
 // etcd has no clock in its transactions. The times of a Prepare or an end are by the
 // clock of the process that did it, and affect only what Forget removes.
 //
-// By etcd's default of 128 operations in a transaction a branch has room for 41 items
-// that it changes, or 62 that it only reads: changed items take 3 of 125 operations,
-// others 2. Their names and values may have half a MiB. The call that exceeds this
-// returns a Bug. Prepare is one request; Commit and Rollback are two, of which one
-// writes.
+// By etcd's default of 128 operations in a transaction, a branch has room for 41 items that it
+// changes, or 62 that it only reads. Changed items take 3 of 125 operations, others 2. Their names
+// and values may have half a MiB. The call that exceeds this returns a Bug. Prepare is one request;
+// Commit and Rollback are two, of which one writes.
 type Shard struct {
 	client *clientv3.Client
 	prefix string

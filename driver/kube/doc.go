@@ -1,11 +1,11 @@
 // Package kube keeps locks in Kubernetes, each in a Lease object of its own, by the
 // protocol of client-go's leaderelection, so that both exclude each other.
 //
-// It does not make a lock safe by itself: a process that is stopped for longer than
-// its lease still believes that it holds the lock when it continues. Only a guard
-// that compares tokens rejects its writes, see package guard/fence. It suits
-// elections and jobs, a few hundred locks at most: every held lock costs the API
-// server a write every third of a TTL, and every process receives all of them.
+// It does not make a lock safe by itself: a process that is stopped for longer than its lease still
+// believes that it holds the lock when it continues. Only a guard that compares tokens rejects its
+// writes, see package guard/fence. It suits elections and jobs, a few hundred locks at most. Every
+// held lock costs the API server a write every third of a TTL, and every process receives all of
+// them.
 //
 //	config, err := rest.InClusterConfig()
 //	d, err := kube.Open(ctx, config, &kube.Options{Namespace: "jobs"})
@@ -35,14 +35,13 @@
 // with every write to the cluster and are documented to be comparable from
 // Kubernetes 1.35 on; [Open] refuses older servers.
 //
-// The update that takes the Lease sets and raises the base, so that the counter is at
-// least the microseconds since 2020 at the time when the driver connected. Its clock
-// is read before the revision to which it belongs, so the base never overtakes the
-// clock. If a Lease was deleted, or its annotation removed, the present clock gives a
-// base above all that was issued for it before. This requires that the clocks of the
-// processes differ by less than the time between the last grant before and the first
-// grant after. While a process watches, it also knows the highest base of its
-// namespace, and needs no clock.
+// The update that takes the Lease sets and raises the base. So the counter is at least the
+// microseconds since 2020 at the time when the driver connected. Its clock is read before the
+// revision to which it belongs, so the base never overtakes the clock. If a Lease was deleted, or
+// its annotation removed, the present clock gives a base above all that was issued for it before.
+// This requires that the clocks of the processes differ by less than the time between the last
+// grant before and the first grant after. While a process watches, it also knows the highest base
+// of its namespace, and needs no clock.
 //
 // A process whose clock is far ahead of the API server's is refused, and raises no
 // base. A base more than a day in the future by the API server's clock is refused

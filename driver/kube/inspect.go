@@ -10,10 +10,9 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// Lock implements driver.Inspector: one read of the Lease. A holder's Since is by
-// its own clock, and Expires by the observations of this process: one that has just
-// opened shows a dead holder with its full lease. An expired holder is not shown.
-// Kubernetes does not know waiters.
+// Lock implements driver.Inspector: one read of the Lease. A holder's Since is by its own clock,
+// and Expires by the observations of this process. A process that has just opened shows a dead
+// holder with its full lease. An expired holder is not shown. Kubernetes does not know waiters.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	at, err := d.layout.locate("show", name)
 	if err != nil {

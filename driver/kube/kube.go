@@ -129,11 +129,10 @@ func paceOf(ttl time.Duration) pace {
 // most), and leaves nothing if it fails; nil options mean the zero Options.
 // Options.Seed costs some more requests.
 //
-// An error of kind Bug names an invalid option. Retryable means that the API server
-// did not answer. Definite means that it refused, that it is older than Kubernetes
-// 1.35 and so has no order of terms, or that tokens cannot start: a
-// [*driver.ImplausibleError], or a [*driver.ClockError] if this machine's clock is
-// ahead of the API server's.
+// An error of kind Bug names an invalid option. Retryable means that the API server did not answer.
+// Definite means that it refused, that it is older than Kubernetes 1.35 and so has no order of
+// terms, or that tokens cannot start. Then the error is a [*driver.ImplausibleError], or a
+// [*driver.ClockError] if this machine's clock is ahead of the API server's.
 func Open(ctx context.Context, config *rest.Config, options *Options) (*Driver, error) {
 	return open(ctx, config, options, false)
 }

@@ -16,9 +16,8 @@ import (
 // writes one beside the Lease.
 const legacyKey = "control-plane.alpha.kubernetes.io/leader"
 
-// A LegacyLockError means that a ConfigMap or Endpoints of the lock's name has a
-// lock of an old client-go, whose users ignore Leases: taking the Lease would not
-// exclude them. It is Definite.
+// A LegacyLockError means that a ConfigMap or Endpoints of the lock's name has a lock of an old
+// client-go. Its users ignore Leases, so taking the Lease would not exclude them. It is Definite.
 type LegacyLockError struct {
 	Resource  string // "configmaps" or "endpoints"
 	Namespace string

@@ -65,8 +65,8 @@ func (d *Driver) endClaim(name, owner string) (c *contender, known bool, err err
 	return c, known, nil
 }
 
-// leave removes the owner from the Lease as it was last read. done means that the
-// server has confirmed that the owner has nothing there, and will have nothing.
+// leave removes the owner from the Lease as it was last read. done means that the server has
+// confirmed that no term or pending write of the owner remains.
 func (d *Driver) leave(ctx context.Context, c *contender) (done bool, err error) {
 	named := c.now.holder() == c.owner
 	if !named && (!c.doubtful || c.now.rev != c.risk) {

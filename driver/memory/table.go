@@ -6,10 +6,9 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// table is the lock protocol as a pure state machine: one FIFO queue per name whose
-// head is the holder, contenders that expire unless they are renewed, and one
-// counter. It reads no clock and performs no I/O: every method takes the time and
-// returns the effects.
+// table is the lock protocol as a pure state machine. It has one FIFO queue per name whose head is
+// the holder, contenders that expire unless they are renewed, and one counter. It reads no clock
+// and performs no I/O: every method takes the time and returns the effects.
 type table struct {
 	counter int64 // the last one issued
 	names   map[string][]*contender

@@ -13,7 +13,7 @@ import (
 // time.
 //
 // A member renews its record. If the record stays at one revision for a lease, by the observer's
-// clock, the observer expels the member: it deletes the record at that revision, so a member that
+// clock, the observer expels the member. It deletes the record at that revision, so a member that
 // has renewed it meanwhile stays. A partition whose owner is not a member is free.
 type view struct {
 	members map[string]member

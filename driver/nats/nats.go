@@ -74,8 +74,8 @@ func parse(text string) (address, error) {
 	return address{hosts, prefix}, nil
 }
 
-// legal reports whether messages can be published to a subject: it is UTF-8, has no
-// wildcard, empty token or white space, and is not one of the server's own.
+// legal reports whether messages can be published to a subject. It must be UTF-8, without
+// wildcards, empty tokens or white space, and not one of the server's own.
 func legal(subject string) bool {
 	for token := range strings.SplitSeq(subject, ".") {
 		if token == "" || token == "*" || token == ">" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {

@@ -43,7 +43,7 @@ type Sink struct {
 var _ driver.Sink = (*Sink)(nil)
 
 // OpenSink returns a Sink; it sends nothing yet. queues is the name of a message's queue, where "*"
-// stands for the topic: "*" is the topic alone, "shop-*.fifo" adds a prefix, and "orders.fifo" sends all
+// stands for the topic: "*" is the topic alone, and "shop-*.fifo" adds a prefix. "orders.fifo" sends all
 // messages to one queue, with their topics in [AttributeTopic]. A name that ends in ".fifo" is that of a
 // FIFO queue. OpenSink creates no queues. settings are those of the AWS SDK: region, credentials,
 // endpoint.

@@ -14,9 +14,9 @@
 // # Guarantees
 //
 // Claims exclude each other through a crash of the servers, a partition and a step of their wall
-// clocks, because a claim ends here before its session can end there. They do not survive an
-// operator who deletes a contender's node, nor lost data: the next contender is served at once, and
-// the former holder notices by a watch. If its connection is broken, it notices within
+// clocks. A claim ends here before its session can end there. They do not survive an operator who
+// deletes a contender's node, nor lost data. Then the next contender is served at once, and the
+// former holder notices by a watch. If its connection is broken, it notices within
 // Guarantees.Blind, which is the TTL. Two faults at once can break exclusion: a server reports its
 // sessions to the leader every half tick. If it dies and the holder reaches no other server either,
 // the leader may end the session up to half a tick before the holder's deadline.
@@ -50,7 +50,7 @@
 // First come, first served. A waiter watches its own node and the one before it, so that a release
 // wakes one waiter. Once per heartbeat, a sixth of the TTL, it checks that the one before still
 // exists. A holder's node is watched from the first second on. A waiter whose process died keeps
-// its place until its session ends, a TTL and a server tick later: its node belongs to the session,
+// its place until its session ends, a TTL and a server tick later. Its node belongs to the session,
 // and a session has one length. If that is too long, choose a TTL of a few seconds.
 //
 // # Interoperation

@@ -13,9 +13,9 @@ import (
 // clients, such as that of [NewValues]. Without it, a client waits almost seven times its session's
 // length for a server that accepts connections but does not answer, and sends nothing meanwhile.
 //
-// dial connects to a server; nil means plain TCP. For TLS pass the DialContext of a
-// tls.Dialer, and to the client a zk.HostProvider that does not resolve the names of
-// servers, if certificates are checked for them: see [Hosts].
+// dial connects to a server; nil means plain TCP. For TLS pass the DialContext of a tls.Dialer. If
+// certificates are checked for the names of servers, also pass the client a zk.HostProvider that
+// does not resolve them: see [Hosts].
 func Dialer(patience time.Duration, dial func(ctx context.Context, network, addr string) (net.Conn, error)) zk.Dialer {
 	if dial == nil {
 		dial = new(net.Dialer).DialContext

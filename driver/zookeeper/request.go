@@ -17,10 +17,10 @@ var (
 	errShorter      = errors.New("a server granted less session time than before")
 )
 
-// ask sends one request of the session's client and waits for its answer, for
-// as long as ctx lasts and at most for the bound of one request. The client
-// knows no context, so the request runs in a task of the driver, which ends with
-// the answer, with the connection, or at the latest with the session.
+// ask sends one request of the session's client. It waits for the answer until ctx ends, and at
+// most for the bound of one request. The client does not support contexts, so the request runs in
+// a task of the driver. The task ends with the answer, with the connection, or at the latest with
+// the session.
 //
 // The client never repeats a request. While there is no connection ask sends nothing: the
 // client would queue the request and send it later.

@@ -115,8 +115,8 @@ func (b *Bounded) Move(from, to string, n int64) (Bounded, error) {
 }
 
 // raise adds n to a field of a replica. Each delta has all operations of the replica, so that none is
-// stored without the others, and all known additions: no state has a subtraction without its additions,
-// so Value is never negative.
+// stored without the others, and all known additions. So no state has a subtraction without its
+// additions, and Value is never negative.
 func (b *Bounded) raise(op, replica, field string, n int64) (delta Bounded, err error) {
 	if err = checkReplica(op, replica); err != nil {
 		return delta, err

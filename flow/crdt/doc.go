@@ -27,7 +27,7 @@
 // # Replicas
 //
 // A replica is one writer with an id, such as a region. It numbers its operations, so two writers must
-// never use one id at the same time, and a writer must not continue from a state that lacks its own
+// never use one id at the same time. A writer must not continue from a state that lacks its own
 // operations. Hold a claim for the id (claim/lock), and Load before the first operation. A [Share]
 // fences the former writer by the token of the claim. Each id uses memory for ever, so do not create one
 // for each process.

@@ -15,7 +15,7 @@ import (
 )
 
 // An OrderError means that a dead letter cannot be replayed because an earlier message of its key is
-// a dead letter too: replay both, or discard the earlier one first. It is Definite.
+// a dead letter too. Replay both, or discard the earlier one first. It is Definite.
 type OrderError struct{ ID, Earlier string }
 
 // Error returns a message with both ids.
@@ -27,8 +27,8 @@ func (e *OrderError) Error() string {
 func (e *OrderError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // Replay delivers dead letters again, all or none, under their ids. The audit records reason and by,
-// which may not be blank. They are delivered in the order in which they were added, whatever the
-// order of ids, and before all messages of their key that no relay has passed to the sink yet.
+// which may not be blank. They are delivered in the order of their addition, whatever the order of
+// ids. They precede all messages of their key that no relay has passed to the sink yet.
 //
 // Errors, after which the transaction must be rolled back:
 //   - a [*NotFoundError] if a dead letter does not exist

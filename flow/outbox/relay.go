@@ -92,9 +92,10 @@ func (r *Relay) Wake() {
 // running call of the sink finish, within Options.Drain, and returns the cause of the end.
 //
 // It reports errors of the sink and temporary errors of the database to the hooks, and retries. It
-// returns an [interlock.StaleTokenError] if a newer claim has served the slice, a [*LayoutError] if
-// the table has no such slice or another number of slices than its Table, and any other Definite
-// error of the database. It does not check that the other slices are served: see [Relay.RunOf].
+// returns an [interlock.StaleTokenError] if a newer claim has served the slice. It returns a
+// [*LayoutError] if the table has no such slice, or another number of slices than its Table. It
+// also returns any other Definite error of the database. It does not check that the other slices
+// are served: see [Relay.RunOf].
 func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
 	return r.run(ctx, c, slice, 0)
 }

@@ -44,9 +44,9 @@ func (b *budget) withdraw() bool {
 }
 
 // Call calls a backend, and retries if the error is [interlock.Retryable], such as a [RejectedError] of
-// the backend: at most Options.Attempts times, within the share of retries and before ctx ends. It
-// returns the result of the last attempt. A rejection that Call returns has NoRetry, because it was
-// retried here. Call blocks until call returns or, with Options.Hedge, until the first result.
+// the backend. It makes at most Options.Attempts attempts, within the share of retries and before ctx
+// ends. It returns the result of the last attempt. A rejection that Call returns has NoRetry, because
+// it was retried here. Call blocks until call returns or, with Options.Hedge, until the first result.
 func Call[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (T, error) {
 	return retry(ctx, p, func(ctx context.Context) (T, error) {
 		v, cancel, err := hedge(ctx, p, call, func(T) {})

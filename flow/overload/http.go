@@ -65,9 +65,9 @@ func Reject(w http.ResponseWriter, err error) {
 // Transport sends requests by next, or http.DefaultTransport if that is nil, by the rules of [Call].
 // Responses of 429 and 503 are rejections, other responses of 500 and above are failures.
 //
-// A request is retried after a rejection, a response of 502 or 504, and an error of the connection, if
-// its method is idempotent (RFC 9110) or it has an Idempotency-Key, and its body can be read again
-// (GetBody). Such requests are also hedged, unless they upgrade the connection.
+// A request is retried after a rejection, a response of 502 or 504, and an error of the connection.
+// Its method must be idempotent (RFC 9110), or it must have an Idempotency-Key, and its body must be
+// readable again (GetBody). Such requests are also hedged, unless they upgrade the connection.
 //
 // The last response is returned, a rejection with [HeaderNoRetry]: pass that on. If the policy itself
 // rejects a request, the error has a [RejectedError].

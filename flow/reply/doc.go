@@ -13,9 +13,9 @@
 // # Guarantees
 //
 // The result of a message is a row in the database of its effects, under its id, and is committed
-// with them. So the effects happen once, the result is durable before a caller has it, and each call
-// with the id returns the same one, however often the message is sent or delivered. The queue is any
-// driver.Queue; it need not be in that database. DESIGN.md explains each loss.
+// with them. So the effects happen once, and the result is durable before a caller has it. Each call
+// with the id returns the same result, however often the message is sent or delivered. The queue is
+// any driver.Queue; it need not be in that database. DESIGN.md explains each loss.
 //
 // # Ends of a wait
 //

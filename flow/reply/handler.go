@@ -23,7 +23,7 @@ type Func[T any] func(ctx context.Context, tx T, m queue.Received) (result []byt
 // another one, but another payload, becomes a dead letter. After the commit Handler notifies with the
 // id; without a notifier callers poll.
 //
-// fn may run more than once for a message, and twice at the same time if a claim is lost: the first
+// fn may run more than once for a message, and twice at the same time if a claim is lost. The first
 // commit wins, and the other transaction is rolled back.
 func Handler[T any](db driver.Beginner[T], t Table, notifier driver.Notifier, fn Func[T]) queue.Handler {
 	h := handler[T]{db, t, notifier, fn}
@@ -103,7 +103,7 @@ type refusal struct{ reason string }
 
 func (r *refusal) Error() string { return r.reason }
 
-// Refuse returns an error of a Func that is the result of the message: its effects are rolled back, and
+// Refuse returns an error of a Func that is the result of the message. Its effects are rolled back, and
 // callers get a [RefusedError] with the reason, of at most [MaxResult] bytes. The message is not
 // delivered again.
 func Refuse(reason string) error { return &refusal{reason} }

@@ -26,7 +26,7 @@ type Table struct {
 	Name string
 	// Retention is how long Sweep keeps a result; 0 means [DefaultRetention]. It must be longer than
 	// the time from the first to the last delivery or call of a message, including replays of dead
-	// letters: a message whose result was deleted has its effects again.
+	// letters. A message whose result was deleted has its effects again.
 	Retention time.Duration
 }
 

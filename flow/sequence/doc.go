@@ -44,9 +44,9 @@
 // until it can. A late event of a hole closes its place and is delivered, marked Late. Events
 // after it were delivered before, so it must pass a guard that compares versions.
 //
-// Delivery is at least once. The position of a key advances in one step with the handler: with
-// [InTx], in one transaction, so the handler's effects there happen exactly once, over crashes
-// and with several processes. For effects elsewhere use a version or once guard.
+// Delivery is at least once. The position of a key advances in one step with the handler. With
+// [InTx] that is one transaction, so the handler's effects there happen exactly once, over
+// crashes and with several processes. For effects elsewhere use a version or once guard.
 //
 // # Epochs
 //

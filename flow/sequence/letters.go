@@ -66,8 +66,8 @@ type burier[T any] struct {
 	refused map[place]refusal
 }
 
-// handle makes a dead letter of an event that was rejected too often, instead of calling the handler:
-// after a failure of the handler the transaction may be unusable.
+// handle makes a dead letter of an event that was rejected too often, without a call of the handler.
+// After a failure of the handler the transaction may be unusable.
 func (b *burier[T]) handle(ctx context.Context, in T, d Delivery) (err error) {
 	at := place{d.Key, d.Position}
 	if r := b.count(at, ""); r.times >= b.options.Attempts {

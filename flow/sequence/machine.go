@@ -170,8 +170,8 @@ func (m *machine) drain(now time.Time) {
 }
 
 // run returns the held events that follow each other. After a failure it returns one, then two, then
-// four: a failing event must not block those before it, and too many events for the timeout of one
-// step must make progress.
+// four. So a failing event does not block those before it, and too many events for the timeout of
+// one step make progress.
 func (m *machine) run() (events []Event) {
 	last := m.last
 	for _, h := range m.held {

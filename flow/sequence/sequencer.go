@@ -48,7 +48,7 @@ type Sequencer[T any] struct {
 }
 
 // New returns a sequencer of a stream, whose name in the store has 1 to 255 bytes. Several streams may
-// share a store. Several processes may serve one stream, preferably different keys: a move of a key by
+// share a store. Several processes may serve one stream, preferably different keys. A move of a key by
 // another process is detected before an event is delivered twice, but held events are not shared.
 func New[T any](stream string, store Store[T], handler Handler[T], o *Options) (*Sequencer[T], error) {
 	const op = "make sequencer"

@@ -103,7 +103,7 @@ func (q tables) lock(ctx context.Context, stream, key string) (State, error) {
 }
 
 // Begin sets the first position of a key, for a consumer that starts in the middle, such as from a
-// snapshot: events up to at are duplicates from then on. If the key is known already, the error is an
+// snapshot. Events up to at are duplicates from then on. If the key is known already, the error is an
 // [ErrConflict].
 func (t Table) Begin(ctx context.Context, db driver.SQL, stream, key string, at Position) error {
 	const op = "begin key"

@@ -16,7 +16,7 @@ type Write = driver.Write
 
 // Store guards data in a key-value store that also stores the marks. It protects keys that are
 // written through it. It protects reads after an Enter if all writers of those keys enter the
-// same resource: the data may change between the read and the next Enter, and then that Enter
+// same resource. The data may change between the read and the next Enter; then that Enter
 // fails.
 //
 // A store such as etcd keeps revisions of its keys. On it, Store reports to [observe.Fence]

@@ -59,8 +59,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Serializable is [Do] at SERIALIZABLE: committed transactions have the same effect as if they
-// had run one after the other, provided that all of them run at this level.
+// Serializable is [Do] at SERIALIZABLE. If all transactions run at this level, the committed
+// ones have the same effect as if they had run one at a time.
 func Serializable[T any](ctx context.Context, db driver.BeginnerAt[T], o *Options, fn func(ctx context.Context, tx T) error) error {
 	return Do(ctx, db, driver.Serializable, o, fn)
 }

@@ -21,7 +21,7 @@ var errOvertaken = errors.New("another transaction has applied the same message:
 //   - [Undone] and a [GapError], if an earlier message of its key is missing
 //   - Undone and any other error. An error of fn is returned unchanged
 //
-// Once fn has begun, an error or a panic makes the transaction fail: nothing in it can be
+// Once fn has begun, an error or a panic makes the transaction fail. Nothing in it can be
 // committed any more, so there is no record without its effect. MariaDB rolls back at once;
 // code that then uses the client's own handle writes outside of the transaction. There is one
 // exception on MariaDB: if a statement by way of db timed out waiting for a lock, db cannot

@@ -77,8 +77,8 @@ func (c *Clock) Stamp(producer string) Stamp { return Stamp{Version: c.Next(), T
 
 // Observe makes every Next later than remote, a version of another producer's clock that came
 // with an event. If remote is more than MaxAhead ahead of this machine's wall clock, Observe
-// returns an [AheadError] and changes nothing: it would move this clock, and all clocks that
-// observe it, into the future. A version below 1 is a Bug.
+// returns an [AheadError] and changes nothing. Otherwise it would move this clock, and all
+// clocks that observe it, into the future. A version below 1 is a Bug.
 func (c *Clock) Observe(remote int64) error {
 	const op = "observe version"
 	if remote < 1 {

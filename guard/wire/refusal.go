@@ -120,7 +120,7 @@ func (r *Refusal) Unwrap() error {
 //
 // An error that itself states the kind Uncertain is [Unknown], whatever it wraps. So is the
 // cause of a claim's end, unless the error itself states the kind Definite, as errors of guards
-// do: a request of the handler that was in flight fails with that cause too.
+// do. A request of the handler that was in flight fails with that cause too.
 func RefusalOf(err error) (refusal *Refusal, ok bool) {
 	var r *Refusal
 	var stale *interlock.StaleTokenError

@@ -42,9 +42,9 @@ type Outbound struct {
 }
 
 // Outcome returns the error of a sent request as the caller should see it. Once the claim or
-// the caller's context has ended, the error is Uncertain and wraps the cause: clients return
-// that cause unchanged, whatever they have sent, and elsewhere a cause may prove that nothing
-// was sent. Any other error, and nil, is returned unchanged.
+// the caller's context has ended, the error is Uncertain and wraps the cause. Clients return
+// that cause unchanged, whatever they have sent, though elsewhere a cause may prove that
+// nothing was sent. Any other error, and nil, is returned unchanged.
 func (o Outbound) Outcome(err error) error {
 	if err == nil {
 		return nil

@@ -17,8 +17,8 @@ import (
 )
 
 // ElectedWithin bounds how long a candidate waits for its turn after an outage, if each
-// leader before it leads for a moment: two leases of leaders that did not return, and
-// the longest pause between requests.
+// leader before it leads for a moment. It covers two leases of leaders that did not
+// return, and the longest pause between requests.
 const ElectedWithin = 12 * time.Second
 
 // A World is one lock system with faults.

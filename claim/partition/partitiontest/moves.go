@@ -16,9 +16,9 @@ import (
 // driver does not own.
 type Opening func(t *testing.T) (d driver.Fenced, v driver.Values, disconnect func())
 
-// MoveTimes measures how long a partition has no owner while it moves as planned:
-// from the end of its work's context in one member to the begin of its work in
-// another. Half of the partitions move at once, back and forth. It logs the result.
+// MoveTimes measures how long a partition has no owner during a planned move. That is from the end
+// of its work's context in one member to the begin of its work in another. Half of the partitions
+// move at once, back and forth. It logs the result.
 func MoveTimes(t *testing.T, open Opening, partitions, rounds int) {
 	m := &moves{open: open, group: fmt.Sprint("of ", partitions), partitions: partitions, ended: map[int]time.Time{}}
 	stay := m.join(t, "stays")
