@@ -58,7 +58,7 @@ func testBaseDeletedOrLowered(s *scene) {
 	}
 	s.setBase(0)
 	if err := s.try(d, "n", "o"); interlock.Kind(err) != interlock.Definite {
-		s.Fatalf("with a base that is none: %v", err)
+		s.Fatalf("with an invalid base: %v", err)
 	}
 }
 

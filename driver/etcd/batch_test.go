@@ -68,7 +68,7 @@ func TestNamesThatLieInsideEachOther(t *testing.T) {
 		}
 	}
 	if got := count.n.Load() - before; got != 0 {
-		t.Errorf("%d requests for what is refused here", got)
+		t.Errorf("%d requests for calls that the driver refuses", got)
 	}
 	all := askFor("o", "a/b", "a/bc", "a/c")
 	_, err := d.AcquireAll(bounded(t), all)

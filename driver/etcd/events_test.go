@@ -37,7 +37,7 @@ func TestNoWaitingAfterAnError(t *testing.T) {
 		t.Fatalf("received %+v after Acquire returned", <-r.Waiting)
 	}
 	again := begin(t, d, r)
-	if p := testbed.Receive(t, r.Waiting, "word of waiting to who asks again"); p.Ahead != 0 {
+	if p := testbed.Receive(t, r.Waiting, "the event Waiting of the repeated call"); p.Ahead != 0 {
 		t.Fatalf("received %+v", p)
 	}
 	mustDelete(t, operator, "n/second")

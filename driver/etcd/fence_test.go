@@ -136,7 +136,7 @@ func TestFenceLimits(t *testing.T) {
 		}
 	}
 	if m, err := f.Mark(t.Context(), "r"); err != nil || m.Token != tok(t, 10, 0) || len(keys(t, client, "p/")) != 1 {
-		t.Fatalf("what was refused left %+v, %v, %q", m, err, keys(t, client, "p/"))
+		t.Fatalf("a refused call left %+v, %v, %q", m, err, keys(t, client, "p/"))
 	}
 }
 

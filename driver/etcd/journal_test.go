@@ -165,7 +165,7 @@ func TestForgetLeavesNothing(t *testing.T) {
 		return reply.Count
 	}
 	if n := keys("due/"); n != 0 {
-		t.Errorf("%d entries of the due index are left by what has ended", n)
+		t.Errorf("ended transactions left %d entries of the due index", n)
 	}
 	var left []clientv3.Op // by an earlier version
 	for n := range 2 * duePage {

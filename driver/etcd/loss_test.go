@@ -159,7 +159,7 @@ func TestAnotherStoreIsNoticed(t *testing.T) {
 	testbed.Eventually(t, "a grant from the new store", patience, func() bool {
 		g, err := d.Acquire(bounded(t), next.Request)
 		if err != nil && interlock.Kind(err) != interlock.Uncertain && !errors.Is(err, interlock.ErrSessionEnded) {
-			t.Fatalf("the new store answered, and what was learned is: %v", err)
+			t.Fatalf("the new store answered, and the cause is: %v", err)
 		}
 		after = g.Token
 		return err == nil

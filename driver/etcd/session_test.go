@@ -31,7 +31,7 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 		} else if _, err := d.Acquire(bounded(t), ask("n", "me").Request); !errors.Is(err, interlock.ErrSessionEnded) || interlock.Kind(err) != interlock.Retryable {
 			t.Fatal(err)
 		}
-		if cause := testbed.Receive(t, held.Lost, "word of the loss to what is noticed by "+noticedBy); !errors.Is(cause, interlock.ErrSessionEnded) {
+		if cause := testbed.Receive(t, held.Lost, "the loss, noticed by "+noticedBy); !errors.Is(cause, interlock.ErrSessionEnded) {
 			t.Fatal(cause)
 		}
 		deaf.deaf.Store(false)

@@ -68,10 +68,10 @@ func TestSightOfWhatIsGone(t *testing.T) {
 	var s sight
 	s.observe(leaseOf(5, "other", 10, 1), 1)
 	if s.absent(4, 2) || !s.exists() {
-		t.Fatal("an answer from before hides what was seen since")
+		t.Fatal("an old answer hides a later observation")
 	}
 	if !s.absent(5, 2) || s.exists() {
-		t.Fatal("what is not there is still seen")
+		t.Fatal("a missing Lease is still seen")
 	}
 	if s.observe(leaseOf(5, "other", 10, 1), 3) || s.exists() {
 		t.Fatal("a late answer brings it back")
@@ -140,7 +140,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	if _, ok := (layout{}).object(long + "x"); ok {
-		t.Error("a name of 254 bytes is said to fit")
+		t.Error("a name of 254 bytes is accepted")
 	}
 	back := func(name string) bool {
 		object, _ := layout{"p-"}.object(name)

@@ -75,7 +75,7 @@ func testImplausibleBaseIsRepaired(s *scene) {
 	}
 	before = 0
 	if s.open(repairing(&before, &after)); before != 0 {
-		s.Error("it repaired what was plausible")
+		s.Error("it repaired a plausible base")
 	}
 }
 

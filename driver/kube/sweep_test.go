@@ -28,7 +28,7 @@ func (s *scene) left() (names []string) {
 // sweptTo waits until d has seen all releases, sweeps, and returns what is left.
 func (s *scene) sweptTo(d *Driver, most, want int) []string {
 	s.Helper()
-	testbed.Eventually(s, "what was released is swept", patience, func() bool {
+	testbed.Eventually(s, "released Leases are swept", patience, func() bool {
 		_, err := d.sweep(s.Context(), 0, most)
 		testbed.OK(s, err)
 		return len(s.left()) <= want

@@ -254,7 +254,7 @@ func TestSinkWithoutServer(t *testing.T) {
 	testbed.OK(t, err)
 	before := openSink(t, server.Addr())
 	server.Kill()
-	testbed.Eventually(t, "the client knows that its server is away", time.Minute, before.client.IsReconnecting)
+	testbed.Eventually(t, "the client notices that its server is down", time.Minute, before.client.IsReconnecting)
 	after := openSink(t, server.Addr())
 	for id, sink := range map[string]*Sink{"before": before, "after": after} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -83,7 +83,7 @@ func TestCallsThatWaitShareARequest(t *testing.T) {
 		at, ok := d.Contender(fmt.Sprint("n", i), "me")
 		there, stat, err := conn.Exists(at.Path)
 		if !ok || err != nil || !there || stat.Czxid != at.Czxid || stat.EphemeralOwner != at.Session {
-			t.Fatalf("%d stands at %+v: %v %+v %v", i, at, there, stat, err)
+			t.Fatalf("contender %d is at %+v: %v %+v %v", i, at, there, stat, err)
 		}
 	}
 	before = count(t, server, "zk_packets_received")

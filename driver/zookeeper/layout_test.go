@@ -33,7 +33,7 @@ func TestNamesAreOneSegmentEach(t *testing.T) {
 		path := l.lock(name)
 		segment, below := strings.CutPrefix(path, "/app/")
 		if !below || strings.ContainsAny(segment, "/\x00") || strings.Trim(segment, ".") == "" || path == l.base() {
-			t.Errorf("%q lies at %q", name, path)
+			t.Errorf("the node of %q is %q", name, path)
 		}
 		if other, taken := seen[path]; taken {
 			t.Errorf("%q and %q lie at %q", name, other, path)
@@ -44,7 +44,7 @@ func TestNamesAreOneSegmentEach(t *testing.T) {
 		}
 	}
 	if got := l.lock("nightly-report_2.x:y"); got != "/app/nightly-report_2.x:y" {
-		t.Errorf("a plain name lies at %q", got)
+		t.Errorf("the node of a plain name is %q", got)
 	}
 	for _, path := range []string{"/app/interlock.base", "/app/%6", "/app/%zz", "/app/%61", "/app/%2f", "/other/x", "/app"} {
 		if name, ok := l.name(path); ok {

@@ -26,7 +26,7 @@ func TestBaseIsPinned(t *testing.T) {
 	ahead := open(t, &Options{Servers: []string{server.Addr()}, Now: func() time.Time { return time.Now().Add(time.Hour) }})
 	behind := open(t, &Options{Servers: []string{server.Addr()}, Now: func() time.Time { return time.Now().Add(-time.Hour) }})
 	mustRelease(t, old, holder)
-	o := testbed.Receive(t, done, "who came before the base was raised")
+	o := testbed.Receive(t, done, "the waiter from before the raise")
 	if o.Err != nil || o.Token <= last {
 		t.Fatalf("token %d after %d, %v", o.Token, last, o.Err)
 	}

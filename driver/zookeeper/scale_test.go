@@ -71,7 +71,7 @@ func TestRaisingNeverLowers(t *testing.T) {
 	// the base was deleted or lowered: this session keeps the highest one
 	for _, low := range []base{{mod: b.mod + 1}, {scale: scale{Base: 3, Anchor: b.mod}, mod: b.mod + 1}} {
 		if !s.isBehind(low, 1) {
-			t.Fatalf("%+v is taken as it is", low)
+			t.Fatalf("%+v is not raised", low)
 		}
 		token, err := s.wanted(low, 1).token(low.mod + 1)
 		if err != nil || token.Counter() <= last {

@@ -154,13 +154,13 @@ func TestEndedSessionIsTold(t *testing.T) {
 	if o := testbed.Receive(t, done, "the waiter"); !over(o.Err) || interlock.Kind(o.Err) != interlock.Retryable {
 		t.Fatalf("the waiter: %+v", o)
 	}
-	testbed.Eventually(t, "the driver knows", patience, func() bool {
+	testbed.Eventually(t, "the driver has noticed", patience, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return d.session == nil
 	})
 	if grant.Lease.Remaining() > 0 {
-		t.Fatal("the lease goes on")
+		t.Fatal("the lease continues")
 	}
 	dialed := k.dials()
 	next := mustAcquire(t, d, waiter)

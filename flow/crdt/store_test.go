@@ -56,7 +56,7 @@ func TestStore(t *testing.T) {
 			t.Errorf("the set is %q and the counter %d", got, count.Value())
 		}
 		if next, err := other.Add("eu", "more"); err != nil || next.l.Seen["eu"][0].First != 11 {
-			t.Errorf("a loaded set goes on at %v, %v", next.l.Seen, err)
+			t.Errorf("a loaded set continues at %v, %v", next.l.Seen, err)
 		}
 		for _, name := range []string{"", strings.Repeat("x", driver.MaxName)} {
 			_, err := s.Share(ctx, name, "eu", token(1))
@@ -65,12 +65,12 @@ func TestStore(t *testing.T) {
 			}
 		}
 		if _, err := s.Share(ctx, "x", "", token(1)); interlock.Kind(err) != interlock.Bug {
-			t.Errorf("a share of nobody: %v", err)
+			t.Errorf("a share of an empty replica: %v", err)
 		}
 		ok(t, s.lattices.Merge(ctx, "gcounter/x", driver.Lattice{Max: map[string]string{"?": ""}}, nil))
 		c := GCounter{driver.Lattice{Max: map[string]string{"+eu": driver.FormatPadded(1)}}}
 		if err := s.Load(ctx, "x", &c); interlock.Kind(err) != interlock.Definite || c.Value() != 1 {
-			t.Errorf("what is no counter: %v, %d", err, c.Value())
+			t.Errorf("a value of another type: %v, %d", err, c.Value())
 		}
 	})
 }

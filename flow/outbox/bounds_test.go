@@ -126,7 +126,7 @@ func testAwayAtFirst(t *testing.T, db *databases.DB) {
 	left.Store(1 << 40)
 	stop = serve(t, relay(t, absent{db, &left}, &sink, outbox.Options{}), grant(2))
 	if err := stop(); !errors.Is(err, context.Canceled) {
-		t.Errorf("told to end: %v", err)
+		t.Errorf("after the end of its context: %v", err)
 	}
 	over := grant(3)
 	over.expire()

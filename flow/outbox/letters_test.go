@@ -170,7 +170,7 @@ func testBuriedMeanwhile(t *testing.T, db *databases.DB) {
 	}
 	bury(t, db, "k/1")
 	close(goOn)
-	testbed.Eventually(t, "what stood behind it is delivered", bound, func() bool {
+	testbed.Eventually(t, "the later messages are delivered", bound, func() bool {
 		return slices.ContainsFunc(took.Messages(), func(m driver.Message) bool { return m.ID == "k/2" })
 	})
 	empty(t, db)

@@ -122,7 +122,7 @@ func testRetries(t *testing.T, db *databases.DB) {
 		accept := refuse(&sink, err, "slow/1")
 		stop := serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 1}), grant(1))
 		add(t, db, append(keyed("slow", 1, 3), driver.Message{ID: "alone", Topic: "t"})...)
-		testbed.Eventually(t, "what has no key is delivered", bound, func() bool { return slices.Contains(firsts(sink.Messages()), "alone") })
+		testbed.Eventually(t, "the message without a key is delivered", bound, func() bool { return slices.Contains(firsts(sink.Messages()), "alone") })
 		waiting(t, db, 1, func(w outbox.Waiting) bool { return w.Why == outbox.WhyRetry && w.Attempts > 2 && w.ID == "slow/1" })
 		accept()
 		inOrder(t, "slow", delivered(t, &sink, 4), 3)
@@ -180,7 +180,7 @@ func testDeadLetters(t *testing.T, db *databases.DB) {
 		t.Errorf("%d records", n)
 	}
 	if status(t, db).Dead != 0 {
-		t.Error("they are still dead")
+		t.Error("they are still dead letters")
 	}
 }
 
@@ -304,7 +304,7 @@ func testIdleCost(t *testing.T, db *databases.DB, messages int) {
 		return count(t, db, `interlock_outbox_fence`) == slices && calls.Load() == int64(messages) && c.Begun.Load() > 100
 	})
 	began, before := time.Now(), c.Statements.Load()
-	testbed.Eventually(t, "looks go on", bound, func() bool { return c.Statements.Load() > before+30 })
+	testbed.Eventually(t, "polls continue", bound, func() bool { return c.Statements.Load() > before+30 })
 	statements, polls := c.Statements.Load()-before, int64(time.Since(began)/maxPoll)+1
 	// One running poll, and the reads of the services: each once in sixty polls.
 	if most := 1 + polls + each*slices*(1+polls/60); statements > most {

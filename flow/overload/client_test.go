@@ -311,7 +311,7 @@ func TestHTTP(t *testing.T) {
 	calls := &counting{next: http.DefaultTransport}
 	client := &http.Client{Transport: policy(t, nil).Transport(calls)}
 	if resp, err = client.Get(front.URL); err != nil || resp.StatusCode != 503 || resp.Header.Get(HeaderNoRetry) != "true" || calls.n.Load() != 1 {
-		t.Errorf("behind another client: %v, %d calls", err, calls.n.Load())
+		t.Errorf("through another client: %v, %d calls", err, calls.n.Load())
 	}
 	resp.Body.Close()
 	close(leave)

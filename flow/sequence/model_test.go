@@ -338,7 +338,7 @@ func (mo *model) open(w *world, h Hole) {
 		mo.fail(w, "hole %+v, and the source was not asked", h)
 	}
 	if mo.rules.halt && !w.resumed {
-		mo.fail(w, "hole %+v, and nobody has resumed the key", h)
+		mo.fail(w, "hole %+v, and the key was not resumed", h)
 	}
 	for seq := h.From; seq <= h.To; seq++ {
 		p := Position{h.Epoch, seq}
@@ -427,7 +427,7 @@ func (mo *model) bounds(w *world) {
 		if !h.fetched {
 			own++
 			if p := h.event.Position; !w.held.has(p) && !w.done.has(p) {
-				mo.fail(w, "%v is held, and nobody gave it", h.event.Position)
+				mo.fail(w, "%v is held, and was never offered", h.event.Position)
 			}
 		}
 	}

@@ -369,7 +369,7 @@ func testShared(t *testing.T, w world) {
 	ok(t, w.table.Enter(t.Context(), raising, "c", token(8), ""))
 	now, err := w.table.ShareNow(t.Context(), w.Begun(t, driver.SessionIsolation), "a", "c")
 	if ok(t, err); fmt.Sprint(now) != fmt.Sprint(map[string]interlock.Token{"a": token(2)}) {
-		t.Errorf("shared %v beside one who raises c", now)
+		t.Errorf("shared %v while c is being raised", now)
 	}
 	ok(t, raising.Rollback(t.Context()))
 	if got := share(w.Begun(t, driver.SessionIsolation)); got["a"] != token(2) {

@@ -217,7 +217,7 @@ func TestWhatIsKept(t *testing.T) {
 		declined.want(t, declined.ask(t, "k", fmt.Sprint("body=", i)), 422, "")
 	}
 	if declined.runs.Load() != 3 {
-		t.Errorf("what was declined was run %d times", declined.runs.Load())
+		t.Errorf("the declined request ran %d times", declined.runs.Load())
 	}
 }
 

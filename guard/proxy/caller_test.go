@@ -433,7 +433,7 @@ func TestTurns(t *testing.T) {
 	_, err := c.Do(t.Context(), grant(1, bound), "another", "d", fine)
 	ok(t, err)
 	impatient.end(interlock.ErrExpired)
-	testbed.Eventually(t, "who does not wait any more has left", bound, func() bool {
+	testbed.Eventually(t, "the cancelled callers have left", bound, func() bool {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		_, err := c.Do(ctx, grant(1, bound), "api", "e", fine)

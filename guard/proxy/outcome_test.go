@@ -81,7 +81,7 @@ func testACallThatIsOverSendsNothing(t *testing.T, db *databases.DB) {
 		})
 		wantKind(t, err, interlock.Retryable, nil)
 		if left.Ready() == nil {
-			t.Errorf("%s: it may be sent, and is said not to be", name)
+			t.Errorf("%s: it may have been sent, and the error denies that", name)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func overtake(t *testing.T, api *api, client, url, ttl, manner, place string) st
 	t.Helper()
 	former := crash.Start(t, "owner", 0, client, url, api.URL, "1", ttl, manner, place)
 	if line := former.Line(bound); line != "waiting" {
-		t.Fatalf("it says %q", line)
+		t.Fatalf("the process reports %q", line)
 	}
 	former.Pause()
 	newer := crash.Start(t, "owner", 0, client, url, api.URL, "2", "60s", "honest", nowhere)
@@ -30,7 +30,7 @@ func overtake(t *testing.T, api *api, client, url, ttl, manner, place string) st
 		t.Fatalf("the newer owner's call: %s", line)
 	}
 	if got := fmt.Sprint(api.seen()); got != "[2]" {
-		t.Fatalf("calls %s before the former owner goes on", got)
+		t.Fatalf("calls %s before the former owner continues", got)
 	}
 	goOn(t, former, place)
 	return former.Line(bound)
@@ -53,7 +53,7 @@ func goOn(t *testing.T, former *testbed.Process, place string) {
 func wantNotSent(t *testing.T, api *api, said string) {
 	t.Helper()
 	if got := fmt.Sprint(api.seen()); got != "[2]" || strings.Contains(said, "200") || strings.Contains(said, "outcome unknown") {
-		t.Errorf("calls %s, and the former owner says %q", got, said)
+		t.Errorf("calls %s, and the former owner reports %q", got, said)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestLooseBetweenProcesses(t *testing.T) {
 	testbed.Eventually(t, "the claim is over", bound, func() bool { return !c.Valid() })
 	goOn(t, former, ready)
 	if line := former.Line(bound); !strings.Contains(line, "expired") || len(api.seen()) != 0 {
-		t.Errorf("calls %v, and it says %q", api.seen(), line)
+		t.Errorf("calls %v, and it reports %q", api.seen(), line)
 	}
 	api = newAPI(t, nil)
 	said := overtake(t, api, "redis", url, "1m", "stubborn", ready)

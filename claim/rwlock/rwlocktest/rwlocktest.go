@@ -205,7 +205,7 @@ func testReadersAndWriters(t *testing.T, b *backend) {
 		return p.shared.Write(ctx, name, func(ctx context.Context, c interlock.Claim) error {
 			mu.Lock()
 			if writing || c.Token() <= last {
-				t.Errorf("token %d after %d, somebody writes: %v", c.Token(), last, writing)
+				t.Errorf("token %d after %d, another writer holds the lock: %v", c.Token(), last, writing)
 			}
 			writing, last = true, c.Token()
 			mu.Unlock()
@@ -225,7 +225,7 @@ func testReadersAndWriters(t *testing.T, b *backend) {
 			mu.Lock()
 			defer mu.Unlock()
 			if r.Valid() && (first != second || writing) {
-				t.Errorf("a reader saw %q, then %q; somebody writes: %v", first, second, writing)
+				t.Errorf("a reader saw %q, then %q; a writer holds the lock: %v", first, second, writing)
 			}
 			reads++
 			return nil
@@ -268,7 +268,7 @@ func testStoppedWriter(t *testing.T, b *backend) {
 	b.crash(t, stopped.d)
 	err := reader.shared.Read(ctx, "stopped writer", func(ctx context.Context, r *rwlock.ReadClaim) error {
 		if w.Valid() {
-			t.Error("the writer still believes")
+			t.Error("the writer's claim is still valid")
 		}
 		if err := stopped.write(ctx, w, "late"); !errors.Is(err, interlock.ErrStaleToken) {
 			t.Errorf("the late write: %v", err)
@@ -289,7 +289,7 @@ func testDeadReader(t *testing.T, b *backend) {
 	began := time.Now()
 	w := must(writer.shared.AcquireWrite(ctx, "dead reader"))(t)
 	if r.Valid() {
-		t.Error("the reader believes beside a writer")
+		t.Error("the reader's claim is valid beside a writer's")
 	}
 	if took := time.Since(began); took > 3*b.TTL { // Consul ends a session after twice its TTL
 		t.Errorf("the writer waited %v for a lease of %v", took, b.TTL)
@@ -313,7 +313,7 @@ func testReaderThatComesBack(t *testing.T, b *backend) {
 	check(t, writer.write(ctx, w, "meanwhile"))
 	heal()
 	if second := absent.value(); r.Valid() || second == first {
-		t.Errorf("it read %q, then %q, and believes in that: %v", first, second, r.Valid())
+		t.Errorf("it read %q, then %q, and its claim is valid: %v", first, second, r.Valid())
 	}
 	release(t, r)
 	if !errors.Is(context.Cause(r.Context()), interlock.ErrExpired) && !errors.Is(context.Cause(r.Context()), interlock.ErrSessionEnded) {
@@ -433,7 +433,7 @@ func testDowngrade(t *testing.T, b *backend) {
 		t.Errorf("the write claim is valid: %v, the read claim: %v", w.Valid(), r.Valid())
 	}
 	if _, err := there.shared.TryWrite(ctx, "downgrade"); !errors.Is(err, interlock.ErrHeld) {
-		t.Errorf("another wants to write: %v", err)
+		t.Errorf("another write claim: %v", err)
 	}
 	release(t, must(there.shared.AcquireRead(ctx, "downgrade"))(t))
 	release(t, r)
@@ -446,7 +446,7 @@ func testWeightedPermits(t *testing.T, b *backend) {
 	ctx := bounded(t)
 	all := must(here.permits.AcquireN(ctx, "weighted", permits))(t)
 	if _, err := there.permits.TryAcquireN(ctx, "weighted", 1); !errors.Is(err, interlock.ErrHeld) {
-		t.Errorf("one beyond all: %v", err)
+		t.Errorf("one permit too many: %v", err)
 	}
 	release(t, all)
 	one := must(here.permits.AcquireN(ctx, "weighted", 1))(t)
