@@ -20,8 +20,8 @@ type record struct {
 	Nominee string `json:"nominee,omitempty"`
 }
 
-// recordName and savedName are the names in Values. A key has no slash, so no two pairs of key
-// and name share one.
+// recordName and savedName return the names in Values. A key has no slash, so no two pairs of
+// key and name share one.
 func recordName(name string) string     { return "term/" + name }
 func savedName(key, name string) string { return "saved/" + key + "/" + name }
 

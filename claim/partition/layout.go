@@ -77,7 +77,7 @@ func (l Layout) String() string {
 	return fmt.Sprintf("%d hashed partitions", l.Partitions)
 }
 
-// hash is FNV-1a. It is part of the layout: a change of it moves keys.
+// hash returns the FNV-1a hash. It is part of the layout: a change of it moves keys.
 func hash(s string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(s))

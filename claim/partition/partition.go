@@ -220,9 +220,9 @@ func locksOf(d driver.Fenced, o Options) (*lock.Fenced, error) {
 		Hooks: &observe.Lock{Log: o.Hooks.Log, Ended: func(observe.LockEnded) {}}})
 }
 
-// look is the interval at which a member reads the service without an event.
+// look returns the interval at which a member reads the service without an event.
 func look(g interlock.Guarantees) time.Duration { return max(time.Second/4, patience(g)/3) }
 
-// patience bounds a request to the service: a member without a reply for a TTL is about to lose
-// its claims.
+// patience returns the bound of a request to the service: a member without a reply for a TTL is
+// about to lose its claims.
 func patience(g interlock.Guarantees) time.Duration { return cmp.Or(g.TTL, 30*time.Second) }

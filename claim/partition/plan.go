@@ -41,10 +41,10 @@ func assign(n int, members []string, kept map[string][]int, room map[string]int,
 	return assigned
 }
 
-// planWith is plan with yielded partitions, by the member that yielded each last. If another
-// member owns a yielded partition, it stays there. Otherwise it goes to the next member after
-// the one that yielded it, in the partition's order of members, so that all have their turn.
-// It counts in no member's share, so it moves no other partition.
+// planWith returns the plan with yielded partitions, by the member that yielded each last. If
+// another member owns a yielded partition, it stays there. Otherwise it goes to the next
+// member after the one that yielded it, in the partition's order of members, so that all have
+// their turn. It counts in no member's share, so it moves no other partition.
 func planWith(n int, members []string, current, yielded map[int]string) map[int]string {
 	assigned := make(map[int]string, n)
 	for p, by := range yielded {

@@ -11,9 +11,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// sizeLock is the lock of a process that changes the number of permits; its token orders the
-// changes. Its name has the prefix of the slots, so contenders that watch the slots see the
-// change.
+// sizeLock returns the name of the lock for changes of the number of permits; its token
+// orders the changes. Its name has the prefix of the slots, so contenders that watch the
+// slots see the change.
 func (n names) sizeLock() string { return n.slots + "size" }
 
 // Resize sets the number of permits of name, 1 to [MaxPermits], for all processes. A waiter

@@ -64,8 +64,8 @@ func failed(ctx context.Context, op, name string, err error) error {
 	return problem(op, name, kindOf(err), driver.WithCause(ctx, err))
 }
 
-// unread is failed for a request that only reads, or whose effect does not matter to
-// the caller: no outcome is uncertain.
+// unread wraps the error like failed, for a request that only reads, or whose effect does not
+// matter to the caller: no outcome is uncertain.
 func unread(ctx context.Context, op, name string, err error) error {
 	kind := kindOf(err)
 	if kind == interlock.Uncertain {

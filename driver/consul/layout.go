@@ -23,7 +23,7 @@ const lockSuffix = "/.lock"
 
 func (l layout) lock(name string) string { return l.prefix + escape(name) + lockSuffix }
 
-// name is the inverse of lock; ok is false for a key that is not a lock's.
+// name returns the name of a lock's key, the inverse of lock. ok is false for other keys.
 func (l layout) name(key string) (name string, ok bool) {
 	body, begins := strings.CutPrefix(key, l.prefix)
 	body, ends := strings.CutSuffix(body, lockSuffix)
@@ -36,7 +36,7 @@ func (l layout) name(key string) (name string, ok bool) {
 
 func (l layout) meta() string { return strings.TrimSuffix(l.prefix, "/") + ".meta/" }
 
-// BaseKey is the key of the base of tokens under a prefix, Options.Prefix.
+// BaseKey returns the key of the base of tokens under a prefix, Options.Prefix.
 func BaseKey(prefix string) string { return layout{cmp.Or(prefix, defaultPrefix)}.base() }
 
 func (l layout) base() string { return l.meta() + "base" }

@@ -178,8 +178,8 @@ func (d *Driver) isClosed() bool {
 	return d.closed
 }
 
-// breaks is the prefix of all records of forced releases, breaksOf that of one
-// name's. Names are escaped whatever Options say, so that no key is in a line.
+// breaks returns the prefix of all records of forced releases, breaksOf that of one name's. Names
+// are escaped whatever Options say, so that no key is in a line.
 func (l layout) breaks() string { return l.prefix + reserved + "break:" }
 
 func (l layout) breaksOf(name string) string { return l.breaks() + escaper.Replace(name) + ":" }

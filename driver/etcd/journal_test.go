@@ -97,8 +97,8 @@ func TestEntriesThatWereLeft(t *testing.T) {
 	}
 }
 
-// TestLeftEntriesCostAPageEach: an owner that starts with thousands of due times without a
-// transaction, left by earlier versions, reads each once, fifty in two requests, claims
+// TestLeftEntriesCostAPageEach: earlier versions left thousands of due times without a
+// transaction. An owner that starts reads each once, fifty in two requests, claims
 // nothing, and removes them.
 func TestLeftEntriesCostAPageEach(t *testing.T) {
 	t.Parallel()

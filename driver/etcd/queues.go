@@ -158,7 +158,7 @@ func (q *queues) stepOut(c *contender) {
 	}
 }
 
-// leave is the opposite of join.
+// leave undoes join.
 func (q *queues) leave(c *contender) {
 	q.stepOut(c)
 	if q.byKey[c.key] == c {

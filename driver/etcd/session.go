@@ -188,8 +188,8 @@ func (s *session) end(cause error) {
 	s.endLocked(cause)
 }
 
-// endLocked is end with the driver's mutex held. An expiry is not reported to holders, which
-// check Remaining.
+// endLocked ends the session like end; the driver's mutex is held. An expiry is not reported
+// to holders, which check Remaining.
 func (s *session) endLocked(cause error) {
 	if s.queues.ended {
 		return

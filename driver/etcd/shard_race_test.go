@@ -95,9 +95,9 @@ func (b *bank) recover(ctx context.Context) error {
 	return nil
 }
 
-// TestShardRace: transfers over two shards, by coordinators that die before the
-// decision, during a scan that aborts all branches in doubt: at every revision no
-// money is missing, and in the end nothing is reserved.
+// TestShardRace runs transfers over two shards, by coordinators that die before the decision,
+// during a scan that aborts all branches in doubt. At every revision no money is missing, and in
+// the end nothing is reserved.
 func TestShardRace(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())

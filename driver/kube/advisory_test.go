@@ -19,9 +19,8 @@ import (
 // own version, so other tests change the report.
 const emulated = "1.33"
 
-// TestAdvisory runs the suite of locks without tokens on a server that emulates an
-// older one, without the tests that break the server, which the same code passes in
-// TestSuite.
+// TestAdvisory runs the suite of locks without tokens on a server that emulates an older one. It
+// skips the tests that break the server, which the same code passes in TestSuite.
 func TestAdvisory(t *testing.T) {
 	old := testbed.KubeAPIServer(t, "--emulated-version="+emulated)
 	drivertest.RunAdvisory(t, drivertest.Harness{

@@ -32,7 +32,7 @@ func failed(ctx context.Context, op, name string, err error) error {
 	return problem(op, name, kindOf(err), driver.WithCause(ctx, err))
 }
 
-// unread is failed for a request that only reads, so that nothing is uncertain.
+// unread wraps the error like failed, for a request that only reads, so that nothing is uncertain.
 func unread(ctx context.Context, op, name string, err error) error {
 	err = failed(ctx, op, name, err)
 	if interlock.Kind(err) != interlock.Uncertain {

@@ -46,7 +46,7 @@ func escape(name string) string {
 
 func plain(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 
-// name is the inverse of object; ok is false for an object that is not a lock's.
+// name returns the name of a lock's object, the inverse of object. ok is false for other objects.
 func (l layout) name(object string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(object, l.prefix)
 	if body, is := strings.CutPrefix(name, escaped); ok && is {

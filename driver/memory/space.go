@@ -97,7 +97,7 @@ func (s *Space) state(now boottime.Instant, name string) driver.LockState {
 	for i, c := range s.table.names[name] {
 		who := driver.Contender{Owner: c.owner, Since: wall(now, c.since), Expires: c.expires.Sub(now)}
 		if i == 0 {
-			who.Token, _ = interlock.NewToken(c.counter, 0) // it was granted with this counter
+			who.Token, _ = interlock.NewToken(c.counter, 0) // valid: it was granted with this counter
 			state.Holder = &who
 			continue
 		}

@@ -14,9 +14,9 @@
 // # Guarantees
 //
 // Claims exclude each other through a crash of the servers, a partition and a step of their wall
-// clocks. A claim ends here before its session can end there. They do not survive an operator who
-// deletes a contender's node, nor lost data. Then the next contender is served at once, and the
-// former holder notices by a watch. If its connection is broken, it notices within
+// clocks. A claim ends here before its session can end there. Exclusion does not survive an
+// operator who deletes a contender's node, nor lost data. Then the next contender is served at
+// once, and the former holder notices by a watch. If its connection is broken, it notices within
 // Guarantees.Blind, which is the TTL. Two faults at once can break exclusion: a server reports its
 // sessions to the leader every half tick. If it dies and the holder reaches no other server either,
 // the leader may end the session up to half a tick before the holder's deadline.

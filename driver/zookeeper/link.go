@@ -68,7 +68,7 @@ func (l *link) Connected() {
 	l.failed = 0
 }
 
-// connect is the client's zk.Dialer.
+// connect dials a server; it is the client's zk.Dialer.
 func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()

@@ -55,7 +55,7 @@ func (n *nodes) join(c *contender, path string) (watched bool) {
 	return watched
 }
 
-// stepOut is the opposite of join.
+// stepOut undoes join.
 func (n *nodes) stepOut(c *contender, path string) {
 	delete(n.ahead[path], c)
 	if len(n.ahead[path]) == 0 {

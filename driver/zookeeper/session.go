@@ -217,9 +217,9 @@ func (s *session) end(cause error) {
 	s.endLocked(cause)
 }
 
-// endLocked is end with the driver's mutex held. An expiry is not reported to holders, which
-// check Remaining. The client then closes its session, so that its nodes are removed at once
-// if a server can be reached.
+// endLocked ends the session like end; the driver's mutex is held. An expiry is not reported
+// to holders, which check Remaining. The client then closes its session, so that its nodes
+// are removed at once if a server can be reached.
 func (s *session) endLocked(cause error) {
 	if s.ended {
 		return

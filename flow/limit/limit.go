@@ -29,13 +29,13 @@ const (
 	SlidingLog     = driver.SlidingLog
 )
 
-// PerSecond is a rate of n units a second, of which n are admitted at once.
+// PerSecond returns a rate of n units a second, of which n are admitted at once.
 func PerSecond(n int64) Rate { return Rate{Count: n, Period: time.Second} }
 
-// PerMinute is a rate of n units a minute, of which n are admitted at once.
+// PerMinute returns a rate of n units a minute, of which n are admitted at once.
 func PerMinute(n int64) Rate { return Rate{Count: n, Period: time.Minute} }
 
-// PerHour is a rate of n units an hour, of which n are admitted at once.
+// PerHour returns a rate of n units an hour, of which n are admitted at once.
 func PerHour(n int64) Rate { return Rate{Count: n, Period: time.Hour} }
 
 // A Decision combines the limits of a call: it is allowed if all allow it; Remaining is the lowest, and

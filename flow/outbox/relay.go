@@ -192,7 +192,7 @@ func (r *Relay) watching() (end func()) {
 	return func() { cancel(); watch.Wait() }
 }
 
-// open is [Table.open] for reads with the options of the relay.
+// open opens the table like [Table.open], for reads with the options of the relay.
 func (r *Relay) open(op string, db driver.SQL) (store, error) {
 	s, err := r.table.open(op, db)
 	if err != nil {

@@ -90,7 +90,8 @@ type mover struct {
 	moved  int64
 }
 
-// lockWait is how long one attempt waits for a lock while other transactions queue behind it.
+// lockWait returns how long one attempt waits for a lock, while other transactions wait for the
+// attempt.
 func (m *mover) lockWait() time.Duration { return min(m.Wait, 2*time.Second) }
 
 // exclusive ends a select of rows that this transaction changes.

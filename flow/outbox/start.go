@@ -67,8 +67,8 @@ func startOn(ctx context.Context, b *backend.Backend, db driver.BeginnerAt[drive
 // Relay returns the relay, for [Relay.Wake].
 func (r *Running) Relay() *Relay { return r.relay }
 
-// Ended is closed when the relay has stopped: after Close, or after a final error, which Close
-// returns.
+// Ended returns a channel that is closed when the relay has stopped: after Close, or after a
+// final error, which Close returns.
 func (r *Running) Ended() <-chan struct{} { return r.work.Ended() }
 
 // Close stops the relay, lets a running call of the sink finish within Options.Drain, releases the

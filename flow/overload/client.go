@@ -113,7 +113,7 @@ func hedge[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 	return r.v, cancelSecond, r.err
 }
 
-// retry is Call without hedging.
+// retry runs Call without hedging.
 func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (T, error) {
 	p.retries.deposit()
 	for n := 1; ; n++ {

@@ -14,7 +14,7 @@ import (
 )
 
 // consume is a process that offers the events 1, 3, 2, 4 of one epoch and 1 of the next, each until
-// it is accepted: 2 arrives after its hole was passed over.
+// it is accepted. 2 arrives after its hole was passed over.
 func consume(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {

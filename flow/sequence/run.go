@@ -187,7 +187,7 @@ func (s *Sequencer[T]) tick(k *entry) {
 	}
 }
 
-// release lets the key be scheduled again.
+// release permits the key to be scheduled again.
 func (s *Sequencer[T]) release(k *entry) {
 	s.mu.Lock()
 	k.tended = false

@@ -8,9 +8,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// enterPostgres is one statement. It writes the row whatever the tokens are, because the write
-// locks the row and makes a repeatable-read transaction that began too early fail. Column
-// previous returns the previous mark without a second read. It writes nothing for an
+// enterPostgres enters by one statement. It writes the row whatever the tokens are, because
+// the write locks the row and makes a repeatable-read transaction that began too early fail.
+// Column previous returns the previous mark without a second read. It writes nothing for an
 // implausible token.
 func (m marks) enterPostgres(ctx context.Context, e entry) (seen interlock.Token, plausible bool, err error) {
 	plausible, err = m.Row(ctx, `
@@ -76,8 +76,8 @@ returning from_token`, []any{r.resource, int64(r.to), label(driver.RebaseSource(
 // count found or changed rows. An empty text is written in hexadecimal, because one sql_mode
 // turns it into NULL.
 
-// enterMaria is one statement, like enterPostgres. An assignment may see those before it, so
-// token comes last. Column entries makes every entry a change.
+// enterMaria enters by one statement, like enterPostgres. An assignment may see those before
+// it, so token comes last. Column entries makes every entry a change.
 func (m marks) enterMaria(ctx context.Context, e entry) (seen interlock.Token, plausible bool, err error) {
 	if !nothingRead(m.SQL()) {
 		if err := m.upToDate(ctx, e); err != nil {

@@ -75,7 +75,7 @@ func (r *Request) wait() (leave func()) {
 	return func() { <-r.busy }
 }
 
-// turn is wait that also ends with ctx or with the attempt.
+// turn waits like wait, and also ends with ctx or with the attempt.
 func (r *Request) turn(ctx context.Context) (leave func(), err error) {
 	leave = func() { <-r.busy }
 	select {

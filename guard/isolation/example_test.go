@@ -50,7 +50,7 @@ func ExampleSerializable() {
 	}
 }
 
-// The same at READ COMMITTED, by a deliberate conflict: a transaction that changes who is
+// The same at READ COMMITTED, by a deliberate conflict. A transaction that changes who is
 // on call first updates the row of the shift, and waits there for earlier ones.
 func ExampleDo_materialisedConflict() {
 	ctx := context.Background()

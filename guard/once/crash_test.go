@@ -161,9 +161,9 @@ func (w world) scenes(kind string, effects, outputs int64) func(testing.TB) cras
 	}
 }
 
-// TestCrash kills a consumer between any two of its statements, once, with the places
-// divided among the databases, and twice, at some pairs of places or at all of them (make
-// soak-crashes), and restarts it.
+// TestCrash kills a consumer between any two of its statements and restarts it: once,
+// with the places divided among the databases, and twice, at some pairs of places or at
+// all of them (make soak-crashes).
 func TestCrash(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})

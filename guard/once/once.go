@@ -50,7 +50,7 @@ func withBegin(begin func(), fn func(context.Context) error) func(context.Contex
 // halfDone is the reason why a transaction whose effect failed cannot be committed.
 const halfDone = "the effect of a message failed: its record must not be committed"
 
-// once is Once that leaves the transaction to its caller.
+// once runs Once, and leaves the transaction to its caller.
 func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(context.Context) error) (outcome Outcome, err error) {
 	t, err := in.admit(db, m, fn != nil)
 	if err != nil {

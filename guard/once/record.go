@@ -79,9 +79,10 @@ func entriesJSON(entries []entry) string {
 	return string(text)
 }
 
-// recordMaria is one statement: column repeated reports whether a row existed. It changes a row
-// only at its first repetition. RETURNING shows the current rows, whatever the transaction's
-// snapshot. INSERT IGNORE is not used, because it turns other errors into warnings too.
+// recordMaria records by one statement: column repeated shows whether a row existed. It changes
+// a row only at its first repetition. RETURNING shows the current rows, whatever the
+// transaction's snapshot. INSERT IGNORE is not used, because it turns other errors into
+// warnings too.
 func (t tables) recordMaria(ctx context.Context, entries []entry) (map[string]finding, error) {
 	args := make([]any, 0, 3*len(entries))
 	for _, e := range entries {

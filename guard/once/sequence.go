@@ -39,7 +39,7 @@ func compare(at place, consumer string, m Message) (Outcome, error) {
 	return Done, nil
 }
 
-// follow is once for a message with a sequence number.
+// follow runs once for a message with a sequence number.
 func (t tables) follow(ctx context.Context, m Message, fn func(context.Context) error) (Outcome, error) {
 	p := place{m.Epoch, m.Seq, m.hash()}
 	if t.Optimistic {

@@ -34,8 +34,8 @@ func (in Inbox) Batch(ctx context.Context, db driver.SQL, messages []Message, fn
 	return outcomes, err
 }
 
-// batch is Batch that leaves the transaction to its caller. It calls begin before it records:
-// when it fails, a part of a large batch may be recorded.
+// batch runs Batch, and leaves the transaction to its caller. It calls begin before it
+// records: when it fails, a part of a large batch may be recorded.
 func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, begin func(),
 	fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {
 	t, err := in.admitAll(db, messages, fn != nil)

@@ -34,7 +34,7 @@ taken as (
 	returning want.position)
 select exists (select from first), coalesce(position, -1) from (values (0)) as one (n) left join taken on true`
 
-// holdPostgres is one statement, unless there are too few units.
+// holdPostgres holds by one statement, unless there are too few units.
 func (l ledger) holdPostgres(ctx context.Context, r reservation) (fresh, taken bool, err error) {
 	args := []any{r.id, r.ttl.Microseconds()}
 	values := make([]string, len(r.lines))

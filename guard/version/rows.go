@@ -89,7 +89,7 @@ func (r Rows[R]) open(db driver.SQL, key string) (oneRow[R], error) {
 	return s, nil
 }
 
-// columnWord is the word for the i-th column.
+// columnWord returns the word for the i-th column.
 func columnWord(i int) string { return fmt.Sprintf("column %d", i) }
 
 func (s oneRow[R]) read(ctx context.Context, into *R) (seen int64, err error) {

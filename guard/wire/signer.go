@@ -110,7 +110,7 @@ const pasetoHeader = "v4.public."
 // signed for another purpose is not accepted.
 const implicit = "interlock fencing token"
 
-// preAuth is PAE, the unambiguous encoding of the signed pieces.
+// preAuth returns the unambiguous encoding of the signed pieces: PAE in the specification.
 func preAuth(pieces ...[]byte) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(pieces)))
 	for _, p := range pieces {

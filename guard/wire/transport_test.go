@@ -157,8 +157,8 @@ func TestConnectionsThatChangeTheirProtocol(t *testing.T) {
 
 // TestWhatWasSentIsNeverDenied: net/http returns the cause of a request's context, and elsewhere a
 // cause may prove that nothing was sent. The outcome of a request in flight is unknown, whether the
-// claim ended it, whose context is the caller's own in the body of Do, or the caller, with any
-// cause.
+// claim or the caller ended it, with any cause. In the body of Do the claim's context is the
+// caller's own.
 func TestWhatWasSentIsNeverDenied(t *testing.T) {
 	t.Parallel()
 	in := make(chan bool, 1)

@@ -186,7 +186,7 @@ func (e *StatusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Body))
 }
 
-// RetryAfter is the pause that the receiver requests; 0 means none.
+// RetryAfter returns the pause that the receiver requests; 0 means none.
 func (e *StatusError) RetryAfter() time.Duration { return e.after }
 
 // verdict returns the error of an answer; nil if the message was accepted.

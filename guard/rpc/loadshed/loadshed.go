@@ -41,7 +41,8 @@ const (
 // Class returns the class of a call to a method, "/package.Service/Method".
 type Class func(ctx context.Context, method string, request any) overload.Class
 
-// MetadataClass is a [Class] for callers that may choose their class: that of [Key], or Critical.
+// MetadataClass returns the class of [Key], or Critical. It is a [Class] for callers that may
+// choose their class.
 func MetadataClass(ctx context.Context, _ string, _ any) overload.Class {
 	for _, text := range metadata.ValueFromIncomingContext(ctx, Key) {
 		for c := overload.Sheddable; c <= overload.CriticalPlus; c++ {
