@@ -15,9 +15,9 @@ import (
 type Call struct {
 	branch.Call
 	Type    string          // the definition's name
-	Outputs Outputs         // of the steps that are done
+	Outputs Outputs         // of completed steps
 	Input   json.RawMessage // the saga's
-	Edited  bool            // an operator gave the step another input, which it is called with
+	Edited  bool            // an operator has changed the step's input
 }
 
 type callKey struct{}

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A call is one of a step or of an undo that is to be made.
+// A call is a call of a step or undo to make.
 type call struct {
 	step  *step // has the function
 	p     progress
@@ -25,7 +25,7 @@ type call struct {
 func (c *execution) call(s *step, p *progress) *call {
 	t := c.trials[p.key]
 	if t == nil {
-		// What is done together with its record was not done if there is none.
+		// Without its record, a step that commits with its record was not done.
 		maybe := !c.notCalled[p.key] && (s.local == nil || c.m.state == Undoing)
 		t = &attempts{phase: c.m.phase(p), attempts: p.attempts, by: maps.Clone(p.by), calls: p.calls, mayBeDone: maybe, next: p.next, target: s.target}
 		c.trials[p.key] = t
@@ -46,7 +46,7 @@ func (c *execution) backward(now time.Time) (action, error) {
 		s := c.undoer(p)
 		if s == nil {
 			missing = &MismatchError{ID: c.id, Step: p.key, Problem: fmt.Sprintf(
-				"it is to be undone by %q, and the definition of %q has no undo of that name: give it one", p.undo, c.plan.name)}
+				"the definition of %[2]q has no undo %[1]q for it: add the undo", p.undo, c.plan.name)}
 			continue
 		}
 		all = append(all, c.call(s, p))
@@ -119,7 +119,7 @@ func (c *execution) park(now, until time.Time, waiting []*progress) (action, err
 	return action{write: len(c.pending) > 0, due: until, rest: true}, nil
 }
 
-// countCalls counts calls that are being made.
+// countCalls counts calls before they are made.
 func (c *execution) countCalls(calls []*call) {
 	for _, each := range calls {
 		c.notCalled[each.p.key] = false
@@ -190,22 +190,20 @@ func (c *execution) retryNow() {
 	}
 }
 
-// Policy is how a call is repeated; the zero value works. What may have happened,
-// and what must, is repeated whatever Attempts says: the pivot while its outcome is
-// not known, and every step behind it.
+// Policy sets how failed calls are repeated; the zero value works. Attempts does not bound the
+// pivot while its outcome is unknown, nor the steps after it.
 type Policy struct {
-	// First is the bound of the first wait; each is twice the one before, and drawn
-	// at random below its bound. 0 means 100 milliseconds. No wait is shorter than a
-	// millisecond.
+	// First bounds the first wait, and the bound doubles with each wait. A wait is random
+	// below its bound, and at least a millisecond. 0 means 100 milliseconds.
 	First time.Duration
-	// Max is the bound of every wait; 0 means a minute. A saga that waits for longer
-	// than a minute is not kept in memory.
+	// Max bounds every wait; 0 means a minute. A saga that waits for longer than a minute
+	// is not kept in memory.
 	Max time.Duration
-	// Attempts is how often a step up to the pivot is tried before the saga is
-	// aborted; 0 means 10. An [InProgress] answer does not count. A new owner of the saga
-	// counts from what the journal has: see the package comment.
+	// Attempts is the number of calls of a step up to the pivot before the saga is aborted;
+	// 0 means 10. An [InProgress] answer does not count. A new owner of the saga counts from
+	// the number in the journal: see the package comment.
 	Attempts int
-	// Undos is how often an undo is tried before it is given up as dead; 0 means 20.
+	// Undos is the number of calls of an undo before it is dead; 0 means 20.
 	Undos int
 }
 
@@ -227,7 +225,7 @@ func (p Policy) resolve() Policy {
 	return p
 }
 
-// verdict is what to do after a failed call.
+// verdict is the consequence of a failed call.
 type verdict int
 
 const (
@@ -244,7 +242,7 @@ type attempts struct {
 	by         map[string]int // failed ones by class, for classes with a policy
 	mayBeDone  bool           // an earlier call may have been applied
 	err        error          // of the last call
-	inProgress bool           // the target said when to ask again
+	inProgress bool           // the target set the time of the next call
 	next       time.Time      // not before
 	noted      time.Time      // when a failed call was last recorded
 	calls      int
@@ -296,7 +294,7 @@ func (t *attempts) judge(p Policy, attempts int, c branch.Class) verdict {
 // shortest is the least pause, so that calls that fail at once do not occupy a processor.
 const shortest = time.Millisecond
 
-// delay returns the pause after a number of failed attempts.
+// delay returns the pause after failed attempts.
 func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
 	if c == branch.ClassInProgress {
 		return max(ongoing, p.First/8, shortest)

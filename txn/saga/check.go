@@ -7,14 +7,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// longestName is the most bytes of a step's key or an undo's name; that of a saga's
-// name leaves room for the protocol before it.
+// longestName bounds a step's key and an undo's name, in bytes. longestType bounds a
+// saga's name, and leaves room for the protocol before it.
 const (
 	longestName = 255
 	longestType = 200
 )
 
-// check finds what is wrong with a definition.
+// check validates a definition.
 func (p plan) check() error {
 	var problems []error
 	problems = append(problems, p.checkName(), p.checkVersion())
@@ -33,16 +33,15 @@ func (p plan) checkName() error {
 	case p.name == "" || len(p.name) > longestType:
 		return p.wrong("", fmt.Sprintf("its name has %d bytes; give it 1 to %d", len(p.name), longestType))
 	case !plain(p.name):
-		return p.wrong("", "its name is not UTF-8 without NUL; give it another")
+		return p.wrong("", "its name is not UTF-8, or contains NUL; use another name")
 	}
 	return nil
 }
 
-// plain reports whether a name is the same wherever it is written: in JSON, a database
-// and the headers of calls.
+// plain reports whether JSON, databases and the headers of calls can represent a name.
 func plain(name string) bool { return driver.CheckText("a name", name, 0, len(name)) == nil }
 
-// checkStages finds what is wrong with a list of stages.
+// checkStages validates a list of stages.
 func (p plan) checkStages(stages []stage) error {
 	var problems []error
 	if len(stages) == 0 {
@@ -52,7 +51,7 @@ func (p plan) checkStages(stages []stage) error {
 	end := last(stages)
 	for _, st := range stages {
 		if len(st.steps) == 0 {
-			problems = append(problems, p.wrong("", fmt.Sprintf("stage %d has no steps; give it one, or take it away", st.n)))
+			problems = append(problems, p.wrong("", fmt.Sprintf("stage %d has no steps; add one, or remove the stage", st.n)))
 		}
 		for _, s := range st.steps {
 			count++
@@ -61,7 +60,7 @@ func (p plan) checkStages(stages []stage) error {
 				continue
 			}
 			if seen[s.key] {
-				problems = append(problems, p.wrong(s.key, "there are two of that name; give each its own"))
+				problems = append(problems, p.wrong(s.key, "the name is used twice; names must be unique"))
 			}
 			seen[s.key] = true
 			problems = append(problems, p.checkStep(s), p.checkUndo(s, undos), p.checkPlace(s, pivots, end))
@@ -76,7 +75,7 @@ func (p plan) checkStages(stages []stage) error {
 	return errors.Join(problems...)
 }
 
-// last is the key of the last step.
+// last returns the key of the last step.
 func last(stages []stage) (key string) {
 	for _, st := range stages {
 		for _, s := range st.steps {
@@ -86,7 +85,7 @@ func last(stages []stage) (key string) {
 	return key
 }
 
-// checkStep checks a step by itself.
+// checkStep validates a step by itself.
 func (p plan) checkStep(s step) error {
 	backed := s.undo != "" || s.back != nil
 	switch {
@@ -95,7 +94,7 @@ func (p plan) checkStep(s step) error {
 	case s.signal && (backed || s.pivot || s.local != nil):
 		return p.wrong(s.key, "it waits for a signal, which is neither undone nor a pivot")
 	case s.signal && s.wait < 0, s.sleep && !s.signal && s.wait <= 0:
-		return p.wrong(s.key, "it waits for no time; give it a duration above 0")
+		return p.wrong(s.key, "the duration of its wait is not above 0")
 	case s.sleep: // it needs no more
 	case s.act == nil && s.local == nil:
 		return p.wrong(s.key, "it has no action; give it a function")
@@ -104,11 +103,11 @@ func (p plan) checkStep(s step) error {
 	case s.pivot && s.grouped:
 		return p.wrong(s.key, "a pivot stands alone; take it out of the group")
 	case s.pivot && backed:
-		return p.wrong(s.key, "a pivot is never undone; take its undo away, or make a later step the pivot")
+		return p.wrong(s.key, "a pivot is never undone; remove its undo, or make a later step the pivot")
 	case s.keep && backed:
-		return p.wrong(s.key, "it is declared to need no undo, and has one; take one of the two away")
+		return p.wrong(s.key, "it is declared to need no undo, and has one; remove one of the two")
 	case backed && s.back == nil:
-		return p.wrong(s.key, fmt.Sprintf("its undo %q is no function; give it one", s.undo))
+		return p.wrong(s.key, fmt.Sprintf("its undo %q has no function; give it one", s.undo))
 	case backed:
 		return p.named(s.key, s.undo)
 	}
@@ -124,23 +123,23 @@ func (p plan) checkUndo(s step, undos map[string]string) error {
 	return nil
 }
 
-// checkPlace checks a step against the pivot that stands before it, if one does.
+// checkPlace validates a step against the pivot before it, if there is one.
 func (p plan) checkPlace(s step, pivot, last string) error {
 	backed := s.undo != "" || s.back != nil
 	switch {
 	case s.signal && pivot != "" && s.wait > 0 && s.absent == nil:
-		return p.wrong(s.key, fmt.Sprintf("it stands behind the pivot %q and cannot fail; say by Else what it gives if no signal comes in time, or give it no time", pivot))
-	case s.sleep || s.act == nil && s.local == nil: // it may stand anywhere
+		return p.wrong(s.key, fmt.Sprintf("it is after the pivot %q and cannot fail; set the output without a signal by Else, or remove Within", pivot))
+	case s.sleep || s.act == nil && s.local == nil: // any position is valid
 	case s.pivot && pivot != "":
-		return p.wrong(s.key, fmt.Sprintf("%q is a pivot already; a saga has one at most", pivot))
+		return p.wrong(s.key, fmt.Sprintf("%q is already the pivot; a saga has at most one", pivot))
 	case pivot != "" && backed:
-		return p.wrong(s.key, fmt.Sprintf("it stands behind the pivot %q and is never undone; take its undo away, or move it before the pivot", pivot))
+		return p.wrong(s.key, fmt.Sprintf("it is after the pivot %q and is never undone; remove its undo, or move it before the pivot", pivot))
 	case !s.pivot && pivot == "" && !s.keep && !backed:
-		fix := "give it an undo, declare it Uncompensable, or move it behind the pivot"
+		fix := "give it an undo, declare it Uncompensable, or move it after the pivot"
 		if s.key == last {
 			fix = "make it the Pivot, give it an undo, or declare it Uncompensable"
 		}
-		return p.wrong(s.key, "it cannot be undone when a later step fails or its own outcome is not known; "+fix)
+		return p.wrong(s.key, "it cannot be undone when a later step fails or its own outcome is unknown; "+fix)
 	}
 	return nil
 }
@@ -150,7 +149,7 @@ func (p plan) named(key, name string) error {
 	case name == "" || len(name) > longestName:
 		return p.wrong(key, fmt.Sprintf("its name, or that of its undo, has %d bytes; give it 1 to %d", len(name), longestName))
 	case !plain(name):
-		return p.wrong(key, "its name, or that of its undo, is not UTF-8 without NUL; give it another")
+		return p.wrong(key, "its name, or that of its undo, is not UTF-8, or contains NUL; use another name")
 	}
 	return nil
 }

@@ -14,13 +14,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// An operator's edit can cross a call with the input before it: the target has that call's
-// effect then, because both have one key. Nobody can prevent that. It is found out:
+// An operator's edit can cross a call with the former input. Both have one key, so the target
+// then has the effect of that call. This cannot be prevented. It is detected:
 //
 //   - by the process that made the call, when it returns;
-//   - after that process, by a target that compares inputs, as a barrier does: it answers
+//   - without that process, by a target that compares inputs, as a barrier does: it answers
 //     the call with the new input by branch.ErrOtherInput. The call is then made with the
-//     inputs before, until the target answers as it answered the first one.
+//     former inputs, until the target repeats its first answer.
 
 // lateCall is a successful call that the journal does not have yet.
 type lateCall struct {
@@ -42,16 +42,16 @@ func (d *drive) reportCrossing(ctx context.Context, key string, late lateCall) {
 	j := d.engine.coordinator.Journal()
 	t, err := records.Read(ctx, j, "report", d.ID())
 	if err != nil {
-		return // it cannot be found out
+		return // the crossing cannot be detected
 	}
 	p := t.State.find(key)
 	if p == nil || !p.edited || bytes.Equal(p.input, late.input) {
 		return
 	}
-	w := why{Error: fmt.Sprintf("a call with the input before its edit, %s, was done: the target may have that one's effect", truncate(string(late.input), 200))}
+	w := why{Error: fmt.Sprintf("a call with the input before its edit, %s, was done: the target may have its effect", truncate(string(late.input), 200))}
 	err = NewOperator(j).append(ctx, "report", d.ID(), key, func(m *machine) ([]journal.Entry, error) {
 		if m.over {
-			return nil, nil // nothing can stand behind an end
+			return nil, nil // no record can follow an end
 		}
 		return []journal.Entry{record(recordCrossed, key, w)}, nil
 	})
@@ -61,8 +61,8 @@ func (d *drive) reportCrossing(ctx context.Context, key string, late lateCall) {
 	}
 }
 
-// callWithFormerInput repeats a call with each input before the edits, the last one first, after the target
-// said that it has applied another input. It returns err if the target knows none of them.
+// callWithFormerInput repeats a call with each former input, the last one first, after the target answered
+// that it has applied another input. It returns err if the target has applied none of them.
 func (c *call) callWithFormerInput(ctx context.Context, m *machine, err error) ([]byte, error) {
 	about := From(ctx)
 	for i, g := range slices.Backward(c.p.former) {
@@ -90,7 +90,7 @@ func (d *drive) revert(c *call) error {
 	return d.note(d.Now(), false, record(recordCrossed, c.p.key, w))
 }
 
-// applyCrossed applies that a call with the input before an edit was done. If the target knows no other
+// applyCrossed applies that a call with a former input was done. If the record has the number of the
 // input, that becomes the step's input.
 func (m *machine) applyCrossed(e journal.Entry) error {
 	var w why

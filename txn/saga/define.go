@@ -69,10 +69,10 @@ func (g group[I]) of(I) []step {
 	return all
 }
 
-// Sleep is a stage that waits, for days if it must: nothing of the saga is in memory
-// meanwhile. The name is unique among the steps of the saga. Time is counted from
-// the moment when the stage is reached, by the coordinator's clock. The saga's own
-// timeout goes on, and can abort a wait before the pivot.
+// Sleep returns a stage that waits for d. A saga that waits for long is not in memory. The
+// name is unique among the steps of the saga. The time counts from the start of the stage, by
+// the coordinator's clock. The saga's own timeout continues, and can abort a wait before the
+// pivot.
 func Sleep[I any](name string, d time.Duration) Stage[I] {
 	return sleep[I]{step{name: name, key: name, sleep: true, wait: d}}
 }
@@ -85,8 +85,8 @@ func (s sleep[I]) of(I) []step { return []step{s.s} }
 // starting process. Then the saga is aborted. 0 means no bound.
 func (d Definition[I]) Timeout(t time.Duration) Definition[I] { d.plan.timeout = t; return d }
 
-// TimeoutOf sets a [Definition.Timeout] that depends on the input. Zero means that of the
-// definition. The function runs once, when the saga is started.
+// TimeoutOf sets a [Definition.Timeout] that depends on the input. If the function returns 0,
+// the definition's applies. The function runs once, when the saga is started.
 func (d Definition[I]) TimeoutOf(of func(input I) time.Duration) Definition[I] {
 	d.plan.timeoutOf = func(text json.RawMessage) (time.Duration, error) {
 		var input I

@@ -29,7 +29,7 @@
 // # Order
 //
 // A saga is a list of stages. A stage is a step, a Parallel group of steps, a Sleep, or a Signal,
-// which waits for a person or another system. The list is fixed ([Define]), computed from the
+// which waits for an operator or another system. The list is fixed ([Define]), computed from the
 // input ([DefineList]), or requested by a function while it runs ([DefineFunc]); steps of a
 // function have inputs of their own.
 //
@@ -68,7 +68,7 @@
 // that it never received, and reject a call that arrives after its undo.
 //
 // An unfinished saga never expires and always has a due time. A dead letter counts as unfinished.
-// An [Operator] retries or skips its undos, closes it, skips a step behind the pivot that cannot
+// An [Operator] retries or skips its undos, closes it, skips a step after the pivot that cannot
 // be done, aborts a saga, and records the outcome of a pivot that does not answer.
 //
 // A step that crashes its process also crashes the next owner. After TakeOvers of the

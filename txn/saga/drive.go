@@ -37,7 +37,7 @@ func (e *Engine) drive(t *coordinator.Turn) error {
 	name := nameOf(t.Head().Type)
 	p, ok := e.plans[name]
 	if !ok {
-		return fmt.Errorf("%w: %w", coordinator.ErrForeign, &MismatchError{ID: t.ID(), Problem: fmt.Sprintf("the engine was built without its definition %q: add it", name)})
+		return fmt.Errorf("%w: %w", coordinator.ErrForeign, &MismatchError{ID: t.ID(), Problem: fmt.Sprintf("the engine has no definition %q: add it", name)})
 	}
 	c, err := p.execution(t)
 	if err != nil {
@@ -61,7 +61,7 @@ func (e *Engine) drive(t *coordinator.Turn) error {
 	return err
 }
 
-// endedHere is a saga that ended in a turn of this process.
+// endedHere is the state of a saga that ended in a turn of this process.
 type endedHere struct {
 	head  driver.Head
 	state machine
@@ -274,7 +274,7 @@ func (d *drive) announce() {
 	d.reported = d.m.state
 }
 
-// failedReport reports a call of OnEnd that failed.
+// failedReport reports a failed call of OnEnd.
 func (d *drive) failedReport(err error, wait time.Duration) {
 	if f := d.engine.options.Hooks.Tried; f != nil {
 		f(observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Attempt: d.reports, Err: err, Again: wait})

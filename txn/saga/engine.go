@@ -15,10 +15,10 @@ import (
 type Options struct {
 	// Remind is how often the hook Dead is called for a dead letter; 0 means a day.
 	Remind time.Duration
-	// Stuck is after how many failed attempts the hook Stuck is called for a step that is
-	// repeated for ever, and again after as many more; 0 means 20.
+	// Stuck is the number of failed attempts after which the hook Stuck is called for a step
+	// that is repeated without a bound, and again after as many more; 0 means 20.
 	Stuck int
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Saga
 }
 
@@ -37,7 +37,7 @@ func (o *Options) resolve() Options {
 	return r
 }
 
-// protocol is what the types of sagas begin with in the journal.
+// protocol is the part of transaction types before the colon.
 const protocol = "saga"
 
 // An Engine has the definitions of sagas and decides their next actions; its coordinator executes
@@ -64,7 +64,7 @@ func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engin
 		p := d.defined()
 		problems = append(problems, p.check())
 		if _, twice := e.plans[p.key()]; twice {
-			problems = append(problems, p.wrong("", "there are two of that name; give each its own, or its own Version"))
+			problems = append(problems, p.wrong("", "the name is used twice; use unique names, or different Versions"))
 		}
 		p.known = slices.Clone(p.known) // other engines may have the definition too
 		for i := range p.known {
@@ -88,7 +88,7 @@ func (e *Engine) Drives(kind string) bool {
 	return ok
 }
 
-// isBug reports whether somebody has broken a rule, by the error's own word.
+// isBug reports whether the kind of an error is Bug.
 func isBug(err error) bool { return interlock.Kind(err) == interlock.Bug }
 
 func bug(op, name string, err error) error {

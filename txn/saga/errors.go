@@ -11,22 +11,22 @@ import (
 )
 
 var (
-	// ErrNone: no saga has this id. It is Definite.
+	// ErrNone means that no saga has this id. It is Definite.
 	ErrNone = coordinator.ErrNone
-	// ErrMismatch: a saga with this id has another type or input, or its steps differ from the
-	// definition's. The error is a [*MismatchError].
+	// ErrMismatch means that the saga with this id has another type or input, or that its steps
+	// differ from the definition's. The error is a [*MismatchError].
 	ErrMismatch = coordinator.ErrMismatch
-	// ErrState: the state of the saga does not allow the operation. The error is a [*StateError].
+	// ErrState means that the state of the saga does not allow the operation. The error is a
+	// [*StateError].
 	ErrState = coordinator.ErrState
-	// ErrCompensated: the saga was undone. The error is an [*EndedError].
+	// ErrCompensated means that the saga was undone. The error is an [*EndedError].
 	ErrCompensated = errors.New("the saga was undone")
-	// ErrDeadLetter: part of the saga could not be undone, or the saga is halted because its
-	// owners crashed. The error is an [*EndedError].
+	// ErrDeadLetter means that part of the saga could not be undone, or that the saga is halted
+	// because its owners crashed. The error is an [*EndedError].
 	ErrDeadLetter = errors.New("part of the saga could not be undone")
-	// ErrResolved: the saga was a dead letter, and an operator closed it. The error is an
-	// [*EndedError].
+	// ErrResolved means that an operator closed a dead letter. The error is an [*EndedError].
 	ErrResolved = errors.New("part of the saga could not be undone, and an operator closed it")
-	// ErrNoOutput: the step has no output, because it was not done.
+	// ErrNoOutput means that the step has no output, because it was not done.
 	ErrNoOutput = coordinator.ErrNoOutput
 
 	errOrder = coordinator.ErrOrder
@@ -48,7 +48,7 @@ func (e *DefinitionError) Error() string {
 	return fmt.Sprintf("define saga %q: step %q: %s", e.Saga, e.Step, e.Problem)
 }
 
-// ErrorKind is [interlock.Bug].
+// ErrorKind returns [interlock.Bug].
 func (e *DefinitionError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
 
 // The errors, names and filters that all protocols share.
@@ -57,20 +57,20 @@ type (
 	MismatchError = coordinator.MismatchError
 	// StateError is an [ErrState]; see [coordinator.StateError].
 	StateError = coordinator.StateError
-	// By is who changes a saga by hand, and the reason; see [coordinator.By].
+	// By names an operator and the reason of a change; see [coordinator.By].
 	By = coordinator.By
-	// Filter says which sagas are listed; see [coordinator.Filter].
+	// Filter selects sagas of a list; see [coordinator.Filter].
 	Filter = coordinator.Filter
 	// StepError is a step with an error; see [coordinator.StepError].
 	StepError = coordinator.StepError
 )
 
 // An EndedError reports a saga that did not succeed. It is an [ErrCompensated] or [ErrResolved],
-// which are Definite, or an [ErrDeadLetter], which is Uncertain: repeating changes nothing, an
-// operator has to act.
+// which are Definite, or an [ErrDeadLetter], which is Uncertain: repeating changes nothing, and
+// an operator must act.
 type EndedError struct{ Outcome Outcome }
 
-// Error says why it was undone, and what could not be.
+// Error returns the reason, and the undos that failed.
 func (e *EndedError) Error() string {
 	if e.Outcome.Halted != "" {
 		return fmt.Sprintf("saga %q is halted: %s", e.Outcome.ID, e.Outcome.Reason)
@@ -85,7 +85,7 @@ func (e *EndedError) Error() string {
 	return text
 }
 
-// Unwrap gives the sentinel.
+// Unwrap returns the sentinel.
 func (e *EndedError) Unwrap() error {
 	switch e.Outcome.State {
 	case DeadLetter:
@@ -106,16 +106,16 @@ func (e *EndedError) ErrorKind() interlock.ErrorKind {
 
 // Fail marks the error of a call that had no effect and never will, for a business reason: no
 // seat, no money. The saga is aborted. The step itself is not undone, unless an earlier call of
-// it may have had an effect. Behind the pivot a Fail is retried like any error. A Fail of an undo
-// makes a dead letter at once. It is branch.Fail.
+// it may have had an effect. After the pivot a Fail is retried like any error. After a Fail of
+// an undo the saga is a dead letter at once. Fail is branch.Fail.
 func Fail(err error) error { return branch.Fail(err) }
 
 // Retry marks the error of a call that had no effect and may succeed later: the target was busy
-// or not reachable. It is branch.Retry.
+// or not reachable. Retry is branch.Retry.
 func Retry(err error) error { return branch.Retry(err) }
 
 // Unknown marks the error of a call whose outcome is unknown. Errors without a mark are treated
-// the same. It is branch.Unknown.
+// the same. Unknown is branch.Unknown.
 func Unknown(err error) error { return branch.Unknown(err) }
 
 // InProgress reports that the target is still processing the call. The call is repeated after the

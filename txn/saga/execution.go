@@ -44,11 +44,11 @@ type execution struct {
 // action is the next thing to do: one of the fields, or rest.
 type action struct {
 	write  bool      // make pending records durable
-	due    time.Time // and be due then
-	calls  []*call   // make them
+	due    time.Time // and make the saga due then
+	calls  []*call   // to make
 	report bool      // call OnEnd
 	wait   time.Time // until then, or until a target recovers
-	rest   bool      // nothing to do, except write
+	rest   bool      // no action except write
 }
 
 // stale bounds the age of pending records before the next call or wait. During waits longer than

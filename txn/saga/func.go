@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Sagas that are written as a function, whose steps have inputs of their own.
+// Sagas of a function, whose steps have their own inputs.
 
 // AnyAction is an [Action] of any input and output type.
 type AnyAction interface{ known() step }
@@ -117,7 +117,7 @@ func (l *Future[O]) Output() (output O, err error) {
 	return output, nil
 }
 
-// Join waits for the steps of all Go calls since the last Join. Without any it returns at once.
+// Join waits for the steps of all Go calls since the last Join.
 func (s *Run) Join() error {
 	if len(s.group) == 0 {
 		return nil
@@ -138,18 +138,18 @@ func (s *Run) Sleep(name string, d time.Duration) error {
 	return nil
 }
 
-// stage yields a stage. It does not return if the function is to stop.
+// stage yields a stage. If the function must stop, stage does not return.
 func (s *Run) stage(steps []step) {
 	if !s.yield(steps) {
 		panic(functionStopped{})
 	}
 }
 
-// functionStopped unwinds a function that is to stop. In another goroutine it ends the process.
+// functionStopped unwinds a function that must stop. In another goroutine it ends the process.
 type functionStopped struct{}
 
 func (functionStopped) Error() string {
-	return "the function of a saga is not gone on with; if this is seen, a step of it was called by another goroutine than the function's own"
+	return "the function of a saga has stopped; this message means that another goroutine than the function's own has called a step"
 }
 
 // functionPlanner is the planner of a function.
@@ -191,7 +191,7 @@ func (c *functionPlanner) rest(m *machine) ([]stage, error) {
 			return []stage{c.at}, nil
 		}
 		steps, more := c.pull()
-		if !more { // it has returned
+		if !more { // the function has returned
 			break
 		}
 		c.at = stage{n: c.at.n + 1, steps: steps}
@@ -245,13 +245,13 @@ func (c *functionPlanner) fits(m *machine) error {
 		switch {
 		case p == nil && m.ahead(c.at.n) == nil:
 		case p == nil:
-			return c.differs(s.key, fmt.Sprintf("the function of %q asks for it in place %d, where %q was sent", c.plan.name, c.at.n, m.ahead(c.at.n).key))
+			return c.differs(s.key, fmt.Sprintf("the function of %q requests it in place %d, where %q was sent", c.plan.name, c.at.n, m.ahead(c.at.n).key))
 		case p.stage != c.at.n:
-			return c.differs(s.key, fmt.Sprintf("it was sent in place %d, and the function of %q asks for it in place %d", p.stage, c.plan.name, c.at.n))
+			return c.differs(s.key, fmt.Sprintf("it was sent in place %d, and the function of %q requests it in place %d", p.stage, c.plan.name, c.at.n))
 		case p.undo != s.undo || p.pivot != s.pivot || p.wait != s.sleep || p.signal != s.signal:
 			return c.differs(s.key, fmt.Sprintf("it was sent with undo %q, pivot %v, and is called with undo %q, pivot %v", p.undo, p.pivot, s.undo, s.pivot))
 		case !s.sleep && p.input != nil && !p.edited && string(p.input) != string(s.input):
-			return c.differs(s.key, fmt.Sprintf("it was sent with other input than the function of %q has for it now: what differs from run to run belongs in a step", c.plan.name))
+			return c.differs(s.key, fmt.Sprintf("it was sent with other input than the function of %q has now: values that differ between runs belong in a step", c.plan.name))
 		}
 	}
 	return nil
@@ -271,7 +271,7 @@ func (m *machine) ahead(n int) *progress {
 	return nil
 }
 
-// check returns what is wrong with the requested stage.
+// check validates the requested stage.
 func (c *functionPlanner) check(m *machine) error {
 	pivot := ""
 	if p := m.pivot(); p != nil && p.stage < c.at.n {

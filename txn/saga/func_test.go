@@ -144,7 +144,7 @@ func TestFuncMismatch(t *testing.T) {
 		"other input": {func(s *Run, in int) error {
 			_, err := a.Do(s, int(time.Now().UnixNano()))
 			return errors.Join(err, do(s, b, p))
-		}, "a", "what differs from run to run belongs in a step"},
+		}, "a", "values that differ between runs belong in a step"},
 		"other undo": {func(s *Run, in int) error {
 			_, err := a.Do(s, 0)
 			_, bad := b.Undo("una", func(context.Context, int, *int) error { return nil }).Do(s, 1)

@@ -176,7 +176,7 @@ func TestList(t *testing.T) {
 		wantKind(t, err, interlock.Definite, ErrCompensated)
 		same(t, "calls", calls, "add/0", "add/1", "add/2", "once more/", "add/0", "add/1", "once more/",
 			"undo once more/ 7", "undo add/1 6", "undo add/0 5")
-		for input, fix := range map[int]string{-1: "no seat", -2: "give each its own", -3: "name the step there"} {
+		for input, fix := range map[int]string{-1: "no seat", -2: "used twice", -3: "name the step there"} {
 			if err := d.Start(t.Context(), r.engine, "bad", input); err == nil || !strings.Contains(err.Error(), fix) {
 				t.Errorf("%d: %v", input, err)
 			}

@@ -52,13 +52,13 @@ func (around Interceptor) steps(steps []step) []step {
 	return steps
 }
 
-// step is a step whose functions are called through around.
+// step returns a step whose functions are called through around.
 func (around Interceptor) step(s step) step {
 	if act := s.act; act != nil {
 		s.act = func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
 			output, err := around(ctx, func(ctx context.Context) (json.RawMessage, error) { return act(ctx, input) })
 			if err == nil && output == nil {
-				output = json.RawMessage("null") // it is done, and none would say that this is not known
+				output = json.RawMessage("null") // no output would mean that it is unknown whether the step was done
 			}
 			return output, err
 		}

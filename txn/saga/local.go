@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// What is done in the same database transaction as its record.
+// Steps and starts in the same database transaction as their records.
 
 // Appender is a journal in a database that can append in a user's transaction: a
 // [*journal.Table].
@@ -100,7 +100,7 @@ func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
 	})
 }
 
-// StartTx is [Definition.Start] in a transaction of the user's, on the database that has the
+// StartTx is [Definition.Start] in a transaction of the user, on the database that has the
 // table of the engine's journal. The saga begins if and when the transaction commits. Its owner
 // finds it within Options.Poll of the coordinator; [coordinator.Coordinator.Nudge] after the
 // commit makes that immediate. Roll the transaction back after an error. StartTx needs no other

@@ -14,21 +14,21 @@ import (
 // records, or an error if they are invalid. An execution decides which records follow from results.
 type machine struct {
 	state    State // empty before begin
-	over     bool  // it has an end record
+	over     bool  // the saga has an end record
 	input    json.RawMessage
 	deadline time.Time
-	start    time.Time  // no call is made before
-	notify   bool       // its end is to be reported before the end record
-	atEnd    bool       // only that report is left
+	start    time.Time  // of the first call, at the earliest
+	notify   bool       // OnEnd is called before the end record
+	atEnd    bool       // only the call of OnEnd is left
 	steps    []progress // in the order of their sent records
 	reason   string     // of the decision to abort
 	resolved *note
 	signals  map[string]json.RawMessage // received ones, by name
 
 	takeOvers int    // in a row, without an answer in between
-	halted    string // why no call is made; empty while it is not halted
+	halted    string // the reason why no call is made; empty while it is not halted
 	before    State  // of a halted saga: the state to resume
-	released  bool   // the last record has resumed it
+	released  bool   // resumed by the last record
 }
 
 // replay returns the state after all records of a saga.
@@ -224,9 +224,9 @@ func (m *machine) undoing() (next []*progress) {
 type phase int
 
 const (
-	beforePivot phase = iota // it can be undone, or needs no undo
-	atPivot                  // it cannot be undone: an unknown outcome has to become known
-	afterPivot               // it has to be done
+	beforePivot phase = iota // the step can be undone, or needs no undo
+	atPivot                  // the step cannot be undone: calls repeat until the outcome is known
+	afterPivot               // the step must be done
 	inUndo
 )
 
@@ -278,7 +278,7 @@ func (m *machine) decide(e journal.Entry) error {
 		return err
 	}
 	switch pivot := m.pivot(); {
-	case m.state != Running: // there is one decision
+	case m.state != Running: // a saga has one decision
 		return errOrder
 	case e.Step == decideCommit && m.quiet() && !m.broken():
 		m.state = Completing
@@ -291,11 +291,11 @@ func (m *machine) decide(e journal.Entry) error {
 	return nil
 }
 
-// abandon gives up what is in flight.
+// abandon gives up steps in flight.
 func (m *machine) abandon() {
 	for i := range m.steps {
 		p := &m.steps[i]
-		if p.fate == refused { // what is shown of it stays
+		if p.fate == refused { // its error stays
 			continue
 		}
 		switch p.attempts, p.by, p.calls, p.lost, p.next, p.parked = 0, nil, 0, 0, (time.Time{}), false; {
@@ -355,7 +355,7 @@ func (m *machine) end(journal.Entry) error {
 	return nil
 }
 
-// finish applies that no call is left.
+// finish applies that no call is left except that of OnEnd.
 func (m *machine) finish(journal.Entry) error {
 	switch {
 	case m.atEnd:

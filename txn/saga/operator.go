@@ -14,24 +14,24 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// An Operator changes sagas by hand. It needs no definitions and owns no shard: it reads, appends
-// behind what it has read, and repeats that on a conflict. Each change makes the saga due at
-// once. It is safe for concurrent use.
+// An Operator changes sagas by hand. It needs no definitions, and owns no shard: the owner of the
+// shard finds its records. It repeats an append after a conflict. Each change makes the saga due
+// at once. It is safe for concurrent use.
 //
-// If the saga's state does not allow a change the error is a [*StateError]; if no saga has the
-// id, an [ErrNone].
+// A change that the saga's state does not allow is a [*StateError], and an id without a saga an
+// [ErrNone].
 type Operator struct {
 	journal *journal.Journal
 	now     func() time.Time
 }
 
-// NewOperator returns an operator on a journal. The journal stays open.
+// NewOperator returns an operator on a journal, and does not close it.
 func NewOperator(j *journal.Journal) *Operator { return &Operator{journal: j, now: time.Now} }
 
 // Operator returns an operator on the engine's journal.
 func (e *Engine) Operator() *Operator { return NewOperator(e.coordinator.Journal()) }
 
-// List iterates over the sagas that match the filter, in the order of their ids; see
+// List yields the sagas that match the filter, in the order of their ids; see
 // [coordinator.Records.List].
 func (o *Operator) List(ctx context.Context, f Filter) iter.Seq2[Outcome, error] {
 	return records.List(ctx, o.journal, f)
@@ -39,7 +39,7 @@ func (o *Operator) List(ctx context.Context, f Filter) iter.Seq2[Outcome, error]
 
 // Retry repeats an undo that failed for good, or all of them if step is empty; the saga is
 // UNDOING again. A step or undo that waits for its next attempt is called at once, and its
-// attempts start at one. If no undo has failed for good, an empty step means all that wait.
+// attempts start at one. If no undo has failed for good, an empty step means all waiting ones.
 func (o *Operator) Retry(ctx context.Context, id, step string, by By) error {
 	return o.act(ctx, "retry", id, step, by, func(m *machine) (entries []journal.Entry, _ error) {
 		if step == "" && !m.has(dead) {
@@ -53,7 +53,7 @@ func (o *Operator) Retry(ctx context.Context, id, step string, by By) error {
 }
 
 // Edit is [Operator.Retry] with another input, JSON, from now on. It applies to undos, and to
-// steps behind the pivot. A call with the former input may have completed, or may still complete.
+// steps after the pivot. A call with the former input may have completed, or may still complete.
 // If the target compares inputs, as a barrier does (branch.ErrOtherInput), the step is then done
 // with that input. Otherwise this is detected only if the process that made the call is alive.
 // Such a case is reported by the hook Crossed, by [Outcome.Crossed] and by the step's Err in
@@ -67,7 +67,7 @@ func (o *Operator) Edit(ctx context.Context, id, step string, input json.RawMess
 	})
 }
 
-// retries are the records that have each pending step called now.
+// retries returns the records that make each pending step due now.
 func (m *machine) retries(by By) (entries []journal.Entry) {
 	for i := range m.steps {
 		if p := &m.steps[i]; m.pending(p) && len(entries) < driver.MaxRecords {
@@ -78,7 +78,7 @@ func (m *machine) retries(by By) (entries []journal.Entry) {
 }
 
 // Skip continues without an undo, whether it has failed for good or is still retried: use it if
-// the step's effect was removed by hand. Behind the pivot it continues without the step, and the
+// the step's effect was removed by hand. After the pivot it continues without the step, and the
 // saga succeeds without it. If nothing else is left to undo, the saga has ended when Skip
 // returns.
 func (o *Operator) Skip(ctx context.Context, id, step string, by By) error {
@@ -87,8 +87,8 @@ func (o *Operator) Skip(ctx context.Context, id, step string, by By) error {
 	})
 }
 
-// Resolve closes a dead letter whose remains were repaired by hand. The saga is RESOLVED,
-// permanently, when Resolve returns.
+// Resolve closes a dead letter that was repaired by hand. The saga is RESOLVED, permanently,
+// when Resolve returns.
 func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "resolve", id, "", by, func(*machine) ([]journal.Entry, error) {
 		return []journal.Entry{record(recordResolved, "", by)}, nil
@@ -129,9 +129,9 @@ func (o *Operator) Abort(ctx context.Context, id string, by By) error {
 	})
 }
 
-// Done records that a step was done which was called and did not answer. Output is JSON of the
-// step's output type; nil means null. It is mainly for a pivot whose target is gone, so that only
-// a person can find out its outcome. The steps before it must have been done.
+// Done records that a step was done whose call was not answered. Output is JSON of the step's
+// output type; nil means null. It is mainly for a pivot whose target is gone, so that only an
+// operator can find out its outcome. The steps before it must have been done.
 func (o *Operator) Done(ctx context.Context, id, step string, output json.RawMessage, by By) error {
 	if output == nil {
 		output = json.RawMessage("null")
@@ -142,9 +142,9 @@ func (o *Operator) Done(ctx context.Context, id, step string, output json.RawMes
 	return o.settle(ctx, id, step, by, journal.Entry{Kind: recordDone, Step: step, Data: output})
 }
 
-// NotDone records that a step had no effect which was called and did not answer, and that no call
-// of it can still arrive. The saga is then undone. It applies up to the pivot; the steps before
-// it must have been done.
+// NotDone records that a step had no effect whose call was not answered, and that no call of it
+// can still arrive. The saga is then undone. It applies up to the pivot; the steps before it must
+// have been done.
 func (o *Operator) NotDone(ctx context.Context, id, step string, by By) error {
 	return o.settle(ctx, id, step, by, record(recordFailed, step, why{Error: truncated(fmt.Errorf("%s: %s", by.Actor, by.Reason))}))
 }
@@ -178,7 +178,7 @@ func (o *Operator) append(ctx context.Context, op, id, step string, follows func
 	})
 }
 
-// What operators do to a machine.
+// Records of operators.
 
 func noted(e journal.Entry) (n note, err error) {
 	if err = json.Unmarshal(e.Data, &n); err == nil && (n.Actor == "" || n.Reason == "") {

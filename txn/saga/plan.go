@@ -16,14 +16,14 @@ import (
 // plan is a definition without its type.
 type plan struct {
 	name    string
-	version int // 0 is none
+	version int // 0 means none
 	timeout time.Duration
-	// timeoutOf is the timeout of an input, if it is not zero; nil is never
+	// timeoutOf returns the timeout for an input, or 0 for that of timeout; nil means timeout.
 	timeoutOf func(input json.RawMessage) (time.Duration, error)
 	known     []step  // all steps that its sagas may have
 	fixed     []stage // of every saga; nil for a list or a function
 	list      func(input json.RawMessage) ([]stage, error)
-	body      func(s *Run, input json.RawMessage) error  // in place of the two before
+	body      func(s *Run, input json.RawMessage) error  // instead of fixed and list
 	ended     func(ctx context.Context, o Outcome) error // called with the end; nil disables it
 }
 
@@ -45,12 +45,12 @@ func stagesOf(groups [][]step) (all []stage) {
 	return all
 }
 
-// planner determines the stages of a saga. It is asked again after each change of the machine.
+// planner determines the stages of a saga. It is called again after each change of the machine.
 type planner interface {
-	// rest is the stages from the first that is not over, as far as is known by now;
-	// none is the end.
+	// rest returns the known stages from the first unfinished one. An empty list means that
+	// the saga has no more stages.
 	rest(m *machine) ([]stage, error)
-	// close ends it.
+	// close releases its resources.
 	close()
 }
 
@@ -192,14 +192,14 @@ func (p plan) listed(input json.RawMessage) (all []step) {
 // Version returns the definition as its n-th version, from 1; the default is none. A saga keeps
 // the version that it began with. Pass old versions to the engine until their sagas have ended.
 // Starting an id that exists attaches to it, whatever its version. Versions may differ in
-// everything: steps, order, undos, the input's type.
+// steps, order, undos and the input's type.
 func (d Definition[I]) Version(n int) Definition[I] { d.plan.version = n; return d }
 
-// OnEnd sets a function that is called after a saga has ended SUCCEEDED, COMPENSATED or RESOLVED
-// and that is durable. The owner of the saga's shard calls it at least once, until it returns
-// nil. [From] returns the same key each time. A call is bounded by 30 seconds. It is not called
-// for a dead letter, for which there is the hook Dead, before an operator resolves it. Sagas
-// begun by a definition without OnEnd, or by [Begin], have none.
+// OnEnd sets a function that is called once the end SUCCEEDED, COMPENSATED or RESOLVED of a
+// saga is durable. The owner of the saga's shard calls it at least once, until it returns nil.
+// [From] returns the same key each time. A call is bounded by 30 seconds. A dead letter calls
+// the hook Dead instead, until an operator resolves it. Sagas begun by a definition without
+// OnEnd, or by [Begin], have none.
 func (d Definition[I]) OnEnd(f func(ctx context.Context, o Outcome) error) Definition[I] {
 	d.plan.ended = f
 	return d
@@ -279,13 +279,13 @@ func (d *drive) report() error {
 	return nil
 }
 
-// checkVersion finds what is wrong with the version of a definition.
+// checkVersion validates the version of a definition.
 func (p plan) checkVersion() error {
 	if p.version < 0 {
 		return p.wrong("", fmt.Sprintf("its version is %d; give it one from 1", p.version))
 	}
 	if base(p.name) != p.name {
-		return p.wrong("", "its name ends as one with a version does; give it a Version instead")
+		return p.wrong("", "its name ends in \"@v\" and a number; give it a Version instead")
 	}
 	return nil
 }

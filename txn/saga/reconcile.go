@@ -16,9 +16,10 @@ import (
 // Reconcile iterates over the sagas that ended at or after a time of the store's clock, in the
 // order of their ids. It calls the checks of their steps: effects of succeeded sagas must be
 // present, and those of undone or rejected steps absent. Steps with [Action.Repair] are repaired
-// and checked again. It yields what is wrong, was repaired, or could not be checked. A saga that
-// cannot be read, or has no definition here, is yielded with its id and an error. An error
-// without an id ends the iteration. Steps that an operator skipped or closed are not checked.
+// and checked again. It yields steps that are wrong, were repaired, or could not be checked. A
+// saga that cannot be read, or has no definition here, is yielded with its id and an error. An
+// error without an id ends the iteration. Steps that an operator skipped or closed are not
+// checked.
 func (e *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
 	return records.Reconcile(ctx, e.coordinator.Journal(), since, e.reconcile)
 }
@@ -27,7 +28,7 @@ func (e *Engine) reconcile(ctx context.Context, t coordinator.Transaction[machin
 	id, m := t.Head.Transaction, t.State
 	p, ok := e.plans[nameOf(t.Head.Type)]
 	if !ok {
-		return nil, &MismatchError{ID: id, Problem: fmt.Sprintf("the engine was built without its definition %q: add it", nameOf(t.Head.Type))}
+		return nil, &MismatchError{ID: id, Problem: fmt.Sprintf("the engine has no definition %q: add it", nameOf(t.Head.Type))}
 	}
 	r := reconciler{plan: p, m: m, call: branch.Call{Transaction: id, Attempt: 1, Begun: t.Entries[0].Written.Truncate(time.Millisecond)}}
 	listed := p.listed(m.input)
@@ -45,7 +46,7 @@ func (e *Engine) reconcile(ctx context.Context, t coordinator.Transaction[machin
 	return findings, nil
 }
 
-// wanted is what an ended saga says of the effect of a step; EffectUnknown if nothing.
+// wanted returns the effect of a step that an ended saga requires, or EffectUnknown.
 func (m *machine) wanted(p *progress) Effect {
 	switch {
 	case m.state == Succeeded && p.fate == done:
@@ -56,8 +57,8 @@ func (m *machine) wanted(p *progress) Effect {
 	return EffectUnknown
 }
 
-// stepOf is the step of a definition that was sent, as the saga's list has it or else
-// as it is known; nil if there is none such.
+// stepOf returns the step of the definition that was sent: that of the saga's list, else
+// that of the known steps, or nil.
 func (p plan) stepOf(listed []step, sent *progress) *step {
 	for i := range listed {
 		if listed[i].key == sent.key {
@@ -79,7 +80,7 @@ type reconciler struct {
 	call branch.Call
 }
 
-// settle finds out what is so, and repairs it if it may.
+// settle checks the effect of a step, and repairs it if that is allowed.
 func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Finding) {
 	ask := func(ctx context.Context) (err error) {
 		f.Got, err = s.truth(ctx, r.m.inputOf(sent), sent.output)
@@ -103,7 +104,7 @@ func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Find
 	f.Repaired = f.Err == nil && f.Got == f.Want
 }
 
-// make calls what a target is to be asked, with the key that the step or its undo had.
+// make makes a call to the target with the key of the step or its undo.
 func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Effect, do func(context.Context) error) error {
 	c := r.call
 	c.Branch, c.Step, c.Operation = sent.of, sent.at, branch.Do
@@ -116,7 +117,7 @@ func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Effe
 	return coordinator.CatchPanic(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}), do)
 }
 
-// reconciles has the sagas reconciled, once an hour if any step can be asked.
+// reconciles returns the reconciler of sagas. It runs once an hour if any step has a check.
 func (e *Engine) reconciles() coordinator.Reconciler {
 	hooks := e.options.Hooks
 	r := coordinator.Reconciler{Protocol: protocol, Every: -1, Find: e.Reconcile, Done: hooks.Reconciled}
@@ -131,7 +132,7 @@ func (e *Engine) reconciles() coordinator.Reconciler {
 	return r
 }
 
-// checks reports whether any step can be asked.
+// checks reports whether any step has a check.
 func (e *Engine) checks() bool {
 	for _, p := range e.plans {
 		for i := range p.known {
@@ -143,14 +144,14 @@ func (e *Engine) checks() bool {
 	return false
 }
 
-// Effect is what a target says of the effect of a step; see [coordinator.Effect].
+// Effect is a target's answer about the effect of a step; see [coordinator.Effect].
 type Effect = coordinator.Effect
 
 // The effects.
 const (
-	EffectUnknown        = coordinator.EffectUnknown // it cannot be said; so is an empty one
+	EffectUnknown        = coordinator.EffectUnknown // the target does not know; empty means the same
 	Present       Effect = "present"                 // the effect is there
-	Absent        Effect = "absent"                  // it is not
+	Absent        Effect = "absent"                  // there is no effect
 )
 
 // Check sets the function by which [Engine.Reconcile] reads whether the step has had its effect.
@@ -169,17 +170,17 @@ func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) 
 			err = json.Unmarshal(out, output)
 		}
 		if err != nil {
-			return EffectUnknown, fmt.Errorf("read what the check of step %q needs: %w", a.s.key, err)
+			return EffectUnknown, fmt.Errorf("read the arguments of the check of step %q: %w", a.s.key, err)
 		}
 		return check(ctx, input, output)
 	}
 	return a
 }
 
-// Repair allows [Engine.Reconcile] to repair what [Action.Check] finds wrong, by one more call of
-// the action or undo under its key.
+// Repair allows [Engine.Reconcile] to repair a wrong effect that [Action.Check] finds, by one
+// more call of the action or undo under its key.
 func (a Action[I, O]) Repair() Action[I, O] { a.s.repair = true; return a }
 
-// Finding is a step whose effect is not what its saga has ended with; see
+// Finding is a step whose effect does not match the end of its saga; see
 // [coordinator.Finding].
 type Finding = coordinator.Finding

@@ -196,7 +196,7 @@ func TestReconcileTellsWhatItCannotRead(t *testing.T) {
 			return heard
 		}
 		damaged := `1 reconcile transactions "1": record end "" in state "RUNNING": it is invalid in this state`
-		unknown := `2 transaction "2": the engine was built without its definition "gone": add it`
+		unknown := `2 transaction "2": the engine has no definition "gone": add it`
 		e := idle(t, r.store, nil, good).engine
 		for _, want := range [][]string{{damaged}, {damaged, unknown}, {damaged, unknown, "3a"}} {
 			same(t, "heard", listen(e, len(want)), want...)

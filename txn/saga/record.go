@@ -8,30 +8,30 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Kinds of records. Those of one append stand in the journal together or not at all,
-// unless they are more than one append takes: then each part is right by itself.
+// Kinds of records. One append writes all of its records or none. If there are too many for
+// one append, each prefix is valid.
 const (
 	recordBegin    = "begin"    // the input and the deadline
-	recordSent     = "sent"     // from here on the step may have happened; names its undo
-	recordNever    = "never"    // it has not been called since it was sent, and will not be
+	recordSent     = "sent"     // the step may have been called; names its undo
+	recordNever    = "never"    // the sent step was not called, and will not be
 	recordDone     = "done"     // the step's output
 	recordFailed   = "failed"   // the step was given up
-	recordTried    = "tried"    // it failed so often, and is tried again
-	recordTaken    = "taken"    // taken over while something was called and not answered
-	recordHalted   = "halted"   // taken over so often that a person has to look
-	recordDecide   = "decide"   // Step is commit or abort; one at most
+	recordTried    = "tried"    // the number of failed calls of the step, which are repeated
+	recordTaken    = "taken"    // it was taken over while calls were not answered
+	recordHalted   = "halted"   // it was taken over too often: an operator must act
+	recordDecide   = "decide"   // Step is commit or abort; at most one
 	recordUndone   = "undone"   //
 	recordDead     = "dead"     // the undo was given up
 	recordRemind   = "remind"   // a dead letter was reported again
-	recordRetry    = "retry"    // by an operator, as are the next four
+	recordRetry    = "retry"    // by an operator, as are the next three
 	recordSkip     = "skip"     //
 	recordSettle   = "settle"   // the outcome of a step is known; the next record has it
-	recordNow      = "now"      // what is waited for is over
-	recordSignal   = "signal"   // Step is its name; one of each name at most
+	recordNow      = "now"      // the wait has ended
+	recordSignal   = "signal"   // Step is its name; at most one of each name
 	recordCrossed  = "crossed"  // a call with an input before an edit was done
-	recordLater    = "later"    // its start is put off
-	recordFinished = "finished" // all is settled, but who wants to know has not been called yet
-	recordResolved = "resolved" // it is over, whatever is left
+	recordLater    = "later"    // its start is postponed
+	recordFinished = "finished" // no call is left except that of OnEnd
+	recordResolved = "resolved" // by an operator: the dead letter is closed
 	recordEnd      = coordinator.RecordEnd
 )
 
@@ -44,8 +44,8 @@ const (
 type begun struct {
 	Input    json.RawMessage `json:"input"`
 	Deadline int64           `json:"deadline,omitempty"` // milliseconds since 1970
-	Start    int64           `json:"start,omitempty"`    // nothing is called before: milliseconds since 1970
-	Notify   bool            `json:"notify,omitempty"`   // its end is to be reported before it has ended
+	Start    int64           `json:"start,omitempty"`    // of the first call, at the earliest: milliseconds since 1970
+	Notify   bool            `json:"notify,omitempty"`   // OnEnd is called before the end record
 }
 
 // sending is the data of a sent record, whose Step is the step's key.
@@ -53,23 +53,23 @@ type sending struct {
 	Stage int             `json:"stage"`           // from 1
 	Of    string          `json:"of,omitempty"`    // the step, if the key is not its name
 	At    string          `json:"at,omitempty"`    // its index, if it has one
-	Undo  string          `json:"undo,omitempty"`  // what takes it back
+	Undo  string          `json:"undo,omitempty"`  // the name of its undo
 	Pivot bool            `json:"pivot,omitempty"` //
 	Until int64           `json:"until,omitempty"` // of a wait: milliseconds since 1970
 	For   bool            `json:"for,omitempty"`   // it waits for the signal of its key
-	Input json.RawMessage `json:"input,omitempty"` // of its own; else the saga's
+	Input json.RawMessage `json:"input,omitempty"` // its own; else the saga's
 }
 
 // why is the data of failed, decide, dead, tried and crossed records.
 type why struct {
-	Unknown  bool           `json:"unknown,omitempty"`  // a failed step may have happened
+	Unknown  bool           `json:"unknown,omitempty"`  // a failed step may have been done
 	Error    string         `json:"error,omitempty"`    //
 	Attempts int            `json:"attempts,omitempty"` // calls that failed
 	By       map[string]int `json:"by,omitempty"`       // of them, by class
-	Calls    int            `json:"calls,omitempty"`    // those that were made
-	Next     int64          `json:"next,omitempty"`     // when it is tried again: milliseconds since 1970
-	Parked   bool           `json:"parked,omitempty"`   // nothing is called before Next
-	Former   int            `json:"former,omitempty"`   // the input that a target knows, from 1, of those before edits; 0 if it has not said
+	Calls    int            `json:"calls,omitempty"`    // calls that were made
+	Next     int64          `json:"next,omitempty"`     // time of the next call: milliseconds since 1970
+	Parked   bool           `json:"parked,omitempty"`   // no call is made before Next
+	Former   int            `json:"former,omitempty"`   // the number, from 1, of the former input that the target has applied; 0 if unknown
 }
 
 // note is the data of an operator's records.
@@ -80,12 +80,12 @@ type note struct {
 
 func record(kind, step string, data any) journal.Entry { return coordinator.Record(kind, step, data) }
 
-// begin is the record that makes a saga.
+// begin returns the begin record of a saga.
 func begin(input json.RawMessage, deadline, start time.Time, notify bool) journal.Entry {
 	return record(recordBegin, "", begun{Input: input, Deadline: millis(deadline), Start: millis(start), Notify: notify})
 }
 
-// millis returns a time for records; 0 is none.
+// millis returns a time for records; 0 means none.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -106,30 +106,29 @@ var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: ma
 	State:   func(m machine) State { return m.state },
 	Outcome: func(t coordinator.Transaction[machine]) Outcome { return outcome(t.Head, &t.State) }}
 
-// longestTried is the most bytes of the error of a call that is repeated.
+// longestTried bounds the error of a repeated call, in bytes.
 const longestTried = coordinator.MaxFailing
 
 func truncated(err error) string { return coordinator.Truncate(err.Error(), coordinator.MaxReason) }
 
 func truncate(text string, most int) string { return coordinator.Truncate(text, most) }
 
-// State is where a saga stands; see [coordinator.State].
+// State is the state of a saga; see [coordinator.State].
 type State = coordinator.State
 
-// The states. RUNNING goes on to COMPLETING by a decision to commit, or to UNDOING
-// by one to abort; a saga has one decision at most. An operator sends a DEAD_LETTER
-// back to UNDOING, or ends it as RESOLVED.
+// The states. RUNNING becomes COMPLETING by a decision to commit, or UNDOING by one to abort; a
+// saga has at most one decision. An operator changes a DEAD_LETTER to UNDOING or RESOLVED.
 const (
 	Running     State = "RUNNING"              // undecided
-	Completing  State = "COMPLETING"           // what is left is done, whatever happens
-	Undoing     State = "UNDOING"              // what was done is undone
-	Succeeded   State = "SUCCEEDED"            // each step is done, but for those that an operator has skipped
-	Compensated State = "COMPENSATED"          // nothing is left of it but what needs no undo, or was skipped
-	DeadLetter        = coordinator.DeadLetter // an undo was given up, or too many owners crashed: a person has to look
-	Resolved          = coordinator.Resolved   // a dead letter that a person has closed
+	Completing  State = "COMPLETING"           // the remaining steps are called until they are done
+	Undoing     State = "UNDOING"              // completed steps are undone
+	Succeeded   State = "SUCCEEDED"            // each step is done, or was skipped by an operator
+	Compensated State = "COMPENSATED"          // each step is undone, needs no undo, or was skipped
+	DeadLetter        = coordinator.DeadLetter // an undo was given up, or too many owners crashed: an operator must act
+	Resolved          = coordinator.Resolved   // a dead letter that an operator has closed
 )
 
-// States are all states of a saga.
+// States has all states of a saga.
 var States = []State{Running, Completing, Undoing, Succeeded, Compensated, DeadLetter, Resolved}
 
 // fate is the state of a step that was sent.
@@ -138,7 +137,7 @@ type fate int
 const (
 	inFlight fate = iota // it may be called
 	done
-	refused // not done, and never will be
+	refused // not done, permanently
 	unknown // given up; it may be done
 	undone
 	dead
@@ -151,14 +150,14 @@ func (f fate) String() string { return fates[f] }
 
 // progress is a step that was sent.
 type progress struct {
-	key     string // its own in the saga
-	of, at  string // index, as calls name it
+	key     string // unique in the saga
+	of, at  string // Branch and Step of its calls
 	stage   int
-	undo    string // empty if there is nothing to undo
+	undo    string // empty if the step needs no undo
 	pivot   bool
 	wait    bool            // it is a wait, not a call
 	signal  bool            // it waits for the signal of its key
-	until   time.Time       // when the wait ends; zero is never
+	until   time.Time       // end of the wait; zero means never
 	over    bool            // an operator has ended the wait
 	input   json.RawMessage // nil if it is the saga's
 	edited  bool            // by an operator
@@ -170,12 +169,12 @@ type progress struct {
 	abortedInFlight bool // in flight at the decision to abort
 	output          json.RawMessage
 	err             string
-	attempts        int            // failed ones since the last long wait
-	by              map[string]int // failed ones by class
-	calls           int            // that were made
-	lost            int            // made, and not answered before their owner was gone
-	next            time.Time      // when the next call is due
-	parked          bool           // no call was made since that was recorded
+	attempts        int            // failed calls since the last long wait
+	by              map[string]int // failed calls by class
+	calls           int            // calls that were made
+	lost            int            // calls that were not answered before their owner was gone
+	next            time.Time      // time of the next call
+	parked          bool           // no call was made since next was recorded
 }
 
 // formerInput is an input of a step before an edit.

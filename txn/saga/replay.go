@@ -10,17 +10,17 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A Snapshot is a saga right after one of its records.
+// A Snapshot is the state of a saga after one of its records.
 type Snapshot struct {
 	Position int64           // of the record, from 1
 	Written  time.Time       // by the store's clock
-	Epoch    interlock.Token // of the owner who wrote it; 0 for who began the saga, and operators
-	Kind     string          // what happened: begin, declared, sent, done, decide, …
-	Step     string          // of which step; commit or abort for decide
-	By       By              // the operator, of the records that are made by one
+	Epoch    interlock.Token // of the owner that wrote it; 0 for a begin record and for operators
+	Kind     string          // of the record: begin, declared, sent, done, decide, …
+	Step     string          // of the record; commit or abort for decide
+	By       By              // the operator, for an operator's record
 	State    State           // of the saga
-	Reason   string          // why it is undone, or halted; empty while it is neither
-	Steps    []Progress      // that were sent, in that order
+	Reason   string          // of the undo or halt; empty without either
+	Steps    []Progress      // sent ones, in the order of their records
 }
 
 // Progress is the state of a step that may have been called.
@@ -28,18 +28,18 @@ type Progress struct {
 	Step     string          // its key
 	Stage    int             // from 1
 	Status   string          // declared, sent, waiting, done, refused, unknown, undone, dead or skipped
-	Undo     string          // what takes it back; empty if nothing does
+	Undo     string          // the name of its undo; empty if it has none
 	Pivot    bool            //
-	Until    time.Time       // of a wait: when it ends
-	Next     time.Time       // when it is tried again, if it was left alone for long; zero if that is not known
-	Attempts int             // that failed before, or whose owner was gone before they were answered
-	Input    json.RawMessage // of its own; nil if it is called with the saga's
+	Until    time.Time       // end of a wait
+	Next     time.Time       // time of the next call after a long pause; zero if unknown
+	Attempts int             // calls that failed, or were not answered before their owner was gone
+	Input    json.RawMessage // its own; nil if it is the saga's
 	Output   json.RawMessage // nil if it was not done
-	Err      string          // of the last call, or who has skipped it and why, or which call crossed an edit of its input
+	Err      string          // of the last call; or who skipped it and why; or the call that crossed an edit of its input
 }
 
-// declared is a step whose record stands with that of an earlier one, so that it needs no
-// write of its own: it is called once all before it are done.
+// declared is the status of a step whose record was written with that of an earlier step. It is
+// called once all steps before it are done.
 const declared = "declared"
 
 // Replay returns the state of a saga after each of its records, which [journal.Journal.Open]

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// forever is the pause before a saga with an unbounded wait is looked at again.
+// forever is the pause between two turns of a saga with an unbounded wait.
 const forever = 24 * time.Hour
 
 // Signal returns a stage that waits for a signal, such as an approval, and outputs its value. The
@@ -25,7 +25,7 @@ func Signal[I, O any](name string) Action[I, O] {
 }
 
 // Within bounds the wait for a Signal, counted from when its stage begins. Then the stage fails
-// without an effect, and the saga is undone. Behind the pivot that is impossible, so
+// without an effect, and the saga is undone. After the pivot that is impossible, so
 // [Action.Else] is required. It does not affect other steps.
 func (a Action[I, O]) Within(d time.Duration) Action[I, O] {
 	if a.s.signal {
@@ -53,8 +53,8 @@ func (a Action[I, O]) Await(s *Run) (output O, err error) {
 	return (&Future[O]{s: s, key: a.s.key}).Output()
 }
 
-// ErrSignalled: another signal with that name and another value arrived first. It is Definite.
-var ErrSignalled = fmt.Errorf("another signal of that name came first")
+// ErrSignalled means that a signal of this name with another value arrived first. It is Definite.
+var ErrSignalled = fmt.Errorf("another signal of that name arrived first")
 
 // SendSignal sends a signal to a saga, whichever process drives it. Value is JSON and becomes the
 // output of the stage of that name. SendSignal returns when the signal is durable; the owner

@@ -18,7 +18,7 @@ import (
 
 // Start begins a saga with this id, 1 to 200 bytes, unless it exists, and returns as soon as that
 // is durable; see [Engine.Wait]. If it exists with another type or input (as JSON), the error is
-// an [ErrMismatch]. An Uncertain error means that it may have begun: starting it again converges.
+// an [ErrMismatch]. After an Uncertain error the saga may have begun: start it again.
 func (d Definition[I]) Start(ctx context.Context, e *Engine, id string, input I) error {
 	return e.start(ctx, d.plan.key(), id, input, time.Time{})
 }
@@ -46,7 +46,7 @@ func (e *Engine) Start(ctx context.Context, definition, id string, input json.Ra
 	return e.start(ctx, definition, id, input, time.Time{})
 }
 
-// StartAt is [Definition.StartAt] as Start is [Definition.Start].
+// StartAt is [Definition.StartAt] with the arguments of [Engine.Start].
 func (e *Engine) StartAt(ctx context.Context, definition, id string, input json.RawMessage, at time.Time) error {
 	return e.start(ctx, definition, id, input, at)
 }
@@ -72,7 +72,7 @@ func Begin(ctx context.Context, j *journal.Journal, definition, id string, input
 func (e *Engine) known(definition, id string, input any) (plan, []byte, error) {
 	p, ok := e.plan(definition)
 	if !ok {
-		return p, nil, bug("start saga", id, fmt.Errorf("the engine was built without the definition %q", definition))
+		return p, nil, bug("start saga", id, fmt.Errorf("the engine has no definition %q: add it", definition))
 	}
 	text, err := compact(input)
 	if err != nil {
@@ -114,8 +114,8 @@ func (e *Engine) start(ctx context.Context, definition, id string, input any, at
 	return err
 }
 
-// opening returns the execution of a saga before its first append. Pending are the begin record and the
-// records of the steps that may be called first, as many as fit.
+// opening returns the execution of a saga before its first append. Its pending records are the begin
+// record and those of the steps that may be called first, as many as fit.
 func (p plan) opening(id string, input []byte, now, at time.Time) (*execution, error) {
 	delayed := at.After(now)
 	begins := at
@@ -141,14 +141,14 @@ func (p plan) opening(id string, input []byte, now, at time.Time) (*execution, e
 	return c, c.note(now, false, sents[:min(len(sents), driver.MaxRecords-1)]...)
 }
 
-// opened returns the pending records, which are to be appended.
+// opened returns the records of the first append.
 func (c *execution) opened() []journal.Entry {
 	entries := c.pending
 	c.flushed()
 	return entries
 }
 
-// release closes a planner that runs code. Others hold nothing, and are reused.
+// release closes a planner that runs code. Others have no resources, and are reused.
 func (c *execution) release() {
 	if c.plan.body != nil {
 		c.close()
@@ -181,7 +181,7 @@ func (p plan) deadline(input []byte, now time.Time) (time.Time, error) {
 	return now.Add(timeout), nil
 }
 
-// attach checks that the existing saga is the one to be started.
+// attach checks that the existing saga is the one to start.
 func attach(ctx context.Context, j *journal.Journal, definition, id string, input []byte) error {
 	t, err := records.Read(ctx, j, "start saga", id)
 	if err != nil {
@@ -190,7 +190,7 @@ func attach(ctx context.Context, j *journal.Journal, definition, id string, inpu
 	return mismatch(t.Head, &t.State, definition, input)
 }
 
-// mismatch returns an error if the saga is not the one to be started.
+// mismatch returns an error if the saga is not the one to start.
 func mismatch(head driver.Head, m *machine, definition string, input []byte) error {
 	id := head.Transaction
 	switch name := nameOf(head.Type); {
@@ -205,9 +205,9 @@ func mismatch(head driver.Head, m *machine, definition string, input []byte) err
 // Outcome is the state of a saga, and its result once State is final.
 type Outcome struct {
 	coordinator.Summary
-	Input   json.RawMessage // as it was started with
-	Outputs Outputs         // of the steps that were done, those that were undone too
-	Crossed []StepError     // the steps that were done, or may have been, with an input from before an operator's edit
+	Input   json.RawMessage // of the start
+	Outputs Outputs         // of completed steps, undone ones included
+	Crossed []StepError     // steps that were, or may have been, done with an input from before an operator's edit
 }
 
 // Err returns nil while the saga is running and if it has succeeded, else an [*EndedError].
@@ -248,7 +248,7 @@ func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 // Wait blocks until a saga has ended, whichever process drives it. The error is that of
 // [Outcome.Err]. If this process drives the saga and its definition does not fit, the error is a
 // [*MismatchError], at once. If ctx ends the saga continues, and the error is Uncertain; it also
-// tells whether this engine lacks a fitting definition.
+// reports that this engine lacks a fitting definition.
 func (e *Engine) Wait(ctx context.Context, id string) (Outcome, error) {
 	w := e.coordinator.Watch(id)
 	defer w.Stop()
@@ -281,7 +281,7 @@ func (e *Engine) wait(ctx context.Context, w *coordinator.Waiter, id string) (Ou
 	}
 	if _, known := e.plans[o.Type]; !known {
 		return o, &interlock.Error{Op: "wait for saga", Name: id, Kind: interlock.Uncertain,
-			Err: errors.Join(err, fmt.Errorf("this engine was built without its definition %q: another process has to drive it", o.Type))}
+			Err: errors.Join(err, fmt.Errorf("this engine runs without its definition %q: another process must drive it", o.Type))}
 	}
 	return o, err
 }
@@ -296,7 +296,7 @@ func (e *Engine) misfit(id string) error {
 	return nil
 }
 
-// maxMisfits bounds how many are remembered.
+// maxMisfits bounds the misfits of an engine.
 const maxMisfits = 10_000
 
 // rememberFit remembers from a drive's error whether the saga's definition fits.

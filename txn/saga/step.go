@@ -16,19 +16,19 @@ import (
 // is a value: its methods return a changed copy.
 type Action[I, O any] struct{ s step }
 
-// Stage is a stage of sagas whose input is an I: an [Action] of any output, a
-// [Parallel] group or a [Sleep].
+// Stage is a stage of sagas with input I: an [Action] of any output, a [Parallel] group or a
+// [Sleep].
 type Stage[I any] interface{ of(I) []step }
 
 // step is an action without its types. Input and output are JSON.
 type step struct {
-	name    string // as it was made
-	key     string // its own in a saga
-	branch  string // as calls name it; empty if that is the key
+	name    string // from its constructor
+	key     string // unique in a saga
+	branch  string // the Branch of its calls; empty if that is the key
 	at      string // its index
 	act     func(ctx context.Context, input json.RawMessage) (json.RawMessage, error)
-	local   localAction     // in place of act
-	input   json.RawMessage // of its own; nil if it is the saga's
+	local   localAction     // instead of act
+	input   json.RawMessage // its own; nil if it is the saga's
 	undo    string          // empty if there is none
 	back    func(ctx context.Context, input, output json.RawMessage) error
 	truth   func(ctx context.Context, input, output json.RawMessage) (Effect, error)
@@ -37,11 +37,11 @@ type step struct {
 	keep    bool // declared to need no undo
 	grouped bool
 	sleep   bool            // it is a wait
-	wait    time.Duration   // and for how long; 0 is for ever
+	wait    time.Duration   // of a wait; 0 means without a bound
 	signal  bool            // it waits for a signal
-	absent  json.RawMessage // what it gives if none comes in time; nil is that it fails
-	timeout time.Duration   // of a call, since its last beat
-	longest time.Duration   // of a call, whatever beats
+	absent  json.RawMessage // the output if no signal arrives in time; nil means that the step fails
+	timeout time.Duration   // of a call, since its last heartbeat
+	longest time.Duration   // of a call, heartbeats included
 	target  string
 	policy  Policy
 	by      map[branch.Class]Policy
@@ -71,8 +71,8 @@ func Step[I, O any](name string, action func(ctx context.Context, input I) (O, e
 	return Action[I, O]{s}
 }
 
-// stored is an output as JSON. One that cannot be kept is no output: what was done
-// is not known then.
+// stored returns an output as JSON. If the journal cannot store the output, the error is
+// Unknown.
 func stored(name string, output any) (json.RawMessage, error) {
 	text, err := marshal(output)
 	if err == nil && len(text) > driver.MaxPayload {
@@ -84,8 +84,7 @@ func stored(name string, output any) (json.RawMessage, error) {
 	return text, nil
 }
 
-// marshal is json.Marshal without what it does for pages of HTML: an output must not
-// become longer than it was.
+// marshal is json.Marshal without escapes for HTML, which would make an output longer.
 func marshal(v any) (json.RawMessage, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -96,8 +95,8 @@ func marshal(v any) (json.RawMessage, error) {
 
 // Undo sets the compensation of the step. Sagas find it by its name, so neither it nor the step
 // may be renamed while sagas that have sent the step are unfinished. It gets the step's output,
-// or nil if it is unknown whether the step was done. Then it must remove any effect, and make a
-// call of the action that is still on its way fail. Like the action it is called at least once.
+// or nil if it is unknown whether the step was done. Then it must remove any effect, and reject
+// a call of the action that arrives later. Like the action it is called at least once.
 func (a Action[I, O]) Undo(name string, undo func(ctx context.Context, input I, output *O) error) Action[I, O] {
 	a.s.undo, a.s.back = name, nil
 	if undo == nil {
@@ -112,7 +111,7 @@ func (a Action[I, O]) Undo(name string, undo func(ctx context.Context, input I, 
 		if out != nil {
 			output = new(O)
 			if err := json.Unmarshal(out, output); err != nil {
-				return fmt.Errorf("read what undo %q undoes: %w", name, err)
+				return fmt.Errorf("read the output for undo %q: %w", name, err)
 			}
 		}
 		return undo(ctx, input, output)
@@ -160,7 +159,7 @@ func (a Action[I, O]) of(I) []step { return []step{a.s} }
 // Outputs has the outputs of a saga's steps; see [Action.Output].
 type Outputs struct{ steps map[string]json.RawMessage }
 
-// What can be chosen for a step.
+// Options of a step.
 
 // Uncompensable declares that the step needs no undo although it is before the pivot: it only
 // reads, or its effect is harmless.
@@ -196,7 +195,7 @@ func (a Action[I, O]) RetryOn(c branch.Class, p Policy) Action[I, O] {
 	return a
 }
 
-// resolved is a step with what was not chosen.
+// resolved returns the step with defaults.
 func (s step) resolved() step {
 	s.policy = s.policy.resolve()
 	s.by = maps.Clone(s.by)

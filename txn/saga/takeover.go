@@ -27,7 +27,7 @@ func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) 
 	if n := m.takeOvers; err != nil || n == c.m.takeOvers || !exhausted(n) {
 		return c.note(now, true, taken)
 	}
-	if c.m.atEnd { // its end is not reported for ever
+	if c.m.atEnd { // further calls of OnEnd are given up
 		return c.note(now, true, journal.Entry{Kind: recordEnd})
 	}
 	what := "its function ran"
