@@ -1,8 +1,7 @@
-// Package sagatest plays a user's saga again and again, each time with another thing
-// that goes wrong, and says which steps do not stand it. It does not prove a saga
-// right: it sees what the snapshot shows, and judges the actions and undos that it is
-// given, which in a test are mostly fakes or run on a database of the test. Nor does it
-// play two things that go wrong at once, or an action that is wrong by itself.
+// Package sagatest runs a user's saga with one fault at a time, and reports the steps that do
+// not tolerate it. It does not prove that a saga is correct: it compares snapshots only, and
+// runs the given actions and undos, which in a test are mostly fakes or use a database of the
+// test. It injects no two faults at once, and finds no error of an action without a fault.
 //
 //	func TestBooking(t *testing.T) {
 //		sagatest.Explore(t, func() sagatest.Scene[Order] {
@@ -12,30 +11,31 @@
 //		})
 //	}
 //
-// # What is played
+// # Scenarios
 //
-// First the saga runs undisturbed, twice: it has to succeed, and its world to be the
-// same both times. That is what a saga that succeeds has to lead to, whatever goes
-// wrong; one that is undone has to leave the world as it was. Then, for each step: its
-// answer is lost and it is called again; it is delivered twice. For each step with an
-// undo: what comes after it is refused, and it is undone; its answer is lost for good,
-// or it never arrived, and its undo is called without its output; the undo does not
-// arrive, its answer is lost, it is delivered twice; the action arrives once more, or
-// for the first time, behind its undo. At last, if nothing was found until then, each
-// stage is refused as a whole, and the engine crashes before and after each call and
-// each append to its journal, and another one goes on.
+// First the saga runs undisturbed, twice: it must succeed, with the same world both times. Each
+// saga that succeeds must lead to this world, and one that is undone must leave the world
+// unchanged. Then, for each step:
+//
+//   - its answer is lost and it is called again; it arrives twice
+//   - with an undo: later steps are refused, and it is undone
+//   - with an undo: its answer is lost for good, or it never arrives, and its undo is called
+//     without its output
+//   - the undo does not arrive; its answer is lost; it arrives twice
+//   - the action arrives again, or for the first time, after its undo
+//
+// If there are no findings, each stage is refused as a whole. The engine crashes before and
+// after each call and each append to its journal, and another one continues.
 //
 // # Time
 //
-// The saga runs on a journal in memory in the virtual time of [testing/synctest]:
-// retries, and waits of days, take no time. So actions and undos must not use a
-// network, or anything else outside of the test that they wait for. For those that do
-// there is [Scene.RealTime]. A [saga.StepTx] cannot be explored: its journal is in a
-// database.
+// The saga runs on a journal in memory in the virtual time of [testing/synctest]: retries, and
+// waits of days, take no time. So actions and undos must not wait for a network, or for anything
+// else outside the test. Those that do need [Scene.RealTime]. A [saga.StepTx] cannot be explored:
+// its journal is in a database.
 //
 // # Fakes
 //
-// A [World] is what fakes of participants can keep their state in. Its effects are
-// guarded as participants have to be: [Effect] has one effect and one answer for each
-// key, and is refused behind its undo.
+// A [World] has the state of fakes of participants, with the required guards: [Effect] has one
+// effect and one answer for each key, and is refused after its undo.
 package sagatest

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// explorer plays one scene.
+// explorer runs one scene.
 type explorer struct {
 	rehearsal.Explorer[Kind, Finding, *run]
 	steps []saga.Progress
@@ -23,7 +23,7 @@ func newExplorer(t *testing.T, build func() set) *explorer {
 	return e
 }
 
-// explore plays all scenarios.
+// explore runs all scenarios.
 func (e *explorer) explore() ([]Finding, error) {
 	first, over, err := e.Undisturbed(scenario{Words: "nothing goes wrong"})
 	if over || err != nil {
@@ -42,7 +42,7 @@ func (e *explorer) explore() ([]Finding, error) {
 			return e.Found, err
 		}
 	}
-	if len(e.Found) > 0 { // the rest would show the same once more
+	if len(e.Found) > 0 { // other scenarios would repeat the findings
 		return e.Found, nil
 	}
 	scenarios := append([]scenario{{Words: "all goes well", Kind: UndoNeedsOutput}}, e.refusals()...)
@@ -59,7 +59,7 @@ func (e *explorer) explore() ([]Finding, error) {
 	return e.Found, nil
 }
 
-// pivotAt is the stage of the pivot, or one behind all stages.
+// pivotAt returns the stage of the pivot, or one after all stages.
 func (e *explorer) pivotAt() int {
 	i := slices.IndexFunc(e.steps, func(s saga.Progress) bool { return s.Pivot })
 	if i < 0 {

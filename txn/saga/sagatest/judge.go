@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// Judge says what a run shows to be wrong; nil is nothing. Reference is the world after
-// a saga that has succeeded; nil is not known yet.
+// Judge returns the finding of a run, or nil. Reference is the world after a saga that has
+// succeeded; nil if it is not known yet.
 func (r *run) Judge(reference []string) *Finding {
 	f := &Finding{Kind: r.Kind, Step: r.Name, Scenario: r.Words}
 	if r.CrashedAt != nil {
@@ -21,7 +21,7 @@ func (r *run) Judge(reference []string) *Finding {
 	if r.Hangs || !r.state.Final() {
 		return r.unended(f)
 	}
-	if r.Kind == LateActionAccepted { // other scenarios show what else is wrong
+	if r.Kind == LateActionAccepted { // other scenarios show other faults
 		return r.lateness(f)
 	}
 	if step, err := r.repeatRefused(); err != nil {
@@ -36,7 +36,7 @@ func (r *run) Judge(reference []string) *Finding {
 	return r.compare(f, reference)
 }
 
-// lateness looks for what a late call has done.
+// lateness checks that a late call has had no effect.
 func (r *run) lateness(f *Finding) *Finding {
 	f.Problem, f.Diff = "the late call took effect, and nothing takes it back", rehearsal.Diff(r.After, r.Late)
 	if r.Late == nil || f.Diff == "" {
@@ -45,13 +45,13 @@ func (r *run) lateness(f *Finding) *Finding {
 	return f
 }
 
-// compare looks for what differs in the worlds.
+// compare compares the worlds.
 func (r *run) compare(f *Finding, reference []string) *Finding {
 	switch {
 	case r.Alone && r.state == saga.Compensated:
 		f.Problem, f.Diff = "the saga was undone, and the step has left the world changed", rehearsal.Diff(r.Before, r.After)
 	case r.state == saga.Compensated && r.Name != "" && r.Delivered(branch.Do) < 2:
-		return nil // it is given up at once, and was not repeated
+		return nil // the step was given up at once, and was not repeated
 	case r.state == saga.Compensated:
 		f.Problem, f.Diff = "the saga was undone, and the world is not as it was", rehearsal.Diff(r.Initial, r.Final)
 	case r.state == saga.Succeeded && reference != nil:
@@ -63,7 +63,7 @@ func (r *run) compare(f *Finding, reference []string) *Finding {
 	return f
 }
 
-// unended says why a saga has not ended.
+// unended returns why a saga has not ended.
 func (r *run) unended(f *Finding) *Finding {
 	name, problem := r.Unended(fmt.Sprintf("after %v the saga is %s", r.limit, r.state))
 	f.Kind, f.Step, f.Problem = NeverEnds, cmp.Or(name, r.Last), problem
@@ -83,7 +83,7 @@ func (r *run) behindPivot(step string) bool {
 	return pivot >= 0 && i >= 0 && r.steps[i].Stage > r.steps[pivot].Stage
 }
 
-// repeatRefused finds an action that was done, and refused when it was called again.
+// repeatRefused returns an action that was done, and refused a repeated call.
 func (r *run) repeatRefused() (step string, err error) {
 	done := map[string]bool{}
 	for _, a := range r.Answers {
@@ -98,8 +98,7 @@ func (r *run) repeatRefused() (step string, err error) {
 	return "", nil
 }
 
-// blame gives the finding of a run in which the engine has crashed to the step that it
-// was at work on.
+// blame assigns the finding of a run with a crash to the step that the engine was calling.
 func (r *run) blame(f *Finding) {
 	at := r.CrashedAt
 	f.Scenario = fmt.Sprintf("%s, and the engine crashed %s, and another one went on", r.Words, at.Words)
@@ -115,7 +114,7 @@ func (r *run) blame(f *Finding) {
 	}
 }
 
-// Plain is why the undisturbed run is none to go by.
+// Plain returns why the undisturbed run is no reference.
 func (r *run) Plain() error {
 	if r.state == saga.Succeeded {
 		return nil
@@ -123,45 +122,44 @@ func (r *run) Plain() error {
 	return fmt.Errorf("undisturbed, the saga has to succeed, and is %s: %w", r.state, errors.New(r.reason))
 }
 
-// Kind is what is wrong with a step.
+// Kind is the kind of a finding.
 type Kind string
 
 // The kinds of findings.
 const (
-	// MissingUndo: something of the step is left when the saga was undone. It has no
-	// undo and is declared Uncompensable, or its undo does not take everything back, or
-	// gives up.
+	// MissingUndo means that an effect of the step remains after the saga was undone. It
+	// has no undo and is declared Uncompensable, or its undo is incomplete or gives up.
 	MissingUndo Kind = "missing undo"
-	// UndoNotIdempotent: an undo that is called twice is not as if called once.
+	// UndoNotIdempotent means that two calls of an undo differ from one.
 	UndoNotIdempotent Kind = "undo not idempotent"
-	// UndoNeedsOutput: an undo that is called with nil, because nobody knows whether
-	// the step was done, leaves something of a step that was, or fails or changes
-	// something if it was not.
+	// UndoNeedsOutput means that an undo without an output, because the outcome of the
+	// step is unknown, is wrong: it leaves an effect of a completed step, or it fails or
+	// has an effect if the step was not done.
 	UndoNeedsOutput Kind = "undo needs the output"
-	// ActionNotIdempotent: an action that is called twice under one key is not as if
-	// called once, or refuses the second call.
+	// ActionNotIdempotent means that two calls of an action under one key differ from one,
+	// or that it refuses the second.
 	ActionNotIdempotent Kind = "action not idempotent"
-	// PivotNotRepeatable is ActionNotIdempotent of the pivot, which nothing takes back.
+	// PivotNotRepeatable is ActionNotIdempotent of the pivot, which is never undone.
 	PivotNotRepeatable Kind = "pivot not repeatable"
-	// LateActionAccepted: an action that arrived behind its undo took effect, and
-	// nothing will take that back.
+	// LateActionAccepted means that an action that arrived after its undo had an effect,
+	// which is never undone.
 	LateActionAccepted Kind = "late action accepted"
-	// StepBehindPivotRefuses: a step that has to be done answers that it never will.
+	// StepBehindPivotRefuses means that a step after the pivot refuses for good.
 	StepBehindPivotRefuses Kind = "step behind the pivot refuses"
-	// NeverEnds: the saga has not ended when the time of the run was up.
+	// NeverEnds means that the saga has not ended within [Scene.Limit].
 	NeverEnds Kind = "never ends"
 )
 
-// A Finding is one way in which a saga does not stand what can happen to it.
+// A Finding is a fault that a saga does not tolerate.
 type Finding struct {
 	Kind     Kind
-	Step     string // its key; empty if it is not known which
-	Scenario string // what went wrong in that run
+	Step     string // its key; empty if unknown
+	Scenario string // the fault of the run
 	Problem  string // its outcome
-	Diff     string // of the snapshots, as it should be (-) and as it is (+), a line each; may be empty
+	Diff     string // of the snapshots, expected lines (-) and actual ones (+); may be empty
 }
 
-// String tells it on several lines.
+// String formats the finding on several lines.
 func (f Finding) String() string {
 	with := ""
 	if f.Step != "" {

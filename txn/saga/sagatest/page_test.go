@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga/sagatest"
 )
 
-// TestPage: the code of docs/how-to/testing-sagas.md is that of example_test.go, what it says
-// Explore prints is what it prints, and it describes each kind of finding.
+// TestPage: docs/how-to/testing-sagas.md has the code of example_test.go and the output of
+// Explore, and describes each kind of finding.
 func TestPage(t *testing.T) {
 	page, _, both := strings.Cut(txntest.ReadFile(t, "../../../docs/how-to/testing-sagas.md"), "\n## A TCC\n") // tcctest checks the rest
 	if !both {
@@ -21,7 +21,7 @@ func TestPage(t *testing.T) {
 		sagatest.ActionNotIdempotent, sagatest.PivotNotRepeatable, sagatest.LateActionAccepted, sagatest.StepBehindPivotRefuses, sagatest.NeverEnds)
 }
 
-// forgetful is what is said of a release that does what it can with the output alone.
+// forgetful returns the finding of a release that needs the output.
 func forgetful(t *testing.T) string {
 	found, err := sagatest.Findings(t, func() sagatest.Scene[order] {
 		s, w := scene(), &sagatest.World{}

@@ -29,7 +29,7 @@ type run struct {
 	rehearsal.Trial[Kind]
 	build func() set
 
-	action func() // what may arrive late
+	action func() // the call that arrives late
 	steps  []saga.Progress
 	state  saga.State
 	reason string
@@ -50,7 +50,7 @@ func (r *run) live(store *memory.Journal, n int64) (failed error) {
 	defer a.stop()
 	var engine *saga.Engine
 	open := func(ctx context.Context, j rehearsal.Journal) (*coordinator.Coordinator, func(), error) {
-		never := 2 * r.limit // an alarm tells what is due, and the end wakes who waits for it
+		never := 2 * r.limit // an alarm nudges due sagas, and the end wakes waiters
 		c, closed, err := rehearsal.Open(j, coordinator.Options{Poll: never, Recheck: never}, r.realTime)
 		if err != nil {
 			return nil, nil, err
@@ -97,14 +97,14 @@ func (r *run) read(store *memory.Journal) error {
 	}
 	moments, err := saga.Replay(entries)
 	if err != nil || len(moments) == 0 {
-		return err // an engine that crashed before it began the saga left nothing
+		return err // the engine crashed before it began the saga
 	}
 	last := moments[len(moments)-1]
 	r.state, r.reason, r.steps = last.State, last.Reason, last.Steps
 	return nil
 }
 
-// made is a call as an engine makes it.
+// made is a call of an engine.
 type made = func(ctx context.Context) (json.RawMessage, error)
 
 // around injects the scenario's faults into the calls of an engine.
@@ -127,7 +127,7 @@ func keyOf(c saga.Call) string {
 	return c.Branch
 }
 
-// call makes a call as often as it arrives.
+// call makes a call, as often as the scenario delivers it.
 func (r *run) call(ctx context.Context, step string, o branch.Operation, call made) (output json.RawMessage, err error) {
 	d, m := r.Begin(step, o)
 	watched := r.Alone && step == r.Name

@@ -45,14 +45,14 @@ func uncertain(first fault) func(int) fault {
 	}
 }
 
-// backward has a step undone, and injects faults into its undo. If the plainest scenario has a finding, the
-// others would repeat it.
+// backward undoes a step, and injects faults into its undo. It ends if the first scenario has a finding,
+// which the others would repeat.
 func (e *explorer) backward(s saga.Progress) error {
 	if s.Stage >= e.pivotAt() {
 		return nil
 	}
 	usual, kind := laterRefused, MissingUndo
-	if e.last(s) { // nothing can be refused behind it
+	if e.last(s) { // no later step can be refused
 		usual, kind = answerLost, UndoNeedsOutput
 	}
 	if s.Undo == "" {
@@ -95,8 +95,8 @@ func (e *explorer) last(s saga.Progress) bool {
 	return !slices.ContainsFunc(e.steps, func(other saga.Progress) bool { return other.Stage >= s.Stage && other.Step != s.Step })
 }
 
-// undone is a scenario in which a step is undone first: later and concurrent steps are refused, so that only
-// the effect of the step itself is compared.
+// undone returns a scenario in which a step is undone first: later and concurrent steps are refused, so that
+// only the effect of the step itself is compared.
 func (e *explorer) undone(s saga.Progress, kind Kind, how undoCase, words string, which callID, m fault) scenario {
 	stages := e.stages()
 	return scenario{Words: fmt.Sprintf(how.words, s.Step) + words, Kind: kind, Name: s.Step, Alone: true,

@@ -10,34 +10,31 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// A Scene is a saga that is about to begin in a world of its own.
+// A Scene is a saga before its start, in its own world.
 type Scene[I any] struct {
-	// Saga is the definition, over the world. Its retry policies are kept to; times
-	// are virtual.
+	// Saga is the definition, over the world. Its retry policies apply; times are virtual.
 	Saga saga.Definition[I]
-	// Input is what it is started with.
+	// Input is the input of the saga.
 	Input I
-	// Snapshot shows the world: a string, or what is then written as JSON. It shows
-	// what is there, not how it came to be, and is the same for worlds that are. It is
-	// not called while an action or undo is at work.
+	// Snapshot returns the world: a string, or a value that is then encoded as JSON. It
+	// shows the state, not the history: equal worlds have equal snapshots. It is not
+	// called during an action or undo.
 	Snapshot func() any
-	// Ignore says which lines of a snapshot do not count, such as those of logs; nil
-	// is none.
+	// Ignore reports whether a line of a snapshot does not count, such as one of a log; nil
+	// ignores none.
 	Ignore func(line string) bool
-	// RealTime has the saga run by the clock of the machine, for actions that use a
-	// network. Pauses before retries are an eighth of their bounds then, but a run
-	// takes as long as its timeouts and waits do.
+	// RealTime makes the saga use the machine's clock, for actions that use a network.
+	// Pauses before retries are then an eighth of their bounds, but timeouts and waits
+	// take their full time.
 	RealTime bool
-	// Limit is how long a run may take; a saga that has not ended then is one that
-	// never ends. It has to be longer than the saga waits by itself. 0 means two days,
-	// or in real time 10 seconds.
+	// Limit bounds a run; a saga that has not ended by then is a [NeverEnds]. It must be
+	// longer than the saga's own waits. 0 means two days, or in real time 10 seconds.
 	Limit time.Duration
 }
 
-// Explore plays a scene in all the ways that the package comment tells, and reports
-// what it finds, each as an error of the test. The function makes a new scene, the same
-// each time, for each run; there are some twenty runs for a step. It may not be called in a
-// bubble of synctest.
+// Explore runs a scene in all scenarios of the package comment, and reports each finding as an
+// error of the test. The function returns a new scene for each run, always the same; there are
+// some twenty runs for a step. Explore must not be called in a bubble of synctest.
 func Explore[I any](t *testing.T, scene func() Scene[I]) {
 	t.Helper()
 	found, err := Findings(t, scene)
@@ -49,14 +46,13 @@ func Explore[I any](t *testing.T, scene func() Scene[I]) {
 	}
 }
 
-// Findings is [Explore] for who reports by himself. There is one finding at most for
-// each kind and step. An error says why there is nothing to explore, or no more: the
-// definition is wrong, the saga does not succeed undisturbed, or the scene is not the
-// same each time.
+// Findings is [Explore] that returns the findings, at most one for each kind and step. An error
+// returns why the exploration did not begin, or ended early: the definition is invalid, the saga
+// does not succeed undisturbed, or the scenes differ.
 func Findings[I any](t *testing.T, scene func() Scene[I]) ([]Finding, error) {
 	t.Helper()
 	if scene == nil {
-		return nil, errors.New("explore a saga: there is no scene; give a function that makes one")
+		return nil, errors.New("explore a saga: a function that returns a scene is required")
 	}
 	found, err := newExplorer(t, func() set { return built(scene()) }).explore()
 	if err != nil {
@@ -68,14 +64,14 @@ func Findings[I any](t *testing.T, scene func() Scene[I]) ([]Finding, error) {
 // set is a scene without its type.
 type set struct {
 	defined  func(around saga.Interceptor) saga.Defined
-	do       func(ctx context.Context, e *saga.Engine) error // begins it, or finds it begun, and waits for its end
+	do       func(ctx context.Context, e *saga.Engine) error // begins the saga, or attaches to it, and waits for its end
 	snapshot func() any
 	ignore   func(line string) bool
 	realTime bool
 	limit    time.Duration
 }
 
-// id is the saga's in the journal of each run.
+// id is the id of the saga in the journal of each run.
 const id = "explored"
 
 func built[I any](s Scene[I]) set {

@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 )
 
-// A World is values by keys, on which fakes of participants are built. It is in memory,
-// and no real system. The zero value is empty and ready. It is safe for concurrent use.
+// A World has the state of fakes of participants: values by keys, in memory. The zero value is
+// empty and ready. It is safe for concurrent use.
 type World struct {
 	mu      sync.Mutex
 	values  Values
@@ -25,18 +25,17 @@ type reply struct {
 	err    error
 }
 
-// Values is what a [World] contains, within an effect. A key without a value has the
-// empty one.
+// Values has the values of a [World], within an effect. A missing value is empty.
 type Values map[string]string
 
-// Add adds to the number of a key, from 0, and gives the sum. It panics if the value is
-// no number.
+// Add adds to the number of a key, from 0, and returns the sum. It panics if the value is not
+// a number.
 func (v Values) Add(key string, n int) int {
 	return rehearsal.Values(v).Add(key, n)
 }
 
-// Set gives a key its value; an empty one removes it. Nothing guards it: it is for the
-// scene, before the saga begins.
+// Set sets the value of a key; an empty one removes it. It has no guard: use it before the
+// saga begins.
 func (w *World) Set(key, value string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,28 +43,28 @@ func (w *World) Set(key, value string) {
 	w.values[key] = value
 }
 
-// Get is the value of a key; empty if it has none.
+// Get returns the value of a key, or "".
 func (w *World) Get(key string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.values[key]
 }
 
-// Snapshot is the values, one a line, in the order of their keys, for
-// [Scene.Snapshot]. One that is empty or 0 is not shown: to Add it is the same as none.
+// Snapshot returns the values, one a line, in the order of their keys, for [Scene.Snapshot],
+// without those that are empty or 0, which Add does not distinguish from missing ones.
 func (w *World) Snapshot() any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return rehearsal.Values(w.values).Text()
 }
 
-// errBehind is the refusal of a call that comes after its undo.
+// errBehind is the refusal of a call that arrives after its undo.
 var errBehind = errors.New("it was undone before")
 
-// Effect runs do once for the key of the call that ctx was made for, in an action of a
-// saga: a repetition has the first one's output, or its [branch.Fail], and behind its
-// undo the call is refused with one. If do returns an error nothing of what it did to
-// the values stays. It may not block, nor use the world but by its argument.
+// Effect runs do once for the key of the call that ctx belongs to, in an action of a saga. A
+// repeated call has the first one's output or [branch.Fail], and a call after its undo is refused
+// with a Fail. If do returns an error its changes are discarded. do must not block, and must use
+// the world by its argument only.
 func Effect[O any](ctx context.Context, w *World, do func(v Values) (O, error)) (output O, err error) {
 	c := branch.From(ctx)
 	if err := outside(c, branch.Do); err != nil {
@@ -93,10 +92,10 @@ func Effect[O any](ctx context.Context, w *World, do func(v Values) (O, error)) 
 	return output, err
 }
 
-// Undo runs undo once for the key of the call that ctx was made for, in an undo of a
-// saga, if the effect of its action was done; from then on that is refused. If undo
-// returns an error nothing of what it did stays, and it can be called again. It may not
-// block, nor use the world but by its argument.
+// Undo runs undo once for the key of the call that ctx belongs to, in an undo of a saga, if the
+// effect of its action was done; later calls of the action are refused. If undo returns an error
+// its changes are discarded, and it can be called again. undo must not block, and must use the
+// world by its argument only.
 func (w *World) Undo(ctx context.Context, undo func(v Values) error) error {
 	c := branch.From(ctx)
 	if err := outside(c, branch.Undo); err != nil {
@@ -120,7 +119,7 @@ func (w *World) Undo(ctx context.Context, undo func(v Values) error) error {
 	return nil
 }
 
-// draft is the values, to be changed.
+// draft returns a copy of the values that can be changed.
 func (w *World) draft() Values { return Values(rehearsal.Values(w.values).Draft()) }
 
 func (w *World) answer(c branch.Call, r reply) {
@@ -135,11 +134,11 @@ func undoOf(c branch.Call) branch.Call {
 	return c
 }
 
-// outside reports that a call is not of the operation.
+// outside returns an error if a call has another operation.
 func outside(c branch.Call, want branch.Operation) error {
 	if c.Operation == want {
 		return nil
 	}
 	return &interlock.Error{Op: "have an effect", Name: c.Branch, Kind: interlock.Bug,
-		Err: fmt.Errorf("the context is that of a %q, and has to be that of a %q of a saga", c.Operation, want)}
+		Err: fmt.Errorf("the context is that of a %q, and that of a %q of a saga is required", c.Operation, want)}
 }
