@@ -12,7 +12,7 @@ import (
 
 // Played is a [Trial] of a kit, with findings F.
 type Played[K ~string, F any] interface {
-	// Base returns the trial that all kits have.
+	// Base returns the common part of all kits.
 	Base() *Trial[K]
 	// Play runs the transaction in a new world.
 	Play()
@@ -170,8 +170,8 @@ func Only(which CallID, m Fault) func(CallID) Fault {
 	}
 }
 
-// Report formats a finding: what is wrong, with what (empty if unknown), in which scenario, the outcome,
-// and how snapshots differ.
+// Report formats a finding: its kind, its step or branch (may be empty), the scenario, the outcome, and
+// the difference of snapshots.
 func Report(kind, with, scenario, problem, diff string) string {
 	var b strings.Builder
 	b.WriteString(kind)

@@ -13,12 +13,12 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// ErrCrashed is the result of everything in a coordinator that has crashed. It is not Definite, so
+// ErrCrashed is the error of every operation in a coordinator that has crashed. It is not Definite, so
 // nothing may be concluded from it.
 var ErrCrashed = errors.New("the coordinator has crashed")
 
-// Patience is that of the journal of a coordinator that may crash. In real time each crash before a
-// transaction has begun takes that long.
+// Patience is Options.Patience of the journal of a coordinator that may crash. In real time each crash
+// before a transaction has begun takes that long.
 const Patience = time.Second / 2
 
 // A Point is a place where a coordinator can crash.
@@ -55,7 +55,7 @@ func (l *Life) Pass(p Point) error {
 	return ErrCrashed
 }
 
-// Crashed returns the point where it has crashed, or nil.
+// Crashed returns the point where the coordinator has crashed, or nil.
 func (l *Life) Crashed() *Point {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +75,7 @@ type Journal struct {
 	Life *Life
 	// Left receives the due time after each append; nil disables it.
 	Left func(due time.Time)
-	// Serving is called when the coordinator reads what is unfinished. A transaction that begins before is taken for one that another coordinator has driven.
+	// Serving is called when the coordinator reads unfinished transactions. One that begins before counts as driven by another coordinator.
 	Serving func()
 }
 
@@ -93,7 +93,7 @@ func (j Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	if err == nil {
 		errs = j.Journal.Append(ctx, appends)
 		if j.Left != nil {
-			j.Left(appends[0].Due) // there is one transaction
+			j.Left(appends[0].Due) // of the only transaction
 		}
 		err = j.Life.Pass(Point{Words: fmt.Sprintf("right after its append %d to the journal", n)})
 	}

@@ -28,7 +28,7 @@ type Trial[K ~string] struct {
 	Last    string // step or branch of the last call
 	Err     error  // why there is no result
 
-	Initial, Before, After, Late, Final []string // the world, and that around what is alone
+	Initial, Before, After, Late, Final []string // the world, and that around the step or branch that runs alone
 	Hangs                               bool     // a call does not return
 	CrashedAt                           *Point
 }
@@ -52,7 +52,7 @@ func (r *Trial[K]) Base() *Trial[K] { return r }
 // See returns the world.
 func (r *Trial[K]) See() []string { return r.Lines(r.Show) }
 
-// Lines returns what show shows.
+// Lines returns the lines of a snapshot.
 func (r *Trial[K]) Lines(show func() any) (lines []string) {
 	err := errors.New("the scene has no Snapshot; give it a function that shows its world")
 	if show != nil {
@@ -165,7 +165,7 @@ func (r *Trial[K]) Live(n int64, limit, patience time.Duration, j Journal,
 	return cause, nil
 }
 
-// began is when virtual time begins, so that tokens are plausible.
+// began is the start of virtual time, so that tokens are plausible.
 var began = time.Now()
 
 // claim is a coordinator's claim on its journal. It ends with the coordinator.
@@ -239,7 +239,7 @@ func Between[O any](l *Life, p Point, call func() (O, error)) (output O, err err
 }
 
 // Bubble runs play in the virtual time of [testing/synctest], which begins at the present. It reports
-// whether something in it waits for ever.
+// whether a goroutine in it waits for ever.
 func Bubble(t *testing.T, play func()) (hangs bool) {
 	t.Helper()
 	defer func() { hangs = deadlocked(recover()) }()
@@ -250,7 +250,7 @@ func Bubble(t *testing.T, play func()) (hangs bool) {
 	return false
 }
 
-// deadlocked reports whether a panic of synctest says that something in the bubble waits for ever.
+// deadlocked reports whether a panic of synctest means that a goroutine in the bubble waits for ever.
 func deadlocked(cause any) bool {
 	err, is := cause.(error)
 	if cause != nil && !(is && strings.HasPrefix(err.Error(), "deadlock")) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Values are what fakes store, by key; a missing value is empty.
+// Values are the values of fakes, by key; a missing value is empty.
 type Values map[string]string
 
 // Add adds to the number of a key, from 0, and returns the sum. It panics if the value is not a number.
@@ -18,7 +18,7 @@ func (v Values) Add(key string, n int) int {
 	if text := v[key]; text != "" {
 		old, err := strconv.Atoi(text)
 		if err != nil {
-			panic(fmt.Sprintf("the value of %q is %q, and no number", key, text))
+			panic(fmt.Sprintf("the value of %q is %q, and not a number", key, text))
 		}
 		sum += old
 	}
@@ -63,7 +63,7 @@ func Lines(shown any, ignore func(line string) bool) ([]string, error) {
 	return lines, nil
 }
 
-// mostLines is how many lines a difference shows.
+// mostLines bounds the lines of a difference.
 const mostLines = 30
 
 // Diff returns the lines that differ between two texts, in their order: missing ones with a -, additional

@@ -21,8 +21,8 @@ func ReadFile(t testing.TB, path string) string {
 
 var block = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```\n")
 
-// Page checks a page on a kit for users' tests: its blocks of Go are in example_test.go, its one
-// block of text is report, and its table has a row for each kind of finding.
+// Page checks a page about a kit for users' tests: its Go blocks are in example_test.go, its only
+// text block is report, and its table has a row for each kind of finding.
 func Page[K ~string](t *testing.T, page, report string, kinds ...K) {
 	t.Helper()
 	source, shown := ReadFile(t, "example_test.go"), map[string]int{}
@@ -51,8 +51,8 @@ func Page[K ~string](t *testing.T, page, report string, kinds ...K) {
 
 const chosenCase = "TXNTEST_CASE"
 
-// FailsOutside requires that run fails its test, and prints texts, for each case. Each runs in a
-// process of its own, which executes the same test. White space does not count.
+// FailsOutside requires that run fails its test, and prints texts, for each case. Each case runs the
+// same test in its own process. White space does not count.
 func FailsOutside(t *testing.T, run func(name string), cases map[string][]string) {
 	t.Helper()
 	if name := os.Getenv(chosenCase); name != "" {

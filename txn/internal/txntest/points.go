@@ -12,32 +12,31 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 )
 
-// ErrCrashed is what everything ends with in a process that has crashed. It is not
-// Definite: nothing may be concluded from it.
+// ErrCrashed is the error of every operation in a process that has crashed. It is not Definite, so
+// nothing may be concluded from it.
 var ErrCrashed = errors.New("crashed")
 
-// Points are where a process can crash or stop, numbered from 1 as they are passed. From the
-// chosen one on nothing that it does has an effect, or nothing until it is woken. nil are
-// points of which none is chosen.
+// Points counts the places where a process can crash or stop, from 1. From the chosen one on, the
+// process has no effect, or none until Wake is closed. nil means that none is chosen.
 type Points struct {
 	Reached chan struct{} // closed at the chosen one
-	Wake    chan struct{} // to be closed, of a process that stops; nil if it crashes
+	Wake    chan struct{} // the test closes it to resume a stopped process; nil if the process crashes
 
 	mu     sync.Mutex
-	chosen int // 0 is none
+	chosen int // 0 means none
 	passed int
 	dead   bool
 }
 
-// CrashAt is a process that crashes at the n-th point; 0 is none.
+// CrashAt returns points of a process that crashes at the n-th; 0 means none.
 func CrashAt(n int) *Points { return &Points{chosen: n, Reached: make(chan struct{})} }
 
-// StopAt is a process that stops at the n-th point until Wake is closed.
+// StopAt returns points of a process that stops at the n-th until Wake is closed.
 func StopAt(n int) *Points {
 	return &Points{chosen: n, Reached: make(chan struct{}), Wake: make(chan struct{})}
 }
 
-// Pass passes a point; the error is that of a process that has crashed.
+// Pass passes a point. It returns an error if the process has crashed.
 func (p *Points) Pass() error {
 	if p == nil {
 		return nil
@@ -57,7 +56,7 @@ func (p *Points) Pass() error {
 	return nil
 }
 
-// Over reports whether it has crashed. If it is stopped, that is known when it wakes up.
+// Over reports whether the process has crashed. If it is stopped, Over blocks until Wake is closed.
 func (p *Points) Over() bool {
 	if p == nil {
 		return false
@@ -71,15 +70,14 @@ func (p *Points) Over() bool {
 	return dead
 }
 
-// Passed is how many were passed.
+// Passed returns the number of passed points.
 func (p *Points) Passed() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.passed
 }
 
-// StopsWith calls stop when the process crashes. It returns once that cannot happen any
-// more: ctx has ended.
+// StopsWith calls stop when the process crashes. It returns after that, or when ctx ends.
 func (p *Points) StopsWith(ctx context.Context, stop context.CancelCauseFunc) {
 	select {
 	case <-p.Reached:
@@ -90,8 +88,8 @@ func (p *Points) StopsWith(ctx context.Context, stop context.CancelCauseFunc) {
 	}
 }
 
-// Journal is a memory journal as one process sees it: it counts appends and reads, and
-// passes a point before and after each append.
+// Journal is a process's view of a memory journal. It counts appends and reads, and passes a point
+// before and after each append.
 type Journal struct {
 	*memory.Journal
 	Points *Points
@@ -101,24 +99,24 @@ type Journal struct {
 	appends, reads int
 }
 
-// NewJournal is a new one without points.
+// NewJournal returns a new journal without points.
 func NewJournal() *Journal { return &Journal{Journal: memory.NewJournal()} }
 
-// Appends is how many appends there were.
+// Appends returns the number of appends.
 func (j *Journal) Appends() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.appends
 }
 
-// Reads is how many reads there were.
+// Reads returns the number of reads.
 func (j *Journal) Reads() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.reads
 }
 
-// Append appends each by itself. The store notes in it when it ended.
+// Append sends each append separately.
 func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	errs := make([]error, len(appends))
 	for i := range appends {
@@ -152,7 +150,7 @@ func (j *Journal) append(ctx context.Context, one []driver.Append) error {
 	return err
 }
 
-// Claim is nothing that a crashed process does.
+// Claim fails after a crash.
 func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
 	if j.Points.Over() {
 		return nil, ErrCrashed
@@ -160,7 +158,7 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 	return j.Journal.Claim(ctx, shard, epoch, by, until, limit)
 }
 
-// Enter is nothing that a crashed process does.
+// Enter fails after a crash.
 func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
 	if j.Points.Over() {
 		return ErrCrashed
@@ -168,7 +166,7 @@ func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 	return j.Journal.Enter(ctx, shard, epoch)
 }
 
-// Read is nothing that a crashed process does.
+// Read fails after a crash.
 func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
 	if j.Points.Over() {
 		return driver.Head{}, nil, ErrCrashed
@@ -179,7 +177,7 @@ func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head
 	return j.Journal.Read(ctx, id, after)
 }
 
-// Records are those of a transaction, as kind:step.
+// Records returns the records of a transaction, as kind:step.
 func Records(t testing.TB, store *memory.Journal, id string) (all []string) {
 	t.Helper()
 	_, records, err := store.Read(context.Background(), id, 0)
@@ -190,7 +188,7 @@ func Records(t testing.TB, store *memory.Journal, id string) (all []string) {
 	return all
 }
 
-// Unscheduled requires that each unfinished transaction is due some time.
+// Unscheduled requires that each unfinished transaction has a due time.
 func Unscheduled(t testing.TB, store *memory.Journal) {
 	t.Helper()
 	if n, err := store.Unscheduled(context.Background()); n != 0 || err != nil {

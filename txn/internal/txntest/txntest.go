@@ -1,6 +1,6 @@
-// Package txntest has what the tests of the packages below txn share: checks, virtual time,
-// claims, and a journal whose process can crash or stop at any of its steps. It judges
-// nothing: what has to hold is said by each package's own tests.
+// Package txntest has helpers for the tests of the packages below txn: checks, virtual time, claims,
+// and a journal whose process can crash or stop at each step. The requirements are in each package's
+// own tests.
 package txntest
 
 import (
@@ -25,7 +25,7 @@ func OK(t testing.TB, err error) {
 	}
 }
 
-// WantKind requires an error of a kind, and in its chain target unless that is nil.
+// WantKind requires an error of a kind, which wraps target unless that is nil.
 func WantKind(t testing.TB, err error, kind interlock.ErrorKind, target error) {
 	t.Helper()
 	if err == nil || interlock.Kind(err) != kind || target != nil && !errors.Is(err, target) {
@@ -33,7 +33,7 @@ func WantKind(t testing.TB, err error, kind interlock.ErrorKind, target error) {
 	}
 }
 
-// Same requires a list.
+// Same requires that got equals want.
 func Same(t testing.TB, what string, got []string, want ...string) {
 	t.Helper()
 	if !slices.Equal(got, want) {
@@ -41,13 +41,13 @@ func Same(t testing.TB, what string, got []string, want ...string) {
 	}
 }
 
-// Second is the error of a call of which nothing else is needed.
+// Second returns the error of a call, and drops its value.
 func Second[V any](_ V, err error) error { return err }
 
-// Repeat is an error for each of n appends or calls.
+// Repeat returns an error for each of n appends or calls.
 func Repeat(n int, err error) []error { return slices.Repeat([]error{err}, n) }
 
-// Began is when the virtual time of a [Bubble] begins.
+// Began is the start of the virtual time of a [Bubble].
 var Began = time.Now()
 
 // Bubble runs a test in virtual time that begins at the present, so that tokens are
@@ -60,10 +60,10 @@ func Bubble(t *testing.T, test func(t *testing.T)) {
 	})
 }
 
-// Token is the n-th of a system whose counter started when the tests did.
+// Token returns the n-th token of a system whose counter started with the tests.
 func Token(n int64) interlock.Token { return token(interlock.CounterAt(Began) + n) }
 
-// Present is a token for a process that starts now.
+// Present returns a token for a process that starts now.
 func Present() interlock.Token { return token(interlock.CounterAt(time.Now())) }
 
 func token(counter int64) interlock.Token {
@@ -83,32 +83,32 @@ type Claim struct {
 	ctx   context.Context
 }
 
-// Grant is the n-th claim.
+// Grant returns the n-th claim.
 func Grant(n int64) *Claim { return Owner(context.Background(), Token(n)) }
 
-// Owner is the claim of a token, which ends with ctx too.
+// Owner returns the claim of a token, which also ends with ctx.
 func Owner(ctx context.Context, token interlock.Token) *Claim {
 	c := &Claim{token: token}
 	c.ctx, c.End = context.WithCancelCause(ctx)
 	return c
 }
 
-// Name is that of any shard.
+// Name returns the name of every shard.
 func (c *Claim) Name() string { return "shard" }
 
-// Owner is the same for all claims.
+// Owner returns the same owner for all claims.
 func (c *Claim) Owner() string { return "tester" }
 
-// Token is that of the grant.
+// Token returns the token of the grant.
 func (c *Claim) Token() interlock.Token { return c.token }
 
 // Context ends with the claim.
 func (c *Claim) Context() context.Context { return c.ctx }
 
-// Valid reports whether it has neither ended nor expired.
+// Valid reports whether the claim has neither ended nor expired.
 func (c *Claim) Valid() bool { return !c.Expired.Load() && c.ctx.Err() == nil }
 
-// Remaining is a minute while it is valid.
+// Remaining returns a minute while the claim is valid.
 func (c *Claim) Remaining() time.Duration {
 	if c.Valid() {
 		return time.Minute
@@ -138,14 +138,13 @@ func Serve(t testing.TB, serve func(ctx context.Context, c interlock.Claim, shar
 	return c, stop, served
 }
 
-// Counted counts the statements and commits of its transactions, but not what is done with
-// their Native.
+// Counted counts the statements and commits of its transactions, without those of their Native.
 type Counted struct {
 	driver.BeginnerAt[driver.SQL]
 	Statements, Commits int
 }
 
-// BeginAt begins one of them.
+// BeginAt begins a counted transaction.
 func (c *Counted) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
 	tx, err := c.BeginnerAt.BeginAt(ctx, level)
 	return countedTx{tx, c}, err

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 )
 
-// does is a call as an engine makes it.
+// does is a call of an engine.
 type does = func(ctx context.Context) (any, error)
 
 // call injects the faults of a run into a call.
@@ -23,7 +23,7 @@ func (s *stage) call(ctx context.Context, resource string, do does) (any, error)
 }
 
 func (r *run) call(ctx context.Context, c branch.Call, do does) (any, error) {
-	if c.Transaction != id { // that of somebody else
+	if c.Transaction != id { // of another process
 		hold, err := rehearsal.CatchPanic(ctx, do)
 		r.answered(c, err)
 		return hold, err
@@ -35,8 +35,8 @@ func (r *run) call(ctx context.Context, c branch.Call, do does) (any, error) {
 	return rehearsal.Between(r.Life, at, func() (any, error) { return r.deliver(ctx, c, do, m) })
 }
 
-// turn has calls follow each other in a run with a crash, those that are made at once in
-// the order of their branches: so it is known what a crash is in the midst of.
+// turn serializes calls in a run with a crash, concurrent ones in the order of their branches, so
+// that the call that a crash interrupts is known.
 func (r *run) turn(ctx context.Context, branch string) (end func()) {
 	if r.Crash == 0 {
 		return func() {}
@@ -65,7 +65,7 @@ func (r *run) begin(ctx context.Context, c branch.Call, do does) fault {
 	return m
 }
 
-// deliver makes a call as often as it arrives.
+// deliver makes a call, as often as the scenario delivers it.
 func (r *run) deliver(ctx context.Context, c branch.Call, do does, m fault) (hold any, err error) {
 	if m.Rival {
 		r.compete(ctx)
@@ -84,7 +84,7 @@ func (r *run) deliver(ctx context.Context, c branch.Call, do does, m fault) (hol
 	return hold, err
 }
 
-// arrive has the first try of the branch arrive late.
+// arrive delivers the first try of the branch late.
 func (r *run) arrive() {
 	r.try()
 	if r.Alone {
@@ -92,7 +92,7 @@ func (r *run) arrive() {
 	}
 }
 
-// await waits for something, but not beyond ctx.
+// await waits until is returns true or ctx ends.
 func (r *run) await(ctx context.Context, is func() bool) {
 	for !is() {
 		select {
@@ -103,7 +103,7 @@ func (r *run) await(ctx context.Context, is func() bool) {
 	}
 }
 
-// compete has another process run the same, once; others that come meanwhile wait for it.
+// compete runs the same in another process, once; concurrent calls wait for it.
 func (r *run) compete(ctx context.Context) {
 	r.Mu.Lock()
 	first := !r.competed

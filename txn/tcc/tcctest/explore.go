@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// explorer plays one scene.
+// explorer runs one scene.
 type explorer struct {
 	rehearsal.Explorer[Kind, Finding, *run]
 	sweeps, shows bool
@@ -27,7 +27,7 @@ func newExplorer(t *testing.T, scene func() Scene) *explorer {
 	return e
 }
 
-// explore plays all scenarios.
+// explore runs all scenarios.
 func (e *explorer) explore() ([]Finding, error) {
 	if over, err := e.undisturbed(); over || err != nil {
 		return e.Found, err
@@ -40,8 +40,8 @@ func (e *explorer) explore() ([]Finding, error) {
 	return e.Found, e.together()
 }
 
-// undisturbed learns what is to be expected of the transaction. It is over if that does
-// not end by itself, or not with all of its resources.
+// undisturbed reads the branches of the undisturbed transaction. over is true if something was
+// found that ends the exploration.
 func (e *explorer) undisturbed() (over bool, err error) {
 	p := scenario{Words: "nothing goes wrong"}
 	first, over, err := e.Undisturbed(p)
@@ -107,7 +107,7 @@ func (e *explorer) together() error {
 	return nil
 }
 
-// Plain is why the undisturbed run is none to go by.
+// Plain returns why the undisturbed run is no reference.
 func (r *run) Plain() error {
 	switch {
 	case r.outcome.State != tcc.Confirmed:

@@ -19,11 +19,10 @@ var (
 	errConfirmed = errors.New("it is confirmed")
 )
 
-// Hold runs take once for the branch of the call that ctx was made for, in a try: a
-// repetition has the first one's hold, or its [branch.Fail], and behind its cancellation
-// the call is refused with one, and so it is if the time is over. If take returns an
-// error nothing of what it did to the values stays. It may not block, nor use the world
-// but by its argument.
+// Hold runs take once for the branch of the call that ctx belongs to, in a try. A repeated call
+// has the first one's hold or [branch.Fail]. A call after its cancellation, or after until, is
+// refused with a Fail. If take returns an error its changes are discarded. take must not block,
+// and must use the world by its argument only.
 func Hold[H any](ctx context.Context, w *World, until time.Time, take func(v Values) (H, error)) (h H, err error) {
 	o, err := called(ctx, branch.Try)
 	if err != nil {
@@ -52,7 +51,7 @@ func Hold[H any](ctx context.Context, w *World, until time.Time, take func(v Val
 	return h, err
 }
 
-// answer is that of a repeated try.
+// answer returns the answer of a repeated try.
 func (h *hold) answer() error {
 	if h.state == cancelled {
 		return branch.Fail(errBehind)
@@ -60,10 +59,9 @@ func (h *hold) answer() error {
 	return h.err
 }
 
-// Confirm runs sell once for the branch of the call that ctx was made for, which has to
-// hold: otherwise it is a [branch.Fail]. If sell returns an error nothing of what it did
-// stays, and it can be called again. It may not block, nor use the world but by its
-// argument.
+// Confirm runs sell once for the branch of the call that ctx belongs to. Without a hold the error
+// is a [branch.Fail]. If sell returns an error its changes are discarded, and it can be called
+// again. sell must not block, and must use the world by its argument only.
 func (w *World) Confirm(ctx context.Context, sell func(v Values) error) error {
 	o, err := called(ctx, branch.Confirm)
 	if err != nil {
@@ -80,10 +78,10 @@ func (w *World) Confirm(ctx context.Context, sell func(v Values) error) error {
 	return w.settle(o, confirmed, sell)
 }
 
-// Cancel runs back once for the branch of the call that ctx was made for, if it holds;
-// from then on its try is refused. What is confirmed is refused with a [branch.Fail]. If
-// back returns an error nothing of what it did stays, and it can be called again. It may
-// not block, nor use the world but by its argument.
+// Cancel runs back once for the branch of the call that ctx belongs to, if it has a hold; later
+// tries are refused. For a confirmed branch the error is a [branch.Fail]. If back returns an error
+// its changes are discarded, and it can be called again. back must not block, and must use the
+// world by its argument only.
 func (w *World) Cancel(ctx context.Context, back func(v Values) error) error {
 	o, err := called(ctx, branch.Cancel)
 	if err != nil {
@@ -103,10 +101,9 @@ func (w *World) Cancel(ctx context.Context, back func(v Values) error) error {
 	return w.settle(o, cancelled, back)
 }
 
-// Sweep asks about each hold whose time is over, in the order of their tries, and has
-// those cancelled that will not be confirmed, for [Scene.Sweep]: the context of cancel is
-// that of a call of their branch, as a resource's Cancel has it. It stops at the first
-// error.
+// Sweep asks for the decision on each expired hold, in the order of their tries, and cancels those
+// that will not be confirmed, for [Scene.Sweep]. cancel gets the context of a Cancel of the branch.
+// Sweep stops at the first error.
 func (w *World) Sweep(ctx context.Context, ask tcc.Ask, cancel func(ctx context.Context) error) error {
 	for _, o := range w.overdue() {
 		decision, err := ask(ctx, o.transaction, o.branch)
@@ -129,7 +126,7 @@ func (w *World) overdue() []owner {
 	})
 }
 
-// settle ends a hold, with what that does to the values.
+// settle ends a hold, and changes the values by do.
 func (w *World) settle(o owner, state string, do func(v Values) error) error {
 	values := w.draft()
 	if err := do(values); err != nil {
@@ -139,7 +136,7 @@ func (w *World) settle(o owner, state string, do func(v Values) error) error {
 	return nil
 }
 
-// keep remembers the outcome of a branch.
+// keep stores the outcome of a branch.
 func (w *World) keep(o owner, h *hold) {
 	if w.holds == nil {
 		w.holds = map[owner]*hold{}
@@ -150,12 +147,12 @@ func (w *World) keep(o owner, h *hold) {
 	w.holds[o] = h
 }
 
-// called is whose hold the call is about, if it is of the operation.
+// called returns the owner of a call's hold, or an error if the call has another operation.
 func called(ctx context.Context, want branch.Operation) (owner, error) {
 	c := branch.From(ctx)
 	if c.Operation == want {
 		return owner{c.Transaction, c.Branch}, nil
 	}
 	return owner{}, &interlock.Error{Op: string(want), Name: c.Branch, Kind: interlock.Bug,
-		Err: fmt.Errorf("the context is that of a %q, and has to be that of a %q of a transaction", c.Operation, want)}
+		Err: fmt.Errorf("the context is that of a %q, and that of a %q of a transaction is required", c.Operation, want)}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// Judge says what a run shows to be wrong; nil is nothing. Reference is the world after
-// a transaction that was confirmed; nil is not known yet.
+// Judge returns the finding of a run, or nil. Reference is the world after a confirmed
+// transaction; nil if it is not known yet.
 func (r *run) Judge(reference []string) *Finding {
 	f := &Finding{Kind: r.Kind, Branch: r.Name, Scenario: r.Words}
 	if r.CrashedAt != nil {
@@ -20,7 +20,7 @@ func (r *run) Judge(reference []string) *Finding {
 	if r.wrong != nil {
 		return &Finding{Kind: InvariantBroken, Branch: r.wronged.Branch, Scenario: f.Scenario, Problem: r.afterwards()}
 	}
-	if r.Kind == LateTryAccepted && !r.Hangs { // other scenarios show what else is wrong
+	if r.Kind == LateTryAccepted && !r.Hangs { // other scenarios show other faults
 		return differing(f, "the late try took effect, and nothing takes it back", r.After, r.Late)
 	}
 	if r.Kind == TryVisible && !r.Hangs {
@@ -43,7 +43,7 @@ func (r *run) Judge(reference []string) *Finding {
 	return r.compare(f, reference)
 }
 
-// afterwards says what the invariant has said, and when.
+// afterwards returns the error of the invariant, and the call before it.
 func (r *run) afterwards() string {
 	if r.wronged.Branch == "" {
 		return fmt.Sprintf("in the end: %v", r.wrong)
@@ -51,7 +51,7 @@ func (r *run) afterwards() string {
 	return fmt.Sprintf("behind the %s of %s: %v", r.wronged.Operation, r.wronged.Branch, r.wrong)
 }
 
-// refused finds a call that may not be refused, and was; again if it was done before.
+// refused returns a call that was refused and must not be; again reports whether it was done before.
 func (r *run) refused() (refusal rehearsal.Answer, again bool) {
 	done := map[rehearsal.Answer]bool{}
 	for _, a := range r.Answers {
@@ -66,12 +66,12 @@ func (r *run) refused() (refusal rehearsal.Answer, again bool) {
 	return rehearsal.Answer{}, false
 }
 
-// repeated is what is wrong with an operation that does not stand its repetition.
+// repeated has the finding for an operation that does not tolerate repetition.
 var repeated = map[branch.Operation]Kind{
 	branch.Try: TryNotIdempotent, branch.Confirm: ConfirmNotIdempotent, branch.Cancel: CancelNotIdempotent,
 }
 
-// refusal is the finding of a call that was refused.
+// refusal returns the finding of a refused call.
 func (r *run) refusal(f *Finding, a rehearsal.Answer, again bool) *Finding {
 	f.Branch = a.Name
 	switch {
@@ -88,7 +88,7 @@ func (r *run) refusal(f *Finding, a rehearsal.Answer, again bool) *Finding {
 	return f
 }
 
-// unended says why a transaction has not ended.
+// unended returns why a transaction has not ended.
 func (r *run) unended(f *Finding) *Finding {
 	if f.Kind == "" || f.Kind == CancelIncomplete || f.Kind == OutcomeDiffers || r.Hangs {
 		f.Kind, f.Branch = NeverEnds, r.Last
@@ -98,7 +98,7 @@ func (r *run) unended(f *Finding) *Finding {
 	return f
 }
 
-// stands is where the transaction does.
+// stands describes the state of the transaction.
 func (r *run) stands() string {
 	if r.outcome.State == "" {
 		return fmt.Sprintf("not decided, and Run has told: %v", r.said)
@@ -106,7 +106,7 @@ func (r *run) stands() string {
 	return string(r.outcome.State)
 }
 
-// untrue is the finding of a Run that has returned a wrong decision.
+// untrue returns the finding of a Run that has returned a wrong decision.
 func (r *run) untrue(f *Finding, told tcc.Decision) *Finding {
 	f.Kind, f.Branch = OutcomeDiffers, ""
 	decision := "nothing was decided"
@@ -117,8 +117,7 @@ func (r *run) untrue(f *Finding, told tcc.Decision) *Finding {
 	return f
 }
 
-// blame gives the finding of a run in which the engine has crashed to the call that it
-// was at work on.
+// blame assigns the finding of a run with a crash to the call that the engine was making.
 func (r *run) blame(f *Finding) {
 	at := r.CrashedAt
 	f.Scenario = fmt.Sprintf("%s, and the engine crashed %s, and another one went on", r.Words, at.Words)
@@ -128,13 +127,13 @@ func (r *run) blame(f *Finding) {
 	}
 	if r.Abandon {
 		f.Scenario += ", nobody ran it again, and the time of the holds passed"
-		if r.outcome.Decision == "" || r.outcome.Type == "unknown" { // it was decided because somebody asked
+		if r.outcome.Decision == "" || r.outcome.Type == "unknown" { // decided on request of a participant
 			f.Kind, f.Branch = HoldNeverExpires, ""
 		}
 	}
 }
 
-// compare looks for what differs in the worlds.
+// compare compares the worlds.
 func (r *run) compare(f *Finding, reference []string) *Finding {
 	state := r.outcome.State
 	switch {
@@ -146,7 +145,7 @@ func (r *run) compare(f *Finding, reference []string) *Finding {
 	case r.Alone && state == tcc.Cancelled:
 		return differing(f, "the transaction was cancelled, and the branch has left the world changed", r.Before, r.After)
 	case state == tcc.Cancelled && r.Name != "" && r.Delivered(branch.Try) < 2:
-		return nil // it is given up at once, and was not repeated
+		return nil // the try was given up at once, and was not repeated
 	case state == tcc.Confirmed && reference != nil:
 		return differing(f, "the transaction was confirmed, and the world is not as it is after an undisturbed one", reference, r.Final)
 	case state == tcc.Cancelled:
@@ -166,8 +165,8 @@ func (r *run) unasked() string {
 	return text
 }
 
-// rivals compares the world with that after one transaction, if the other one got
-// nothing; what both lead to is for the invariant to say.
+// rivals compares the world with that after one transaction, if the other one confirmed nothing.
+// The result of both is checked by the invariant only.
 func (r *run) rivals(f *Finding, reference []string) *Finding {
 	for _, a := range r.Answers {
 		if a.Transaction != id && a.Operation == branch.Confirm {
@@ -177,8 +176,7 @@ func (r *run) rivals(f *Finding, reference []string) *Finding {
 	return differing(f, "somebody else got nothing, and the world is not as it is after an undisturbed transaction alone", reference, r.Final)
 }
 
-// differing is the finding if two looks at the world differ; without the second there
-// was nothing to look at.
+// differing returns the finding if two worlds differ, and nil if they do not or there is no second.
 func differing(f *Finding, problem string, want, got []string) *Finding {
 	f.Problem, f.Diff = problem, rehearsal.Diff(want, got)
 	if got == nil || f.Diff == "" {
@@ -187,64 +185,63 @@ func differing(f *Finding, problem string, want, got []string) *Finding {
 	return f
 }
 
-// Kind is what is wrong with a resource, or with the transaction.
+// Kind is the kind of a finding.
 type Kind string
 
 // The kinds of findings.
 const (
-	// TryNotIdempotent: a try that is called twice under one key is not as if called
-	// once, or refuses the second call.
+	// TryNotIdempotent means that two calls of a try under one key differ from one, or that
+	// it refuses the second.
 	TryNotIdempotent Kind = "try not idempotent"
-	// TryVisible: a try changes what others see, beside what is left for them.
+	// TryVisible means that a try changes [Scene.Visible].
 	TryVisible Kind = "try is visible"
-	// LateTryAccepted: a try that arrived behind its cancellation holds something, and
-	// nothing will take that back.
+	// LateTryAccepted means that a try that arrived after its cancellation has a hold, which
+	// is never cancelled.
 	LateTryAccepted Kind = "late try accepted"
-	// ConfirmNotIdempotent: a confirmation that is called twice is not as if called
-	// once, or refuses the second call.
+	// ConfirmNotIdempotent means that two confirmations differ from one, or that the second
+	// is refused.
 	ConfirmNotIdempotent Kind = "confirm not idempotent"
-	// ConfirmRefuses: a branch that holds refuses to be confirmed, which it may not for
-	// any reason.
+	// ConfirmRefuses means that a branch refuses a confirmation, which is never allowed.
 	ConfirmRefuses Kind = "confirm refuses"
-	// CancelIncomplete: something that was tried is left when it was cancelled, or the
-	// cancellation refuses.
+	// CancelIncomplete means that an effect of a try remains after the cancellation, or that
+	// the cancellation is refused.
 	CancelIncomplete Kind = "cancel incomplete"
-	// CancelNotIdempotent: a cancellation that is called twice is not as if called once,
-	// or refuses the second call.
+	// CancelNotIdempotent means that two cancellations differ from one, or that the second
+	// is refused.
 	CancelNotIdempotent Kind = "cancel not idempotent"
-	// CancelNeedsHold: a cancellation that is called with nil, because the answer of the
-	// try was lost, leaves something of a try that held, or fails.
+	// CancelNeedsHold means that a cancellation without the hold, because the answer of the
+	// try was lost, leaves an effect of the try, or fails.
 	CancelNeedsHold Kind = "cancel needs the hold"
-	// EmptyCancel: the cancellation of what was never held gives something back, or
+	// EmptyCancel means that the cancellation of a branch without a hold has an effect, or
 	// fails.
 	EmptyCancel Kind = "empty cancel not harmless"
-	// HoldNeverExpires: nobody decided, the time of the hold was over, and Sweep has left
-	// something of it.
+	// HoldNeverExpires means that an effect of an expired hold without a decision remains
+	// after Sweep.
 	HoldNeverExpires Kind = "hold never expires"
-	// FreedUnasked: Sweep frees a hold that it was not told to free.
+	// FreedUnasked means that Sweep frees a hold without a decision to cancel.
 	FreedUnasked Kind = "freed unasked"
-	// InvariantBroken: the scene's Invariant says so.
+	// InvariantBroken means that the scene's Invariant returns an error.
 	InvariantBroken Kind = "invariant broken"
-	// OutcomeDiffers: in the end the world is not what the decision says, or Run has told
-	// something else than was decided.
+	// OutcomeDiffers means that the world does not match the decision, or that Run has
+	// returned another decision than the recorded one.
 	OutcomeDiffers Kind = "outcome differs"
-	// NeverReached: no branch of the transaction is one of the resource, or nothing has
-	// the branch cancelled, because Run does not end with its context.
+	// NeverReached means that the transaction has no branch of the resource, or that the
+	// branch is never cancelled, because Run does not end with its context.
 	NeverReached Kind = "never reached"
-	// NeverEnds: the transaction has not ended when the time of the run was up.
+	// NeverEnds means that the transaction has not ended within [Scene.Limit].
 	NeverEnds Kind = "never ends"
 )
 
-// A Finding is one way in which a transaction does not stand what can happen to it.
+// A Finding is a fault that a transaction does not tolerate.
 type Finding struct {
 	Kind     Kind
-	Branch   string // its name, of NeverReached that of the resource; empty if it is not known which
-	Scenario string // what went wrong in that run
+	Branch   string // its name; for NeverReached that of the resource; empty if unknown
+	Scenario string // the fault of the run
 	Problem  string // its outcome
-	Diff     string // of the snapshots, as it should be (-) and as it is (+), a line each; may be empty
+	Diff     string // of the snapshots, expected lines (-) and actual ones (+); may be empty
 }
 
-// String tells it on several lines.
+// String formats the finding on several lines.
 func (f Finding) String() string {
 	with := ""
 	if f.Branch != "" {

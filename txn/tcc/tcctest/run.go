@@ -20,38 +20,38 @@ type (
 	fault    = rehearsal.Fault
 )
 
-// A run is a transaction played by a scenario.
+// A run is a transaction in a scenario.
 type run struct {
 	Scene
 	rehearsal.Trial[Kind]
 	scene func() Scene
 
-	branches []string // of the transaction, as far as they are known
+	branches []string // of the transaction, if known yet
 	turns    chan struct{}
 	quit     func() // ends the context of Run
-	rival    func() // has somebody else run the same
+	rival    func() // runs the same in another process
 	rivalled chan struct{}
 
 	// Mu guards these.
 	tries    []string // the branches that were tried in this life
 	reached  []string // the resources that were called
 	competed bool
-	wrong    error       // what the invariant has said first
-	wronged  branch.Call // and after which call
-	try      func()      // what may arrive late
+	wrong    error       // the first error of the invariant
+	wronged  branch.Call // the call before it
+	try      func()      // the call that arrives late
 
-	seenBefore, seenAfter []string // what others see around the try of the branch that is alone
-	freed                 string   // what a sweep has changed that was not told to
+	seenBefore, seenAfter []string // Visible around the try of the branch that runs alone
+	freed                 string   // unrequested changes of a sweep
 	swept                 bool
 	sweeping              error          // of the last sweep
-	told                  []tcc.Decision // by all lives
-	said                  error          // by the last Run
-	outcome               tcc.Outcome    // zero: nothing was decided
+	told                  []tcc.Decision // returned by Run in all lives
+	said                  error          // returned by the last Run
+	outcome               tcc.Outcome    // zero without a decision
 }
 
-// Play has engines go on with the transaction until one does not crash.
+// Play runs engines until one does not crash.
 func (r *run) Play() {
-	r.rivalled, r.turns = make(chan struct{}), make(chan struct{}, 1) // of the bubble
+	r.rivalled, r.turns = make(chan struct{}), make(chan struct{}, 1) // created in the bubble
 	if r.Scene, r.Err = made(r.scene()); r.Err != nil {
 		return
 	}
@@ -67,7 +67,7 @@ func (r *run) Play() {
 	}
 }
 
-// visible is what others see of the world.
+// visible returns the lines of Visible.
 func (r *run) visible() []string {
 	if r.Visible == nil {
 		return nil
@@ -81,8 +81,7 @@ const (
 	rivalID = "explored by another"
 )
 
-// live is one engine from its start to its crash, to the end of the transaction, or
-// until the time of the run is up.
+// live runs one engine until its crash, the end of the transaction, or the limit.
 func (r *run) live(store *memory.Journal, n int64) error {
 	var m *tcc.Engine
 	open := func(_ context.Context, j rehearsal.Journal) (c *coordinator.Coordinator, closed func(), err error) {
@@ -96,7 +95,7 @@ func (r *run) live(store *memory.Journal, n int64) error {
 	return r.read(store)
 }
 
-// drive has the transaction run, or only swept, and waits for its end.
+// drive runs the transaction, or only sweeps its holds, and waits for its end.
 func (r *run) drive(ctx context.Context, m *tcc.Engine, n int64) {
 	if r.Abandon && n > 1 {
 		r.sweeps(ctx, m)
@@ -117,7 +116,7 @@ func (r *run) drive(ctx context.Context, m *tcc.Engine, n int64) {
 	}
 }
 
-// begins runs the transaction, and notes what it returns.
+// begins runs the transaction, and records the result.
 func (r *run) begins(ctx context.Context, m *tcc.Engine) {
 	within, quit := context.WithCancelCause(ctx)
 	defer quit(nil)
@@ -141,7 +140,7 @@ func (r *run) begins(ctx context.Context, m *tcc.Engine) {
 		}
 	}
 	switch {
-	case r.Hangs || r.Life.Crashed() != nil: // nobody has heard it
+	case r.Hangs || r.Life.Crashed() != nil: // the result is lost
 	case r.said == nil:
 		r.told = append(r.told, tcc.Confirm)
 	case errors.Is(r.said, tcc.ErrCancelled):
@@ -149,7 +148,7 @@ func (r *run) begins(ctx context.Context, m *tcc.Engine) {
 	}
 }
 
-// engine makes the engine of a journal, which serves nothing yet.
+// engine returns an engine on a journal that does not serve yet.
 func (r *run) engine(j driver.Journal) (*tcc.Engine, *coordinator.Coordinator, func(), error) {
 	c, closed, err := rehearsal.Open(j, coordinator.Options{Poll: r.limit() / 1000}, r.RealTime)
 	if err != nil {
@@ -162,7 +161,7 @@ func (r *run) engine(j driver.Journal) (*tcc.Engine, *coordinator.Coordinator, f
 	return m, c, closed, err
 }
 
-// read is how the transaction stands by its journal.
+// read reads the outcome of the transaction from its journal.
 func (r *run) read(store *memory.Journal) error {
 	m, _, closed, err := r.engine(store)
 	if err != nil {
@@ -176,11 +175,10 @@ func (r *run) read(store *memory.Journal) error {
 	return err
 }
 
-// limit is how long an engine may take, with what passes while holds expire, twice at
-// most.
+// limit bounds one engine, including the expiry of holds, which happens at most twice.
 func (r *run) limit() time.Duration { return r.Limit + 3*r.Options.Hold }
 
-// look looks at the world around the branch that is alone.
+// look records the world after a call of the branch that runs alone, and the tried branches.
 func (r *run) look(c branch.Call) {
 	if r.Alone && c.Branch == r.Name {
 		r.After = r.See()
@@ -195,35 +193,35 @@ func (r *run) look(c branch.Call) {
 	}
 }
 
-// tried reports whether these branches were.
+// tried reports whether these branches were tried.
 func (r *run) tried(branches []string) bool {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return !slices.ContainsFunc(branches, func(b string) bool { return !slices.Contains(r.tries, b) })
 }
 
-// isSwept reports whether the time of the holds is over.
+// isSwept reports whether the holds have expired.
 func (r *run) isSwept() bool {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return r.swept
 }
 
-// reach notes that a resource is called.
+// reach records that a resource is called.
 func (r *run) reach(resource string) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	r.reached = append(r.reached, resource)
 }
 
-// unreached are the resources that were not.
+// unreached returns the resources that were not called.
 func (r *run) unreached() []string {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(r.stage.names), func(name string) bool { return slices.Contains(r.reached, name) })
 }
 
-// answered notes what a resource has answered, and whether the invariant holds.
+// answered records the answer of a resource, and checks the invariant.
 func (r *run) answered(c branch.Call, err error) {
 	broken := r.broken()
 	r.Answered(rehearsal.Answer{Transaction: c.Transaction, Name: c.Branch, Operation: c.Operation, Err: err})

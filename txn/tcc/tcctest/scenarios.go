@@ -11,8 +11,8 @@ import (
 
 var errQuit = errors.New("tcctest: its caller has given up")
 
-// forward repeats the try and the confirmation of a branch: scenarios that show the same
-// together.
+// forward returns scenarios that repeat the try and the confirmation of a branch. Those of one
+// group show the same.
 func (e *explorer) forward(b string) [][]scenario {
 	try, confirm := callID{Name: b, Operation: branch.Try, N: 1}, callID{Name: b, Operation: branch.Confirm, N: 1}
 	once := func(kind Kind, which callID, m fault, words string) scenario {
@@ -31,10 +31,10 @@ func (e *explorer) forward(b string) [][]scenario {
 	}}
 }
 
-// A undoCase is how a branch is cancelled.
+// An undoCase is a reason why a branch is cancelled.
 type undoCase struct {
 	words string
-	try   fault // what goes wrong with its first try
+	try   fault // of its first try
 }
 
 var (
@@ -43,8 +43,8 @@ var (
 	neverArrived = undoCase{"the try of %s did not arrive, which nobody knew, and then %s", rehearsal.Gone}
 )
 
-// backward has a branch cancelled, and injects faults into its cancellation: the first
-// scenario is the plainest, and where it shows something the others would show it again.
+// backward returns scenarios that cancel a branch, and inject faults into its cancellation. If plain
+// has a finding, the others would repeat it.
 func (e *explorer) backward(b string) (plain scenario, others [][]scenario) {
 	none := fault{}
 	plain = e.cancelled(b, CancelIncomplete, laterRefused, "it was cancelled", none)
@@ -65,8 +65,8 @@ func (e *explorer) backward(b string) (plain scenario, others [][]scenario) {
 	}}
 }
 
-// cancelled is a scenario in which a branch is cancelled, the only one that is tried: the
-// others are refused then, or if there are none its Run is given up.
+// cancelled returns a scenario in which only one branch is tried, and then cancelled: the others are
+// refused, or if there are none its caller gives up.
 func (e *explorer) cancelled(b string, kind Kind, how undoCase, words string, m fault) scenario {
 	reason := "another branch was refused"
 	if len(e.branches) == 1 {
@@ -83,7 +83,7 @@ func (e *explorer) cancelled(b string, kind Kind, how undoCase, words string, m 
 				return m
 			}
 			switch {
-			case d.Operation == branch.Try && d.Name == b: // it may not come to be known
+			case d.Operation == branch.Try && d.Name == b: // its outcome must stay unknown
 				return rehearsal.Gone
 			case d.Operation == branch.Try:
 				no := rehearsal.Refused
@@ -94,8 +94,8 @@ func (e *explorer) cancelled(b string, kind Kind, how undoCase, words string, m 
 		}}
 }
 
-// refusals are the scenarios in which a branch refuses once all others are tried, which are
-// cancelled together.
+// refusals returns the scenarios in which a branch refuses after all others were tried, which are
+// then cancelled together.
 func (e *explorer) refusals() (scenarios []scenario) {
 	for _, b := range e.branches {
 		no := rehearsal.Refused
@@ -110,13 +110,13 @@ func (e *explorer) refusals() (scenarios []scenario) {
 	return scenarios
 }
 
-// concurrentRun is somebody else who wants the same when all is held.
+// concurrentRun returns a scenario in which another process runs the same before the confirmations.
 func concurrentRun() scenario {
 	return scenario{Words: "all was tried, and before it was confirmed somebody else ran the same", Kind: OutcomeDiffers,
 		FaultOf: func(d callID) fault { return fault{Rival: d.Operation == branch.Confirm && d.N == 1} }}
 }
 
-// lateConfirm is confirmations that do not arrive before the time of the holds is over.
+// lateConfirm returns a scenario in which the holds expire before the confirmations arrive.
 func lateConfirm() scenario {
 	return scenario{Words: "it was decided to confirm, and the time of the holds was over before the confirmations arrived", Kind: OutcomeDiffers, LateConfirm: true}
 }

@@ -10,56 +10,52 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// A Scene is a transaction that is about to begin in a world of its own. Its resources
-// are those that [Define] has named in it.
+// A Scene is a transaction before its start, in its own world. [Define] adds its resources.
 type Scene struct {
-	// Run runs the transaction of that id as the program does, by Engine.Run, and
-	// returns what the program tells: nil if it is booked, an error that is
-	// tcc.ErrCancelled if it is not, any other if that is not known. It is called again
-	// with the same id when an engine has crashed, and once with another id for somebody
-	// who wants the same at the same time.
+	// Run runs the transaction of an id as the program does, by Engine.Run, and returns its
+	// result: nil if it is confirmed, a tcc.ErrCancelled if it is cancelled, another error
+	// if that is unknown. It is called again with the same id after a crash of an engine,
+	// and once with another id for a concurrent process.
 	Run func(ctx context.Context, m *tcc.Engine, id string) error
-	// Snapshot shows the world: a string, or what is then written as JSON. It shows what
-	// is there, not how it came to be, and is the same for worlds that are. It is not
-	// called while a method of a resource is at work.
+	// Snapshot returns the world: a string, or a value that is then encoded as JSON. It
+	// shows the state, not the history: equal worlds have equal snapshots. It is not called
+	// during a method of a resource.
 	Snapshot func() any
-	// Visible shows what others see, without what is held and what is left for them: a
-	// try may not change it. Nil is not looked at.
+	// Visible returns the part of the world that a try must not change: without holds and
+	// without the remaining quantities. nil disables the check.
 	Visible func() any
-	// Invariant says what must always be so, such as that no more is held and sold than
-	// there is; nil is nothing. It is called after each call of a resource, perhaps
-	// while another one is at work.
+	// Invariant returns an error if a condition does not hold that must always hold, such as
+	// that no more is held and sold than exists; nil disables it. It is called after each
+	// call of a resource, possibly during another one.
 	Invariant func() error
-	// Sweep is what frees holds whose time is over, as [tcc.Holds.Sweep]: it asks for the
-	// decision on each, and cancels those that will not be confirmed. An error is one of
-	// asking. With nil, expiry is not played.
+	// Sweep frees expired holds, like [tcc.Holds.Sweep]: it asks for the decision on each,
+	// and cancels those that will not be confirmed. It returns an error of ask. nil disables
+	// the scenarios of expiry.
 	Sweep func(ctx context.Context, ask tcc.Ask) error
-	// Options are those of the engine. Times are virtual.
+	// Options of the engine. Times are virtual.
 	Options *tcc.Options
-	// Ignore says which lines of a snapshot do not count, such as those of logs; nil is
-	// none.
+	// Ignore reports whether a line of a snapshot does not count, such as one of a log; nil
+	// ignores none.
 	Ignore func(line string) bool
-	// RealTime has the transaction run by the clock of the machine, for resources that
-	// use a network. Pauses before retries are an eighth of their bounds then, but a
-	// run takes as long as its timeouts do, and expiry as long as Options.Hold.
+	// RealTime makes the transaction use the machine's clock, for resources that use a
+	// network. Pauses before retries are then an eighth of their bounds, but timeouts and
+	// Options.Hold take their full time.
 	RealTime bool
-	// Limit is how long a run may take, beside the time of the holds; a transaction that
-	// has not ended then is one that never ends. 0 means an hour, or in real time 10
-	// seconds.
+	// Limit bounds a run, without the time of the holds; a transaction that has not ended
+	// by then is a [NeverEnds]. 0 means an hour, or in real time 10 seconds.
 	Limit time.Duration
 
 	stage *stage
 }
 
-// stage is where the resources of a scene stand, and the run that calls them.
+// stage has the resources of a scene, and the run that calls them.
 type stage struct {
 	names   []string
 	defined []tcc.Defined
-	run     *run // nil: they are called as they are
+	run     *run // nil means without faults
 }
 
-// Define is [tcc.Define] for a scene: the resource is one of its engine, and its calls
-// are those that are lost, doubled and late.
+// Define is [tcc.Define] for a scene. The faults are injected into the calls of the resource.
 func Define[Q, H any](s *Scene, name string, r tcc.Resource[Q, H]) tcc.Definition[Q, H] {
 	if s.stage == nil {
 		s.stage = &stage{}
@@ -95,10 +91,9 @@ func (p played[Q, H]) Cancel(ctx context.Context, q Q, h *H) error {
 	return err
 }
 
-// Explore plays a scene in all the ways that the package comment tells, and reports
-// what it finds, each as an error of the test. The function makes a new scene, the same
-// each time, for each run; there are some forty runs for a branch. It may not be called
-// in a bubble of synctest.
+// Explore runs a scene in all scenarios of the package comment, and reports each finding as an
+// error of the test. The function returns a new scene for each run, always the same; there are
+// some forty runs for a branch. Explore must not be called in a bubble of synctest.
 func Explore(t *testing.T, scene func() Scene) {
 	t.Helper()
 	found, err := Findings(t, scene)
@@ -110,14 +105,13 @@ func Explore(t *testing.T, scene func() Scene) {
 	}
 }
 
-// Findings is [Explore] for who reports by himself. There is one finding at most for
-// each kind and branch. An error says why there is nothing to explore, or no more: a
-// resource is wrong, the transaction is not confirmed undisturbed, or the scene is not
-// the same each time.
+// Findings is [Explore] that returns the findings, at most one for each kind and branch. An error
+// returns why the exploration did not begin, or ended early: a resource is invalid, the
+// transaction is not confirmed undisturbed, or the scenes differ.
 func Findings(t *testing.T, scene func() Scene) ([]Finding, error) {
 	t.Helper()
 	if scene == nil {
-		return nil, errors.New("explore a transaction: there is no scene; give a function that makes one")
+		return nil, errors.New("explore a transaction: a function that returns a scene is required")
 	}
 	found, err := newExplorer(t, scene).explore()
 	if err != nil {
@@ -126,7 +120,7 @@ func Findings(t *testing.T, scene func() Scene) ([]Finding, error) {
 	return found, nil
 }
 
-// made is the scene with its zero values filled in.
+// made returns the scene with defaults.
 func made(s Scene) (Scene, error) {
 	if s.Limit <= 0 {
 		s.Limit = time.Hour
@@ -139,7 +133,7 @@ func made(s Scene) (Scene, error) {
 		o = *s.Options
 	}
 	if o.Hold <= 0 {
-		o.Hold = time.Minute // what it is by default, and here it has to be known
+		o.Hold = time.Minute // the default, whose value is needed here
 	}
 	s.Options = &o
 	switch {

@@ -11,8 +11,8 @@ import (
 
 var errSilent = errors.New("tcctest: the coordinator cannot be asked")
 
-// sweeps lets the time of the holds pass, and has them swept: at first nobody can be
-// asked what was decided.
+// sweeps waits until the holds have expired, and sweeps them: first while the coordinator does not
+// answer.
 func (r *run) sweeps(ctx context.Context, m *tcc.Engine) {
 	hold := r.Options.Hold
 	if !pause(ctx, hold+hold/10) {
@@ -40,14 +40,14 @@ func (r *run) sweeps(ctx context.Context, m *tcc.Engine) {
 	}
 }
 
-// unchanged notes what a sweep has changed that had to leave it alone.
+// unchanged records unrequested changes of a sweep.
 func (r *run) unchanged(before []string) {
 	if r.freed == "" {
 		r.freed = rehearsal.Diff(before, r.See())
 	}
 }
 
-// pause waits, unless ctx ends.
+// pause waits, and returns false if ctx ends.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

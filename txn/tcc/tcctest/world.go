@@ -7,16 +7,16 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 )
 
-// A World is values by keys, on which fakes of participants are built. It is in memory,
-// and no real system. The zero value is empty and ready. It is safe for concurrent use.
+// A World has the state of fakes of participants: values by keys, in memory. The zero value is
+// empty and ready. It is safe for concurrent use.
 type World struct {
 	mu     sync.Mutex
 	values Values
 	holds  map[owner]*hold
-	order  []owner // as they were tried
+	order  []owner // in the order of their tries
 }
 
-// owner is whose a hold is.
+// owner identifies the branch of a hold.
 type owner struct{ transaction, branch string }
 
 // hold is the outcome of a branch.
@@ -34,16 +34,15 @@ const (
 	refusal   = "refused"
 )
 
-// Values is what a [World] contains, within an effect. A key without a value has the
-// empty one.
+// Values has the values of a [World], within an effect. A missing value is empty.
 type Values map[string]string
 
-// Add adds to the number of a key, from 0, and gives the sum. It panics if the value is
-// no number.
+// Add adds to the number of a key, from 0, and returns the sum. It panics if the value is not
+// a number.
 func (v Values) Add(key string, n int) int { return rehearsal.Values(v).Add(key, n) }
 
-// Set gives a key its value; an empty one removes it. Nothing guards it: it is for the
-// scene, before the transaction begins.
+// Set sets the value of a key; an empty one removes it. It has no guard: use it before the
+// transaction begins.
 func (w *World) Set(key, value string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,20 +50,20 @@ func (w *World) Set(key, value string) {
 	w.values[key] = value
 }
 
-// Get is the value of a key; empty if it has none.
+// Get returns the value of a key, or "".
 func (w *World) Get(key string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.values[key]
 }
 
-// Snapshot is the values, one a line, in the order of their keys, for
-// [Scene.Snapshot]. One that is empty or 0 is not shown: to Add it is the same as none.
+// Snapshot returns the values, one a line, in the order of their keys, for [Scene.Snapshot],
+// without those that are empty or 0, which Add does not distinguish from missing ones.
 func (w *World) Snapshot() any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return rehearsal.Values(w.values).Text()
 }
 
-// draft is the values, to be changed.
+// draft returns a copy of the values that can be changed.
 func (w *World) draft() Values { return Values(rehearsal.Values(w.values).Draft()) }
