@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Waiter waits for one transaction, from [Coordinator.Watch] to Stop. It is for one
+// A Waiter waits for one transaction, from [Coordinator.Watch] to Stop. It must be used by one
 // goroutine.
 type Waiter struct {
 	coordinator *Coordinator
@@ -17,13 +17,12 @@ type Waiter struct {
 	stop        func()        // stops listening to the notifier
 
 	// The coordinator's mu guards these.
-	begun      bool // the transaction was begun here since, so that the first check can wait
-	asked      bool // its owner is another process, which knows that this one waits
+	begun      bool // the transaction was begun here since Watch, so that the first check can wait
+	asked      bool // its owner is another process, and was notified that this one waits
 	conclusion any  // of the last turn that ended here
 }
 
-// Watch returns a waiter for a transaction, which misses nothing from now on. Call its Stop when
-// done.
+// Watch returns a waiter for a transaction, which misses no later change. Call Stop when done.
 func (c *Coordinator) Watch(id string) *Waiter {
 	w := &Waiter{coordinator: c, id: id, wake: make(chan struct{}, 1), stop: c.listen()}
 	c.mu.Lock()
@@ -44,11 +43,11 @@ func (w *Waiter) Stop() {
 	}
 }
 
-// Wait blocks until done says true, which looks at the transaction, whichever process drives
-// it. It is called at once, unless the transaction was begun here since Watch, then whenever
-// a turn of the transaction ends, and every Options.Poll. concluded is what the turn left by
-// [Turn.Conclude], or nil. A Definite error or a Bug of done is returned; after others it is
-// called again. When ctx ends the transaction goes on, and the error is Uncertain.
+// Wait blocks until done, which reads the transaction, returns true, whichever process drives
+// it. Wait calls done at once, unless the transaction was begun here since Watch, then after each
+// turn of the transaction, and every Options.Poll. concluded is the value of [Turn.Conclude], or
+// nil. Wait returns a Definite error or a Bug of done; after others it calls done again. If ctx
+// ends the transaction continues, and the error is Uncertain.
 func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, concluded any) (bool, error)) error {
 	pause := w.coordinator.firstPause()
 	for look := w.checkFirst(); ; look = true {
@@ -100,9 +99,9 @@ func (w *Waiter) notifyOwner() (elsewhere bool) {
 	return elsewhere
 }
 
-// shortestPoll is the first pause of a process that no notifier wakes, after it found something
-// that another process has begun, or before it looks again at what another process drives.
-// Pauses double up to Options.Poll.
+// shortestPoll is the first pause of a process without a notifier, after it found a transaction
+// that another process has begun, or before it reads one again that another process drives. Pauses
+// double up to Options.Poll.
 const shortestPoll = 20 * time.Millisecond
 
 // firstPause returns the first pause.
@@ -216,7 +215,7 @@ func (c *Coordinator) wakeAll() {
 	c.requestPoll()
 }
 
-// requestPoll has a server poll at once. The caller holds the lock.
+// requestPoll makes a server poll at once. The caller holds the lock.
 func (c *Coordinator) requestPoll() {
 	if len(c.servers) > 0 {
 		c.lastPolled = time.Time{}

@@ -3,7 +3,7 @@
 // It cannot prevent two processes from calling a participant at once: a process that resumes
 // after a pause may still send a call that it had begun.
 //
-// Promised: each shard of the journal has one owner whose appends succeed; a new owner takes up
+// Promised: each shard of the journal has one owner whose appends succeed; a new owner drives
 // every transaction that the former one left; waiting and failing transactions are driven again
 // until they have ended.
 //
@@ -20,7 +20,7 @@
 // concurrent calls. A call that waits for it does not delay calls of others. A target that has
 // not answered several times in a row counts as failing. When it answers again, waiting calls are
 // repeated, two for each answer. So none waits for the rest of its backoff, and a target that
-// answers only now and then is not flooded.
+// answers only a few calls is not flooded.
 //
 // # Clocks
 //
@@ -100,9 +100,9 @@ func (c *Coordinator) Handle(protocol string, p Protocol) error {
 	defer c.mu.Unlock()
 	switch {
 	case protocol == "" || strings.Contains(protocol, ":") || p == nil:
-		return failure.Bug("handle protocol", protocol, "it needs a name without a colon, and what drives it")
+		return failure.Bug("handle protocol", protocol, "a name without a colon and a Protocol are required")
 	case c.protocols[protocol] != nil:
-		return failure.Bug("handle protocol", protocol, "the coordinator has one of that name")
+		return failure.Bug("handle protocol", protocol, "a protocol of this name is registered")
 	case len(c.servers) > 0:
 		return failure.Bug("handle protocol", protocol, "the coordinator serves already")
 	}
@@ -128,7 +128,7 @@ func (c *Coordinator) protocol(kind string) (Protocol, error) {
 	if p := c.protocols[name]; p != nil {
 		return p, nil
 	}
-	return nil, fmt.Errorf("%w: it is a %q, and the coordinator was built without %q", ErrForeign, kind, name)
+	return nil, fmt.Errorf("%w: it is a %q, and the coordinator has no protocol %q", ErrForeign, kind, name)
 }
 
 // Journal returns the coordinator's journal.
@@ -142,8 +142,8 @@ func (c *Coordinator) Random() float64 { return c.options.Random() }
 
 // Begin creates a transaction with its first entries. If the id exists the error is a
 // [journal.ErrExists]. If its shard is served here it is driven at once. Otherwise
-// Options.Notifier wakes its owner, or the owner finds it within its Options.Poll. An Uncertain
-// error means that it may have begun; beginning it again converges.
+// Options.Notifier wakes its owner, or the owner finds it within its Options.Poll. After an
+// Uncertain error it may have begun: begin it again.
 func (c *Coordinator) Begin(ctx context.Context, id, kind string, entries ...journal.Entry) error {
 	return c.BeginPrepared(ctx, id, kind, nil, entries...)
 }
@@ -153,7 +153,7 @@ func (c *Coordinator) Begin(ctx context.Context, id, kind string, entries ...jou
 func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepared any, entries ...journal.Entry) error {
 	now := c.options.Now()
 	due, t := now, c.reserve(id)
-	if t != nil { // nobody else has to find it
+	if t != nil { // it is driven without a poll
 		due = now.Add(c.options.Recheck)
 	}
 	log, err := c.journal.Begin(ctx, id, kind, due, entries...)
@@ -207,8 +207,7 @@ func (c *Coordinator) Serve(ctx context.Context, claim interlock.Claim, shard in
 	return s.serve()
 }
 
-// Run serves all shards under one claim. It suits one process, with others that stand by for its
-// lock.
+// Run serves all shards under one claim: in one process, while others wait for its lock.
 func (c *Coordinator) Run(ctx context.Context, claim interlock.Claim) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -247,7 +246,7 @@ func (c *Coordinator) reserve(id string) *Turn {
 	return nil
 }
 
-// failed reports a failure that is not that of a call.
+// failed reports a failure, except that of a call.
 func (c *Coordinator) failed(transaction string, shard int, err error) {
 	if f := c.options.Hooks.Failed; f != nil {
 		f(observe.CoordinatorFailed{Transaction: transaction, Shard: shard, Err: err})

@@ -20,13 +20,13 @@ import (
 // RecordEnd is the kind of a transaction's last record.
 const RecordEnd = "end"
 
-// The most bytes of a reason, and of the error of a call that is repeated, in the journal.
+// The bounds of a reason, and of the error of a repeated call, in bytes.
 const (
 	MaxReason  = 1000
 	MaxFailing = 500
 )
 
-// Truncate returns text as the journal keeps it: valid UTF-8, cut after most bytes and then
+// Truncate returns text as the journal stores it: valid UTF-8, cut after most bytes and then
 // marked by an ellipsis.
 func Truncate(text string, most int) string {
 	if len(text) > most {
@@ -55,7 +55,7 @@ func Marshal(v any) (json.RawMessage, error) {
 }
 
 // Records reads and changes the transactions of one protocol. M is the state after their records,
-// O what users see of it.
+// O its public outcome.
 type Records[M, O any] struct {
 	Protocol string                                         // the part of types before the colon
 	With     func(m M, entries ...journal.Entry) (M, error) // the state after more records
@@ -63,7 +63,7 @@ type Records[M, O any] struct {
 	Outcome  func(t Transaction[M]) O
 }
 
-// A Transaction is one as it stands in the journal.
+// A Transaction is a transaction in the journal.
 type Transaction[M any] struct {
 	Head    driver.Head
 	Log     *journal.Log
@@ -96,7 +96,7 @@ func (r Records[M, O]) Read(ctx context.Context, j *journal.Journal, op, id stri
 	return t, nil
 }
 
-// Look reads what users see of a transaction. Its errors are those of Read.
+// Look reads the outcome of a transaction. Its errors are those of Read.
 func (r Records[M, O]) Look(ctx context.Context, j *journal.Journal, op, id string) (o O, err error) {
 	t, err := r.Read(ctx, j, op, id)
 	if err != nil {
@@ -105,7 +105,7 @@ func (r Records[M, O]) Look(ctx context.Context, j *journal.Journal, op, id stri
 	return r.Outcome(t), nil
 }
 
-// tries is how often another writer may come first.
+// tries bounds the attempts after conflicts.
 const tries = 10
 
 // Change reads a transaction and appends the records that follows returns. It repeats both after
@@ -116,7 +116,7 @@ func (r Records[M, O]) Change(ctx context.Context, j *journal.Journal, now func(
 	follows func(t Transaction[M]) ([]journal.Entry, error)) (err error) {
 	for range tries {
 		err = r.change(ctx, j, now, op, id, step, follows)
-		// After an Uncertain conflict the records of this change may stand before the other writer's.
+		// After an Uncertain conflict the records of this change may precede the other writer's.
 		if !errors.Is(err, journal.ErrConflict) || interlock.Kind(err) == interlock.Uncertain {
 			return err
 		}
@@ -149,10 +149,10 @@ func (r Records[M, O]) change(ctx context.Context, j *journal.Journal, now func(
 
 // A Filter selects transactions; the zero value selects all.
 type Filter struct {
-	Type       string  // of this type, in any version; empty is any
-	States     []State // in one of these states; none is any
-	Unfinished bool    // without those that have ended; dead letters have not
-	After      string  // with ids above this one, in the order of bytes
+	Type       string  // of this type, in any version; empty means any
+	States     []State // in one of these states; empty means any
+	Unfinished bool    // without ended ones; dead letters are unfinished
+	After      string  // ids after this one, in the order of bytes
 }
 
 // List iterates over transactions in the order of their ids. It reads each that passes Type and
@@ -215,7 +215,7 @@ func (r Records[M, O]) Ended(ctx context.Context, j *journal.Journal, since time
 	}
 }
 
-// versionMark is before the number of a version in a type.
+// versionMark precedes the version number in a type.
 const versionMark = "@v"
 
 func (f Filter) passes(name string) bool {

@@ -10,24 +10,24 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Retention is what a coordinator removes by itself. The zero value works. Of all
-// processes only the owner of shard 0 does it.
+// Retention sets what coordinators remove. The zero value works. Only the owner of shard 0
+// removes anything.
 type Retention struct {
-	// Keep is how long a transaction is kept after its end, by the clocks of the
-	// coordinator and of the store; 0 means [DefaultKeep], below zero for ever. Until then
-	// a repeated start attaches to it, and a branch in doubt finds its decision.
+	// Keep is the time between the end of a transaction and its removal, by the clocks of the
+	// coordinator and of the store; 0 means [DefaultKeep], below zero no removal. Until then a
+	// repeated start attaches to it, and a branch in doubt finds its decision.
 	Keep time.Duration
-	// Every is how often it is done; 0 means 10 minutes. Each pause is up to a quarter
-	// longer, by chance.
+	// Every is the interval; 0 means 10 minutes. Each pause is longer by a random part of up
+	// to a quarter.
 	Every time.Duration
-	// Batch is how many transactions one request removes; 0 means 500.
+	// Batch bounds the transactions that one request removes; 0 means 500.
 	Batch int
-	// Margin is that of [journal.Journal.Mark], for Sweeps; 0 means a day.
+	// Margin is the margin of [journal.Journal.Mark], for Sweeps; 0 means a day.
 	Margin time.Duration
-	// Slow is after which time an unfinished transaction, such as a dead letter, does
-	// not keep participants from forgetting younger ones; 0 means a day, below zero never.
+	// Slow is the age from which an unfinished transaction, such as a dead letter, does not
+	// prevent participants from forgetting younger ones; 0 means a day, below zero never.
 	Slow time.Duration
-	// Sweeps are called one after the other each time, with what may be forgotten.
+	// Sweeps are called one after the other in each interval, with the mark.
 	Sweeps []Sweep
 }
 
@@ -35,18 +35,18 @@ type Retention struct {
 // differ.
 const DefaultKeep = 8 * 24 * time.Hour
 
-// A Sweep removes what is not needed any more beside the journal: barrier.ForgetExcept
-// on a participant's table, Forget of a driver.Barrier or a tcc.Table, a reaper's round,
-// or [SweepAt].
+// A Sweep removes records outside the journal that are no longer needed: by
+// barrier.ForgetExcept on a participant's table, Forget of a driver.Barrier or a tcc.Table, a
+// reaper's round, or [SweepAt].
 type Sweep struct {
 	Name string
-	// Run removes some, and returns what it removed and found. Its context ends after
-	// [SweepTimeout], or when the shard is lost: another process may sweep at once.
+	// Run removes records, and returns their number. Its context ends after [SweepTimeout], or
+	// when the shard is lost: another process may sweep at the same time.
 	Run func(ctx context.Context, m journal.Mark) (SweepResult, error)
 }
 
-// SweepAt sends the mark to a participant over HTTP, which has to serve it: in Go by
-// [branchhttp.ForgetHandler], at an address of its own, or where it serves calls.
+// SweepAt sends the mark to a participant over HTTP. The participant must serve it, in Go by
+// [branchhttp.ForgetHandler], at a separate address or that of its calls.
 func SweepAt(name string, caller branchhttp.Caller, url string) Sweep {
 	return Sweep{Name: name, Run: func(ctx context.Context, m journal.Mark) (SweepResult, error) {
 		removed, err := caller.Forget(ctx, url, branchhttp.Mark{Before: m.Time, Except: m.Except})
@@ -54,11 +54,11 @@ func SweepAt(name string, caller branchhttp.Caller, url string) Sweep {
 	}}
 }
 
-// SweepBy is a [Sweep] of what needs no mark, such as the Sweep method of an
+// SweepBy returns a [Sweep] that needs no mark, such as the Sweep method of an
 // idempotency.Reaper.
 func SweepBy(name string, run func(ctx context.Context) (removed, overdue int, err error)) Sweep {
 	if run == nil {
-		return Sweep{Name: name} // which New refuses
+		return Sweep{Name: name} // New rejects it
 	}
 	return Sweep{Name: name, Run: func(ctx context.Context, _ journal.Mark) (s SweepResult, err error) {
 		s.Removed, s.Overdue, err = run(ctx)
@@ -72,8 +72,8 @@ const SweepTimeout = 5 * time.Minute
 // SweepResult is the result of a [Sweep].
 type SweepResult struct {
 	Removed int
-	Overdue int           // that should have ended, and were left alone
-	Oldest  time.Duration // for how long the first of them is overdue
+	Overdue int           // not removed, although they should have ended
+	Oldest  time.Duration // time since the first of them should have ended
 }
 
 func (r Retention) resolve() (Retention, error) {
@@ -105,8 +105,8 @@ func (c *Coordinator) Keep() time.Duration { return c.options.Retention.Keep }
 // A Job runs periodically in one of the processes that serve a journal.
 type Job struct {
 	Name  string
-	Every time.Duration // each pause is up to a quarter longer, by chance
-	// Run does it once. Its context ends when another process may do it.
+	Every time.Duration // each pause is longer by a random part of up to a quarter
+	// Run runs the job once. Its context ends when another process may run it.
 	Run func(ctx context.Context) error
 }
 
@@ -117,7 +117,7 @@ func (c *Coordinator) Background(j Job) error {
 	defer c.mu.Unlock()
 	switch {
 	case j.Every <= 0 || j.Run == nil:
-		return failure.Bug("add background job", j.Name, "it needs an interval above zero and a function")
+		return failure.Bug("add background job", j.Name, "an interval above zero and a function are required")
 	case len(c.servers) > 0:
 		return failure.Bug("add background job", j.Name, "the coordinator serves already")
 	}
@@ -144,7 +144,7 @@ func (s *server) background() {
 	}
 }
 
-// repeat runs a job until the server ends, first after a part of its interval.
+// repeat runs a job until the server ends, first after a random part of its interval.
 func (s *server) repeat(j Job) {
 	wait := time.Duration(s.coordinator.options.Random() * float64(j.Every) / 4)
 	for s.sleep(wait) && s.checkClaim() == nil {
@@ -155,7 +155,7 @@ func (s *server) repeat(j Job) {
 	}
 }
 
-// guarded runs a job once. A panic is its error.
+// guarded runs a job once, and returns a panic as an error.
 func (s *server) guarded(j Job) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -168,8 +168,8 @@ func (s *server) guarded(j Job) (err error) {
 // Retain applies Options.Retention once, for commands and tests.
 func (c *Coordinator) Retain(ctx context.Context) error { return c.retain(ctx) }
 
-// retain removes what has ended, then finds what participants may forget, and has them
-// forget it. A failure of one part keeps none of the others from its turn.
+// retain removes ended transactions, then calls the sweeps with the mark. A failure of one
+// part does not prevent the others.
 func (c *Coordinator) retain(ctx context.Context) error {
 	r, e := c.options.Retention, observe.CoordinatorRetained{}
 	began := c.options.Now()

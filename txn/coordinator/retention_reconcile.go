@@ -21,13 +21,13 @@ import (
 
 // A Reconciliation summarizes a comparison of ended transactions with their participants.
 type Reconciliation struct {
-	Wrong    int       `json:"wrong"`    // effects that are not what the journal says
-	Repaired int       `json:"repaired"` // that were not, and are now
-	Unknown  int       `json:"unknown"`  // that could not be found out
-	Findings []Finding `json:"findings"` // the first hundred of all these
+	Wrong    int       `json:"wrong"`    // effects that differ from the journal
+	Repaired int       `json:"repaired"` // effects that differed, and were repaired
+	Unknown  int       `json:"unknown"`  // effects that could not be determined
+	Findings []Finding `json:"findings"` // the first hundred
 }
 
-// An Effect is what the journal, or a participant, reports that a step or branch has done.
+// An Effect is the effect of a step or branch, according to the journal or a participant.
 type Effect string
 
 // EffectUnknown means that the effect could not be determined, as an empty Effect does.
@@ -38,12 +38,12 @@ const EffectUnknown Effect = "unsure"
 type Finding struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
-	State    State  `json:"-"`                  // in which the transaction has ended
-	Step     string `json:"step,omitempty"`     // or branch; empty if it concerns the transaction
-	Want     Effect `json:"want,omitempty"`     // what the journal says
-	Got      Effect `json:"got,omitempty"`      // what the participant says, after a repair if there was one
-	Repaired bool   `json:"repaired,omitempty"` // Got is what is wanted now
-	Refused  bool   `json:"-"`                  // the participant refuses what it is to have done, by Err
+	State    State  `json:"-"`                  // at the end of the transaction
+	Step     string `json:"step,omitempty"`     // or branch; empty for the whole transaction
+	Want     Effect `json:"want,omitempty"`     // according to the journal
+	Got      Effect `json:"got,omitempty"`      // according to the participant, after a repair if there was one
+	Repaired bool   `json:"repaired,omitempty"` // Got equals Want after a repair
+	Refused  bool   `json:"-"`                  // the participant refuses the decided operation, by Err
 	Err      error  `json:"-"`                  // of the check or the repair, or why the transaction cannot be read
 	Error    string `json:"error,omitempty"`    // the text of Err, in a [Reconciliation]
 }
@@ -76,11 +76,11 @@ func (r *Reconciliation) Add(f Finding) {
 // packages of protocols.
 type Reconciler struct {
 	Protocol string
-	// Every is how often that is done in the background unless Options.Reconcile says it; 0
-	// means never, and below zero never whatever that says.
+	// Every is the interval in the background unless Options.Reconcile sets it; 0 means never,
+	// and below zero never, whatever the value of Options.Reconcile.
 	Every time.Duration
-	// Find goes through the findings of what ended at a time or after it. An error without an
-	// ID ends it; one with an ID is of that transaction.
+	// Find iterates over the findings of transactions that ended at or after a time. An error
+	// without an ID ends it; one with an ID belongs to that transaction.
 	Find func(ctx context.Context, since time.Time) iter.Seq2[Finding, error]
 	// Found and Done are hooks; nil disables them.
 	Found func(Finding)
@@ -115,7 +115,7 @@ func (r Records[M, O]) Reconcile(ctx context.Context, j *journal.Journal, since 
 	return func(yield func(Finding, error) bool) {
 		for t, err := range r.Ended(ctx, j, since) {
 			if err != nil && t.Head.Transaction == "" {
-				yield(Finding{}, err) // it is the last
+				yield(Finding{}, err) // the last one
 				return
 			}
 			id := t.Head.Transaction
@@ -139,12 +139,12 @@ func (r Records[M, O]) Reconcile(ctx context.Context, j *journal.Journal, since 
 // reconcileTimeout bounds one run.
 const reconcileTimeout = 6 * time.Hour
 
-// overlap is how much of the time before is compared again, because clocks differ and recent ends may
-// not be visible yet.
+// overlap is the time before the last run that is compared again, because clocks differ and recent ends
+// may not be visible yet.
 const overlap = 10 * time.Minute
 
-// Reconciles registers a protocol for reconciliation: in the background every Options.Reconcile,
-// for what ended since the last time, and when a command requests it; see
+// Reconciles registers a protocol for reconciliation: every Options.Reconcile in the background,
+// of transactions that ended since the last run, and on request of a command; see
 // [RequestReconciliation].
 func (c *Coordinator) Reconciles(r Reconciler) error {
 	every := c.options.Reconcile
@@ -165,7 +165,7 @@ func (c *Coordinator) Reconciles(r Reconciler) error {
 	}})
 }
 
-// reconcileSuffix makes the type of a transaction that asks for a reconciliation.
+// reconcileSuffix marks the type of a transaction that requests a reconciliation.
 const reconcileSuffix = "-reconcile"
 
 type request struct {
@@ -178,7 +178,7 @@ type request struct {
 func RequestReconciliation(ctx context.Context, j *journal.Journal, protocol string, since, now time.Time) (id string, err error) {
 	data, err := json.Marshal(request{since.UTC()})
 	if err != nil {
-		return "", failure.About("ask for reconciliation", protocol, err)
+		return "", failure.About("request reconciliation", protocol, err)
 	}
 	id = "interlock.reconcile/" + rand.Text()
 	_, err = j.Begin(ctx, id, protocol+reconcileSuffix+":request", now, journal.Entry{Kind: "begin", Data: data})
@@ -214,7 +214,7 @@ type reconcileRequests struct {
 func (a reconcileRequests) Drive(t *Turn) error {
 	var req request
 	if err := json.Unmarshal(t.Entries()[0].Data, &req); err != nil {
-		return failure.Bug("reconcile", t.ID(), "its request is no JSON: %w", err)
+		return failure.Bug("reconcile", t.ID(), "its request is not JSON: %w", err)
 	}
 	var found Reconciliation
 	err := t.Round(Task{Target: "interlock.reconcile", Timeout: reconcileTimeout,

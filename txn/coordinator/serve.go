@@ -26,7 +26,7 @@ type server struct {
 	due          chan struct{} // holds one: a transaction is due
 	idle         chan struct{} // holds one: no turn is active
 	ready        atomic.Bool   // the take-over has ended
-	yielding     atomic.Bool   // no turn is started, and active ones stop soon
+	yielding     atomic.Bool   // no turn starts, and active ones stop soon
 	since        time.Time     // start of serving, or of the last failed yield; guarded by the coordinator's mu
 	yieldDue     time.Time     // when to yield the shard; guarded by the coordinator's mu
 
@@ -35,7 +35,7 @@ type server struct {
 	running   int              // turns that have a goroutine
 	closed    bool
 	drained   chan struct{} // closed once closed is set and running is 0
-	abandoned bool          // nothing may be appended any more
+	abandoned bool          // appends are rejected
 }
 
 func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard *journal.Shard) *server {
@@ -99,7 +99,7 @@ func (s *server) close() {
 	s.releaseClaim()
 }
 
-// abandon reports the turns that have not returned, and lets them append nothing.
+// abandon reports the turns that have not returned, and rejects their later appends.
 func (s *server) abandon(after time.Duration) {
 	s.mu.Lock()
 	s.abandoned = true
@@ -151,8 +151,8 @@ func (s *server) takeOver() error {
 	}
 }
 
-// unfinished drives what a former owner may have been driving. Transactions that are due and not
-// claimed are left to claimDue, whose claim shows the next owner that they were driven.
+// unfinished drives transactions that a former owner may have driven. Due and unclaimed ones are left
+// to claimDue, whose claim shows the next owner that they were driven.
 func (s *server) unfinished() (due bool, err error) {
 	now := s.coordinator.options.Now()
 	for head, err := range s.shard.Unfinished(s.ctx) {
@@ -162,7 +162,7 @@ func (s *server) unfinished() (due bool, err error) {
 		case !head.Claimed && !head.Due.After(now):
 			due = true
 		case s.coordinator.room() == 0 || !s.start(head, false):
-			return due, nil // what is left is due at last when its former owner's claim of it ends
+			return due, nil // others are due when their former owner's claim ends
 		}
 	}
 	return due, nil
@@ -189,7 +189,7 @@ func (s *server) claimDue() error {
 }
 
 // checkClaim returns why no call may be made any more. If the process was stopped for a time, the
-// claim may have expired before its context ends.
+// claim can have expired although its context has not ended.
 func (s *server) checkClaim() error {
 	if s.ctx.Err() == nil && !s.claim.Valid() {
 		s.fail(interlock.ErrExpired)
@@ -197,7 +197,7 @@ func (s *server) checkClaim() error {
 	return context.Cause(s.ctx)
 }
 
-// acquireSlot waits for a slot. Turn.releaseSlot gives it back.
+// acquireSlot waits for a slot, which Turn.releaseSlot releases.
 func (s *server) acquireSlot() bool {
 	select {
 	case s.coordinator.slots <- struct{}{}:
@@ -246,7 +246,7 @@ func (s *server) take(id string) *Turn {
 	return t
 }
 
-// release ends a turn. It returns false, and the turn goes on, if another writer has appended or the
+// release ends a turn. It returns false, and the turn continues, if another writer has appended or the
 // transaction was found again in the meantime.
 func (s *server) release(t *Turn) bool {
 	s.mu.Lock()
@@ -279,8 +279,9 @@ func (c *Coordinator) count(n int) {
 	c.activeTurns += n
 }
 
-// start drives a transaction once there is a slot, so that no more are read than can be driven. If it
-// has a turn, that is woken if another writer has appended. It returns false when the server ends.
+// start drives a transaction once there is a slot, so that no more are read than can be driven. If the
+// transaction has a turn and another writer has appended, start wakes the turn. It returns false when
+// the server ends.
 func (s *server) start(head driver.Head, due bool) bool {
 	if !s.coordinator.knows(head.Type) {
 		s.reportForeign(head, due)
@@ -302,7 +303,7 @@ func (s *server) start(head driver.Head, due bool) bool {
 // launch starts the goroutine of a reserved turn.
 func (s *server) launch(t *Turn) bool {
 	s.mu.Lock()
-	if s.closed { // it is left to the next owner
+	if s.closed { // the next owner drives it
 		s.mu.Unlock()
 		t.releaseSlot()
 		s.release(t)
@@ -314,7 +315,7 @@ func (s *server) launch(t *Turn) bool {
 	return true
 }
 
-// wakeIfBehind wakes the turn of a transaction that has records the turn does not know.
+// wakeIfBehind wakes the turn of a transaction with records that the turn has not read.
 func (s *server) wakeIfBehind(head driver.Head) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -366,8 +367,8 @@ func (s *server) pollShards() error {
 	return nil
 }
 
-// schedulePoll schedules a poll before the regular one, if something was found lately and no notifier
-// wakes this process. The caller holds the lock.
+// schedulePoll schedules a poll before the regular one, if recent polls found transactions and there is
+// no notifier. The caller holds the lock.
 func (c *Coordinator) schedulePoll(found bool) {
 	if c.nextPoll *= 2; found {
 		c.nextPoll = c.firstPause()

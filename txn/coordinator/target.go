@@ -20,7 +20,7 @@ type target struct {
 	failures int // in a row
 	queue    int // calls that wait for a place
 	waiting  map[*Turn]struct{}
-	woken    []*Turn // those that waited when it answered again, and are still to be woken
+	woken    []*Turn // waiting turns that a recovering target has not woken yet
 }
 
 // failingAfter is the number of calls in a row without an answer after which a target is failing. One
@@ -63,8 +63,8 @@ func (g *target) healthy() bool {
 	return g.failures == 0
 }
 
-// enter waits for a place. It returns false when serving ends, or if a quarter of Options.Held waits
-// already and the turn is not one that keeps waiting.
+// enter waits for a place. It returns false when serving ends, or if a quarter of Options.Held already
+// waits and the turn does not keep waiting.
 func (g *target) enter(t *Turn) bool {
 	select {
 	case g.places <- struct{}{}:
@@ -130,8 +130,8 @@ func (g *target) wake(n int) {
 	}
 }
 
-// waitForTargets has a turn woken when one of the targets recovers, until stop is called. It returns
-// nil if half of Options.Held waits for one of them already and the turn is not one that keeps waiting.
+// waitForTargets wakes a turn when one of the targets recovers, until stop is called. It returns nil if
+// half of Options.Held already waits for one of them and the turn does not keep waiting.
 func (c *Coordinator) waitForTargets(t *Turn, names []string) (stop func()) {
 	var used []*target
 	stop = func() {

@@ -75,8 +75,8 @@ func (t *Turn) Due() bool { return t.due }
 // crash its process: see [Turn.Exhausted].
 func (t *Turn) TakenOver() bool { return t.takenOver }
 
-// Exhausted reports whether so many take-overs in a row, this one included, are enough to leave the
-// transaction to a person; see Options.TakeOvers.
+// Exhausted reports whether this number of take-overs in a row, including this one, makes the
+// transaction a dead letter; see Options.TakeOvers.
 func (t *Turn) Exhausted(takeOvers int) bool {
 	most := t.server.coordinator.options.TakeOvers
 	return most > 0 && takeOvers >= most
@@ -141,11 +141,11 @@ func (t *Turn) write(do func(ctx context.Context) error) error {
 	return err
 }
 
-// Pause waits without a slot. It ends early when one of the failing targets answers again, or another
-// writer appends. It returns false if serving has ended or [Turn.Holds] returns an error.
+// Pause waits without a slot. It returns early when one of the failing targets answers again, or
+// another writer appends. It returns false if serving has ended or [Turn.Holds] returns an error.
 func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 	t.releaseSlot()
-	select { // an earlier signal was seen by the calls since
+	select { // later calls have considered an earlier signal
 	case <-t.wake:
 	default:
 	}
@@ -189,7 +189,7 @@ func (t *Turn) setState(log *journal.Log, entries []journal.Entry) {
 	t.position.Store(log.Head().Position)
 }
 
-// run drives until there is nothing to do now and no other writer has appended. After a failure the
+// run drives until the transaction rests and no other writer has appended. After a failure the
 // transaction is due again later.
 func (t *Turn) run() {
 	returned := false
@@ -266,8 +266,8 @@ func (t *Turn) open() error {
 	return nil
 }
 
-// ownedBefore reports whether another owner was the last that drove the transaction. An owner that
-// has written nothing is known by its claim: see unfinished.
+// ownedBefore reports whether another owner was the last that drove the transaction. The claim shows
+// an owner that has written nothing: see unfinished.
 func (t *Turn) ownedBefore(entries []journal.Entry) bool {
 	for _, e := range slices.Backward(entries) {
 		if e.Epoch != 0 {
@@ -283,7 +283,7 @@ func (t *Turn) acquireSlot() bool {
 	return t.hasSlot
 }
 
-// releaseSlot gives the slot back, if the turn has one.
+// releaseSlot releases the slot, if the turn has one.
 func (t *Turn) releaseSlot() {
 	if t.hasSlot {
 		<-t.server.coordinator.slots
@@ -293,9 +293,9 @@ func (t *Turn) releaseSlot() {
 
 // A Task is one call of a participant.
 type Task struct {
-	Target  string        // system that is busy or broken as a whole; empty is a target too
+	Target  string        // a system that is busy or broken as a whole; empty is also a target
 	Timeout time.Duration // of the call since its start or its last [Heartbeat]; 0 means 30 seconds
-	Call    branch.Call   // its Epoch, Begun unless it is set, and Deadline unless it is earlier are filled in
+	Call    branch.Call   // Round sets its Epoch, its Begun if zero, and its Deadline unless it is earlier
 	// Do makes the call. It returns when ctx ends.
 	Do func(ctx context.Context) error
 }
@@ -319,7 +319,7 @@ func (t *Turn) Round(tasks ...Task) []error {
 		work.Go(func() { errs[i] = t.call(task) })
 	}
 	work.Wait()
-	t.acquireSlot() // if not, serving has ended, which Append survives
+	t.acquireSlot() // if it fails, serving has ended, and Append still works
 	return errs
 }
 
@@ -330,7 +330,7 @@ func (t *Turn) call(task Task) error {
 		return branch.Retry(errNotCalled)
 	}
 	defer at.leave()
-	if t.Holds() != nil { // it may have waited
+	if t.Holds() != nil { // checked again after a wait
 		return branch.Retry(errNotCalled)
 	}
 	if task.Timeout <= 0 {

@@ -12,18 +12,18 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A Yielder is a claim that can be given to another process: that of a partition of
+// A Yielder is a claim that can be given to another process, such as that of a partition of
 // claim/partition.
 type Yielder interface {
 	interlock.Claim
-	// Contended reports whether another process takes part. It does not block.
+	// Contended reports whether another process can take the claim. It does not block.
 	Contended() bool
-	// Yield asks that another process have the claim. If one takes it the context of Serve
-	// ends, soon after Yield has returned. Each process must have its turn.
+	// Yield offers the claim to another process. If one takes it the context of Serve ends
+	// soon after Yield has returned. Each process must get a turn.
 	Yield(ctx context.Context) error
 }
 
-// maxYields bounds how long a shard is kept: Options.Yield is doubled so often.
+// maxYields bounds the doublings of Options.Yield.
 const maxYields = 6
 
 // errYielding leaves a transaction to the next owner of the shard.
@@ -32,11 +32,10 @@ var errYielding = &interlock.Error{Op: "drive", Kind: interlock.Retryable, Err: 
 // errNotTaken means that the shard stays here.
 var errNotTaken = errors.New("no other process has taken it")
 
-// keepFor returns how long a shard is kept after it was yielded so often for a transaction.
+// keepFor returns the time until the next yield, after a number of yields for a transaction.
 func (c *Coordinator) keepFor(given int) time.Duration { return max(0, c.options.Yield) << given }
 
-// scheduleYield has the shard yielded after it was kept for so long. The caller holds the coordinator's
-// lock.
+// scheduleYield schedules a yield of the shard after hold. The caller holds the coordinator's lock.
 func (s *server) scheduleYield(hold time.Duration) {
 	at := s.since.Add(hold)
 	if s.coordinator.options.Yield > 0 && (s.yieldDue.IsZero() || at.Before(s.yieldDue)) {
@@ -44,9 +43,8 @@ func (s *server) scheduleYield(hold time.Duration) {
 	}
 }
 
-// yieldShard yields the shard to another process, if that is due: it has due transactions that this
-// process does not know. Active turns stop first. If one takes too long, the shard stays until the
-// next time.
+// yieldShard yields the shard to another process, if a yield is due because of due transactions of
+// unknown types. Active turns stop first. If one takes too long, the shard stays until the next yield.
 func (s *server) yieldShard() error {
 	y, ok := s.claim.(Yielder)
 	if !s.yieldIsDue() || !ok || !y.Contended() {
@@ -71,7 +69,7 @@ func (s *server) yieldShard() error {
 	return s.takeOver()
 }
 
-// resume goes on with a shard that was not taken.
+// resume continues with a shard that was not taken.
 func (s *server) resume() {
 	c := s.coordinator
 	c.mu.Lock()
@@ -90,12 +88,12 @@ func (s *server) yieldIsDue() bool {
 	if s.yieldDue.IsZero() || c.options.Now().Before(s.yieldDue) {
 		return false
 	}
-	s.yieldDue = time.Time{} // set again by what is due then
+	s.yieldDue = time.Time{} // due transactions set it again
 	return true
 }
 
-// countYield counts a yield for each foreign transaction found since the shard was kept. It returns how
-// long the shard is kept for the one with the fewest yields.
+// countYield counts a yield for each foreign transaction found since the last one. It returns the time
+// until the next yield, for the transaction with the fewest yields.
 func (s *server) countYield() time.Duration {
 	c := s.coordinator
 	c.mu.Lock()
@@ -112,8 +110,8 @@ func (s *server) countYield() time.Duration {
 	return c.keepFor(least)
 }
 
-// stopTurns starts no more turns, and wakes the active ones so that they stop. idle is signalled when
-// none is active.
+// stopTurns prevents new turns, and wakes the active ones so that they stop. idle is signalled when none
+// is active.
 func (s *server) stopTurns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,29 +144,29 @@ func (s *server) waitIdle(longest time.Duration) bool {
 // A transaction of a type that this process does not know is left to an owner of the shard that
 // knows it. It is not read, and only its due time changes; see yieldShard.
 
-// ErrForeign is returned by a [Protocol] for a transaction of a type that it does not know. It
-// does not count as a failure.
+// ErrForeign means that a [Protocol] does not know the type of a transaction. It does not count as
+// a failure.
 var ErrForeign = errors.New("this process does not know transactions of this type")
 
-// Selective is a [Protocol] that knows some types only. Transactions of others are not
-// read, take no room, and are reported by the hook Foreign.
+// Selective is a [Protocol] that knows some types only. Transactions of other types are not read,
+// take no room, and are reported by the hook Foreign.
 type Selective interface {
 	Protocol
-	// Drives reports whether it knows a type, of the form protocol:name. It does not
+	// Drives reports whether it knows a type, of the form protocol:name. The result must not
 	// change.
 	Drives(kind string) bool
 }
 
-// foreignTransaction is one that this process cannot drive.
+// foreignTransaction is a transaction that this process cannot drive.
 type foreignTransaction struct {
 	kind     string
 	shard    int
 	position int64
 	seen     time.Time
-	yields   int // of its shard for it since its last append
+	yields   int // yields of its shard for it since its last append
 }
 
-// maxForeign bounds how many are counted.
+// maxForeign bounds the counted transactions.
 const maxForeign = 10_000
 
 // knows reports whether this process drives a type.
