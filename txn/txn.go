@@ -1,5 +1,5 @@
-// Package txn runs sagas, TCC and two-phase commit in a process: a journal, a coordinator on it,
-// this process's share of the journal's shards, retention and reconciliation. It does not isolate
+// Package txn runs sagas, TCC and two-phase commit in a process: a journal, its coordinator, this
+// process's share of the journal's shards, retention and reconciliation. It does not isolate
 // transactions from each other, and calls participants at least once: they need a barrier
 // (package txn/barrier).
 //
@@ -35,13 +35,13 @@ import (
 // DefaultGroup is the name under which processes share the shards of a journal.
 const DefaultGroup = "interlock.coordinators"
 
-// closeTimeout bounds how long Close waits for work that is under way.
+// closeTimeout bounds how long Close waits for work under way.
 const closeTimeout = 10 * time.Second
 
 // healthTimeout bounds [Runtime.Health].
 const healthTimeout = 2 * time.Second
 
-// LockOptions are those of the locks on a backend; see [backend.LockOptions].
+// LockOptions are the options of locks on a backend; see [backend.LockOptions].
 type LockOptions = backend.LockOptions
 
 // Options of a runtime; nil and the zero value work.
@@ -60,8 +60,8 @@ type Options struct {
 	// Coordinator has the bounds, the retention, the reconciliation and the hooks of the
 	// coordinator. Without a Notifier in it, [Open] and [On] use that of the backend, if it has one.
 	Coordinator *coordinator.Options
-	// Failed is called when the process cannot serve its shards for now. It tries again; nil
-	// logs a warning.
+	// Failed is called when the process cannot serve its shards, before a retry. nil logs a
+	// warning.
 	Failed func(error)
 }
 
@@ -72,7 +72,7 @@ type Runtime struct {
 	coordinator *coordinator.Coordinator
 	journal     *journal.Journal
 	locks       driver.Fenced
-	values      driver.Values    // nil: one process has all shards, and the others stand by
+	values      driver.Values    // nil means that one process has all shards, and the others wait for its lock
 	backend     *backend.Backend // nil if the store and the locks are the caller's
 
 	ctx    context.Context // ends with Close
@@ -150,7 +150,7 @@ func (o Options) withNotifier(ctx context.Context, b *backend.Backend) (*Options
 
 // New returns a runtime on a store, locks and values that the caller has opened and closes after
 // the runtime. values belong to the same service as the locks. If values is nil, one process
-// serves all shards and the others stand by.
+// serves all shards and the others wait for its lock.
 func New(ctx context.Context, store driver.Journal, locks driver.Fenced, values driver.Values, o *Options) (*Runtime, error) {
 	r := &Runtime{locks: locks, values: values}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
@@ -241,7 +241,7 @@ func (r *Runtime) partitionHooks() *observe.Partition {
 	return &observe.Partition{Failed: func(e observe.PartitionFailed) { r.options.Failed(e.Err) }}
 }
 
-// alone serves all shards under one lock, or stands by for it.
+// alone serves all shards under one lock, or waits for it.
 func (r *Runtime) alone() (leave func(context.Context) error, err error) {
 	var hooks *observe.Lock
 	if failed := r.options.Failed; failed != nil {
@@ -257,11 +257,11 @@ func (r *Runtime) alone() (leave func(context.Context) error, err error) {
 	}, nil
 }
 
-// pauses is between a run of [Runtime.Go] that ended and the next one.
+// pauses is the backoff between two runs of [Runtime.Go].
 var pauses = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second}
 
-// Go runs work in the background until [Runtime.Close]. If it returns before, that is reported to
-// Options.Failed, and it runs again after a pause of up to 30 s.
+// Go runs work in the background until [Runtime.Close]. If work returns before, Go reports that to
+// Options.Failed, and runs it again after a pause of up to 30 s.
 func (r *Runtime) Go(work func(ctx context.Context) error) {
 	r.beside.Go(func() {
 		for failed := 1; r.ctx.Err() == nil; failed++ {
@@ -278,7 +278,7 @@ func (r *Runtime) Go(work func(ctx context.Context) error) {
 	})
 }
 
-// failed reports what keeps this process from its work for now.
+// failed reports a temporary failure.
 func (r *Runtime) failed(err error) {
 	if f := r.options.Failed; f != nil {
 		f(err)

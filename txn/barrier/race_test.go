@@ -118,7 +118,7 @@ func (f form) until(t *testing.T, w world, name string, op branch.Operation, id 
 		switch word := f.answer(t, w, name, op, id); {
 		case slices.Contains([]string{"done", "violation", "cancelled", "hold h0", "hold h1", "hold h2", "hold h3", "hold h4"}, word):
 			return word
-		case word == "unknown: "+errBroken.Error(), word == "ongoing: the target is still working":
+		case word == "unknown: "+errBroken.Error(), word == "ongoing: the target is still processing the call":
 		case word == "again" && f.name == lent.name:
 			o.retried.Add(1)
 		default: // the others had attempts of their own

@@ -29,9 +29,8 @@ import (
 // Operation is the operation that a call requests.
 type Operation string
 
-// The operations. A saga's step is done and undone; a branch of a TCC transaction is
-// tried, then confirmed or cancelled; one of a two-phase commit is prepared, then
-// committed or rolled back.
+// The operations: do and undo of a saga's step; try, then confirm or cancel, of a branch of a TCC
+// transaction; prepare, then commit or roll back, of a branch of a two-phase commit.
 const (
 	Do       Operation = "do"
 	Undo     Operation = "undo"
@@ -50,8 +49,8 @@ type Call struct {
 	Step        string    // of the branch, where it has several: an index; usually empty, at most 255 bytes
 	Operation   Operation // the requested one
 	Attempt     int       // from 1, counted by the coordinator that calls
-	// Epoch is the token of the coordinator's claim, 0 if it has none. A resource with a
-	// guard can refuse lower ones. A participant with a barrier need not.
+	// Epoch is the token of the coordinator's claim, 0 without one. A resource with a guard can
+	// refuse lower ones. A participant with a barrier need not.
 	Epoch interlock.Token
 	// Begun is when the transaction began, in whole milliseconds. In calls of one
 	// transaction it differs by at most driver.BarrierSpread: by the callers' clocks,

@@ -10,13 +10,13 @@ type Class int
 
 // The classes. An error without a mark, such as one of the network, is Unknown.
 const (
-	ClassUnknown    Class = iota // whether it has happened is unknown
-	ClassFail                    // it has not happened, and never will
-	ClassRetry                   // it has not happened; it may later
+	ClassUnknown    Class = iota // the outcome is unknown
+	ClassFail                    // the call had no effect, and never will
+	ClassRetry                   // the call had no effect; it may succeed later
 	ClassInProgress              // the participant is processing it
 )
 
-// String is the class's name in lower case.
+// String returns the class's name in lower case.
 func (c Class) String() string {
 	switch c {
 	case ClassFail:
@@ -29,10 +29,9 @@ func (c Class) String() string {
 	return "unknown"
 }
 
-// ErrOtherInput reports that the participant already had a do, try or prepare of this
-// branch with another input. The outcome of that call counts, and this input is not used.
-// Its class is Unknown: a coordinator that has changed the input repeats the call with the
-// previous one.
+// ErrOtherInput means that the participant has applied a do, try or prepare of this branch with
+// another input. The outcome of that call counts, and this input is not used. Its class is
+// Unknown: a coordinator that has changed the input repeats the call with the former one.
 var ErrOtherInput = errors.New("the participant applied this call with another input")
 
 // classified is an error with a class.
@@ -60,7 +59,7 @@ func Unknown(err error) error { return classify(ClassUnknown, 0, err) }
 // InProgress reports that the target is still processing the call. The call is repeated after the
 // given time with the same key, and does not count as an attempt.
 func InProgress(after time.Duration) error {
-	return classify(ClassInProgress, after, errors.New("the target is still working"))
+	return classify(ClassInProgress, after, errors.New("the target is still processing the call"))
 }
 
 func classify(class Class, after time.Duration, err error) error {

@@ -37,7 +37,7 @@ type AnswerError struct {
 	Body   string // the first 4 KiB of it
 }
 
-// Error shows the status and the body.
+// Error returns the status and the body.
 func (e *AnswerError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Body))
 }
@@ -190,7 +190,7 @@ func (caller Caller) read(c branch.Call, answer *http.Response) ([]byte, error) 
 func answerError(answer *http.Response) *AnswerError {
 	var body []byte
 	if answer.StatusCode != http.StatusSwitchingProtocols { // its body is the connection, which ignores the deadline
-		body, _ = io.ReadAll(io.LimitReader(answer.Body, maxReason)) // a part is enough
+		body, _ = io.ReadAll(io.LimitReader(answer.Body, maxReason)) // a part suffices
 	}
 	return &AnswerError{answer.StatusCode, string(body)}
 }

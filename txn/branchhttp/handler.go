@@ -19,7 +19,7 @@ var errLate = errors.New("the deadline of the call has passed")
 
 // Handler serves the calls of a branch. The context of work contains the call, see
 // [branch.From], and ends at its deadline or when the caller disconnects. It is not a
-// barrier: work has to use one, because every call may be repeated and reordered.
+// barrier: work must use one, because every call may be repeated and reordered.
 //
 // The error's class decides the answer:
 //
@@ -88,7 +88,7 @@ func answer(w http.ResponseWriter, work func() ([]byte, error)) {
 		w.WriteHeader(http.StatusNoContent)
 	case err == nil:
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(output) // if it fails, the caller asks again
+		_, _ = w.Write(output) // if it fails, the caller repeats the call
 	case class == branch.ClassFail:
 		writeText(w, http.StatusConflict, err.Error())
 	case class == branch.ClassInProgress:
@@ -105,8 +105,8 @@ func answer(w http.ResponseWriter, work func() ([]byte, error)) {
 	}
 }
 
-// checkOutput refuses what [Caller] would refuse. The work was done, so the effect of
-// this error is unknown.
+// checkOutput refuses an output that [Caller] would refuse. The work was done, so the class of
+// this error is Unknown.
 func checkOutput(output []byte) error {
 	switch {
 	case len(output) > MaxBody:

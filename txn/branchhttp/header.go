@@ -51,12 +51,12 @@ type HeaderError struct {
 // Error returns the header's name and the fault.
 func (e *HeaderError) Error() string { return "header " + e.Header + " " + e.Why }
 
-// ErrorKind is Bug.
+// ErrorKind returns [interlock.Bug].
 func (e *HeaderError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
 
-// FromRequest returns the call in r's headers. It is strict, because a call that was
-// mistaken for another would be done twice or refused: each header occurs once and is not
-// empty, and each number has one form. An error is a [*HeaderError].
+// FromRequest returns the call in r's headers. It is strict, because a misread call would be done
+// twice or refused: each header occurs once and is not empty, and each number has one form. An
+// error is a [*HeaderError].
 func FromRequest(r *http.Request) (branch.Call, error) {
 	h := headers{from: r.Header}
 	c := branch.Call{
@@ -134,11 +134,11 @@ func (h *headers) refuse(header, why string) {
 	}
 }
 
-// text returns a header's value; empty if there is none.
+// text returns a header's value, or "".
 func (h *headers) text(header string, required bool) string {
 	switch values := h.from.Values(header); {
 	case len(values) > 1:
-		h.refuse(header, "comes more than once")
+		h.refuse(header, "occurs more than once")
 	case len(values) == 1 && values[0] == "":
 		h.refuse(header, "is empty")
 	case len(values) == 1:
@@ -158,12 +158,12 @@ func (h *headers) name(header string, longest int, required bool) string {
 	case len(name) > longest:
 		h.refuse(header, fmt.Sprintf("has %d bytes, at most %d are allowed", len(name), longest))
 	case driver.CheckText("", name, 0, longest) != nil:
-		h.refuse(header, "is not UTF-8 without NUL")
+		h.refuse(header, "is not UTF-8, or contains NUL")
 	}
 	return name
 }
 
-// number returns a number above 0 in its shortest form; 0 if there is none.
+// number returns a number above 0 in its shortest form, or 0 without the header.
 func (h *headers) number(header string, required bool) int64 {
 	text := h.text(header, required)
 	if text == "" {
@@ -187,8 +187,8 @@ func (h *headers) time(header string, required bool) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// Redact returns an address as errors, logs and lists may show it: without its user
-// information, query and fragment, which can contain secrets.
+// Redact returns an address for errors, logs and lists: without its user information, query and
+// fragment, which can contain secrets.
 func Redact(address string) string { return failure.RedactURL(address) }
 
 var errNotJSON = errors.New("the output is not JSON: answer JSON, or 2xx without a body")

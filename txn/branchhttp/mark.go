@@ -40,10 +40,10 @@ type markAnswer struct {
 	Removed int `json:"removed"`
 }
 
-// Forget sends a mark to a participant, and returns how many rows it removed; 0 if it does
-// not report that. It does not retry: the next mark has the same effect. An error is an
-// [*AnswerError] (Uncertain) if the answer is not 2xx, Uncertain if there is none, or a Bug
-// if the mark cannot be sent. It blocks until the participant answers or ctx ends.
+// Forget sends a mark to a participant, and returns the number of removed rows, or 0 if the
+// participant does not report it. It does not retry: the next mark has the same effect. The error
+// is an [*AnswerError] (Uncertain) if the answer is not 2xx, Uncertain without an answer, or a Bug
+// if the mark cannot be sent. Forget blocks until the participant answers or ctx ends.
 func (caller Caller) Forget(ctx context.Context, url string, m Mark) (removed int, err error) {
 	fail := func(kind interlock.ErrorKind, err error) (int, error) {
 		return 0, &interlock.Error{Op: "send mark", Driver: "http", Name: failure.RedactURL(url), Kind: kind, Err: failure.RedactError(err)}
@@ -77,10 +77,10 @@ func (caller Caller) Forget(ctx context.Context, url string, m Mark) (removed in
 	return max(0, reported.Removed), nil
 }
 
-// ForgetHandler serves the marks of one coordinator, or of several on one journal: forget
-// deletes what the mark allows, as barrier.ForgetExcept does, and returns how many rows it
-// removed. A participant of several journals must not use it: a mark covers the
-// transactions of one journal only. Restrict it to the callers of the branches.
+// ForgetHandler serves the marks of the coordinators of one journal. forget deletes records as the
+// mark allows, like barrier.ForgetExcept, and returns the number of removed rows. A participant of
+// several journals must not use it: a mark covers the transactions of one journal only. Restrict it
+// to the callers of the branches.
 //
 // The answer is 200, or 500 with the error's text; a request that is not a mark is answered
 // 400, 405 or 413.

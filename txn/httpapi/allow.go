@@ -10,12 +10,11 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Within is an [Options.Allow] that permits the addresses below the given ones. Each has
-// a scheme, a host and a path. An address is below another one if it has the same scheme,
-// host and port, and its path is the other one's or goes on with whole segments: below
-// http://a/b are http://a/b and http://a/b/c, but not http://a/bc. Addresses that a server
-// could take for another path are refused: with ; or \, with dots or empty segments, and
-// with these or a slash or a percent sign encoded.
+// Within returns an [Options.Allow] that permits the addresses below the given ones. Each has a
+// scheme, a host and a path. An address is below another one if it has the same scheme, host and
+// port, and its path is the same or has further segments: http://a/b and http://a/b/c are below
+// http://a/b, but http://a/bc is not. Paths that servers interpret differently are refused: with ;
+// or \, with dots or empty segments, or with one of these, a slash or a percent sign encoded.
 func Within(addresses ...string) (func(*url.URL) error, error) {
 	var all []*url.URL
 	for _, address := range addresses {
@@ -41,7 +40,7 @@ func Within(addresses ...string) (func(*url.URL) error, error) {
 	}, nil
 }
 
-// canonical refuses a path that servers read in several ways.
+// canonical refuses a path that servers interpret differently.
 func canonical(u *url.URL) error {
 	encoded := strings.ToLower(u.EscapedPath())
 	for _, trick := range []string{"%2f", "%2e", "%5c", "%3b", "%25", "%00"} {
@@ -58,7 +57,7 @@ func canonical(u *url.URL) error {
 	return nil
 }
 
-// beneath reports whether a path is another one, or goes on with whole segments.
+// beneath reports whether a path equals begin, or is begin with further segments.
 func beneath(p, begin string) bool {
 	if p == "" {
 		p = "/"
@@ -66,7 +65,7 @@ func beneath(p, begin string) bool {
 	return p == begin || strings.HasPrefix(p, strings.TrimSuffix(begin, "/")+"/")
 }
 
-// hostPort is the host in one spelling, with its port.
+// hostPort returns the host in its canonical form, with its port.
 func hostPort(u *url.URL) string {
 	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 	if ip, err := netip.ParseAddr(host); err == nil {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// exact refuses what encoding/json lets pass, and another reader of the same text takes
-// for something else: a field that comes twice, or in other letters than its own. d has
-// been decoded into a t before. What is raw in it is the user's, and not looked into.
+// exact refuses fields that encoding/json accepts and other parsers read differently: repeated ones,
+// and those in another case. The text of d was decoded into a t before. Raw values belong to the
+// user, and are not checked.
 func exact(d *json.Decoder, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -31,11 +31,11 @@ func exact(d *json.Decoder, t reflect.Type) error {
 			return err
 		}
 	}
-	_, err = d.Token() // what closes it
+	_, err = d.Token() // the closing delimiter
 	return err
 }
 
-// nested reports whether fields of ours may stand in a value.
+// nested reports whether a value can contain fields of this package.
 func nested(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
@@ -46,8 +46,7 @@ func nested(t reflect.Type) bool {
 	return false
 }
 
-// member is the type of what comes next in a value of type t, behind its name if it has
-// one.
+// member reads the name of the next member of a t, if it has one, and returns the member's type.
 func member(d *json.Decoder, t reflect.Type, seen map[string]bool) (reflect.Type, error) {
 	if t.Kind() == reflect.Slice {
 		return t.Elem(), nil
@@ -69,5 +68,5 @@ func member(d *json.Decoder, t reflect.Type, seen map[string]bool) (reflect.Type
 			return t.Field(i).Type, nil
 		}
 	}
-	return nil, badRequest("the request has %q, which is written otherwise", name)
+	return nil, badRequest("the request has %q in another spelling", name)
 }

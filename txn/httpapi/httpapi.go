@@ -1,11 +1,10 @@
-// Package httpapi has sagas, TCC and two-phase commit started and looked at as JSON over
-// HTTP, by services in any language, whose branches are HTTP endpoints too. It does not
-// say who may: put authentication, and TLS, in front of it. A client that may start a
-// transaction here has this process send requests to the addresses that the request
-// names: see [Options.Allow].
+// Package httpapi starts and shows sagas, TCC and two-phase commit as JSON over HTTP, for services
+// in any language, whose branches are HTTP endpoints too. It does not authenticate clients: put
+// authentication and TLS in front of it. A client that may start a transaction makes this process
+// send requests to the addresses in its request: see [Options.Allow].
 //
 //	c, err := coordinator.New(j, nil) // j: a journal.Journal
-//	service, err := web.New(c, &httpapi.Options{Participants: map[string]string{"north": "http://10.0.0.7/branch"}})
+//	service, err := httpapi.New(c, &httpapi.Options{Participants: map[string]string{"north": "http://10.0.0.7/branch"}})
 //	go locks.Keep(ctx, "orders", c.Run) // locks: a lock.Fenced
 //	go service.Watch(ctx)
 //	defer service.Close(ctx)
@@ -17,10 +16,10 @@
 //	  'http://127.0.0.1:7461/v1/sagas/order-42?wait=10s'
 //	{"id":"order-42","type":"order","state":"SUCCEEDED","outputs":{"pay":{"receipt":7},"reserve":{}}}
 //
-// Branches are called as package txn/branch has it: a POST whose headers say which
-// transaction, branch and operation it is, answered by 2xx, by 409 for a refusal that
-// is final, by 425 while the participant is at work, or by anything else, which leaves
-// open what has happened. docs/reference/http.md has all requests and answers.
+// Branches are called as in package txn/branchhttp: a POST with the transaction, branch and
+// operation in its headers. The answer is 2xx, 409 for a final refusal, 425 while the participant is
+// processing the call, or another status, after which the outcome is unknown.
+// docs/reference/http.md has all requests and answers.
 package httpapi
 
 import (
@@ -48,48 +47,46 @@ import (
 
 // Options of a service; nil and the zero value work.
 type Options struct {
-	// Client calls the branches; nil means http.DefaultTransport's.
+	// Client calls the branches; nil means http.DefaultTransport.
 	Client *http.Client
-	// Allow says whether branches at an address may be called: nil, or why not. It is
-	// asked before anything is begun, and again before each call, since another process
-	// may have begun it. It sees the address as it is written: names that resolve to
-	// what must not be reached, and dots in paths, are its own to mind. A nil Allow
-	// permits every address: enough where only those can reach the service who can
-	// reach the addresses. [Within] makes one.
+	// Allow returns nil if branches at an address may be called, or the reason against it. It is
+	// called before a transaction begins, and again before each call, because another process
+	// may have begun it. It gets the address unresolved: it must consider names that resolve to
+	// forbidden hosts, and dots in paths. nil permits every address: this is safe only if every
+	// client of the service can reach the addresses itself. [Within] returns an Allow.
 	Allow func(*url.URL) error
-	// Steps is the most steps of a saga; 0 means 1000.
+	// Steps bounds the steps of a saga; 0 means 1000.
 	Steps int
-	// Pause is the least first and longest pause between two attempts that a saga may
-	// ask for; 0 means 100 milliseconds.
+	// Pause is the minimum of the pauses in the retry of a step; 0 means 100 milliseconds.
 	Pause time.Duration
-	// Participants are those of two-phase commit: their addresses by their names, which
-	// are the same in every process on the journal.
+	// Participants has the addresses of the participants of two-phase commit, by name. It must be
+	// the same in every process on the journal.
 	Participants map[string]string
-	// Sagas are those of protocols' own options; nil is their defaults.
+	// Sagas, TCC and TwoPC are the options of the protocols; nil means their defaults.
 	Sagas *saga.Options
-	TCC   *tcc.Options   // see Sagas
-	TwoPC *twopc.Options // see Sagas
+	TCC   *tcc.Options
+	TwoPC *twopc.Options
 }
 
-// A Service is the http.Handler of a coordinator, and drives what it has begun. It is
-// safe for concurrent use. Requests that a browser sends for a page of another origin
-// are refused with 403; those that do not come within 30 seconds are not waited for.
+// A Service is the http.Handler of a coordinator. It is safe for concurrent use. Cross-origin
+// requests of browsers are refused with 403, and requests that do not arrive within 30 seconds
+// with 408.
 type Service struct {
 	handler      http.Handler
 	options      Options
 	caller       branchhttp.Caller
 	journal      *journal.Journal
-	nudge        func(id string) // it was appended to
+	nudge        func(id string) // after an append
 	sagas        *saga.Engine
 	tcc          *tcc.Engine
 	twopc        *twopc.Engine
 	participants map[string]twopc.Definition[*twopc.Remote]
 	ready        readiness
-	patience     time.Duration // with a request that does not come
+	patience     time.Duration // for the arrival of a request
 }
 
-// New makes the service of a coordinator that does not serve yet and has no protocols.
-// It sends nothing.
+// New returns the service of a coordinator that does not serve yet and has no protocols. It sends
+// no request.
 func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 	s := &Service{journal: c.Journal(), nudge: c.Nudge, participants: map[string]twopc.Definition[*twopc.Remote]{}, patience: 30 * time.Second}
 	if o != nil {
@@ -124,13 +121,12 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 	return s, nil
 }
 
-// Watch finishes what participants of two-phase commit have in doubt, until ctx ends;
-// see [twopc.Engine.Watch].
+// Watch settles branches of two-phase commit that are in doubt, until ctx ends; see
+// [twopc.Engine.Watch].
 func (s *Service) Watch(ctx context.Context) error { return s.twopc.Watch(ctx) }
 
-// Close waits for TCC transactions whose branches are being tried. When ctx ends it has
-// the rest cancelled, and waits until that is decided. Requests that begin others are
-// refused from then on.
+// Close waits for TCC transactions whose branches are being tried. When ctx ends it cancels the
+// rest, and waits until that is decided. It refuses later requests that begin transactions.
 func (s *Service) Close(ctx context.Context) { s.tcc.Close(ctx) }
 
 // ServeHTTP answers a request; docs/reference/http.md has all of them.
@@ -192,7 +188,7 @@ func (s *Service) routes() http.Handler {
 func (s *Service) permitted(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" || !slices.Contains([]string{"http", "https"}, u.Scheme) {
-		return badRequest("%q is no address of a branch: it has to begin with http:// or https://", failure.RedactURL(address))
+		return badRequest("%q is not the address of a branch: it must begin with http:// or https://", failure.RedactURL(address))
 	}
 	if u.User != nil {
 		return badRequest("the address %s has a user or a password: remove them, and sign calls instead", failure.RedactURL(address))
@@ -208,7 +204,7 @@ func (s *Service) permitted(address string) error {
 // post calls the branch at an address.
 func (s *Service) post(ctx context.Context, address string, c branch.Call, input []byte) ([]byte, error) {
 	if err := s.permitted(address); err != nil {
-		return nil, branch.Retry(err) // nothing was sent, and it may be permitted again
+		return nil, branch.Retry(err) // nothing was sent, and the address may be permitted later
 	}
 	return s.caller.Post(ctx, address, c, input)
 }
@@ -243,7 +239,7 @@ func (r *readiness) check(ctx context.Context, j *journal.Journal) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	r.err = nil
-	if _, err := j.Heads(ctx, "", 1); err != nil { // which may say where it is
+	if _, err := j.Heads(ctx, "", 1); err != nil { // err may contain the journal's address
 		r.err = &requestError{503, interlock.Retryable, "the journal does not answer"}
 	}
 	r.asked = time.Now()

@@ -242,13 +242,13 @@ func TestBadRequests(t *testing.T) {
 		path, body, says string
 		status           int
 	}{
-		{"/v1/sagas/1", `{`, "not as it should be", 400},
+		{"/v1/sagas/1", `{`, "request is invalid", 400},
 		{"/v1/sagas/1", `{"type":"x"} {}`, "more than one", 400},
 		{"/v1/sagas/1", `{"type":"x","stepz":[]}`, "stepz", 400},
 		{"/v1/sagas/1?wait=long", `{}`, "wait", 400},
 		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"ftp://x"}]}`, "address", 400},
 		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"http://example.com"}]}`, "not on this machine", 400},
-		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a"}]}`, "neither", 400},
+		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a"}]}`, "none of", 400},
 		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","sleep":"-1s"}]}`, "below zero", 400},
 		{"/v1/sagas/1", `{"type":"x","steps":[]}`, "no s", 422},
 		{"/v1/sagas/1", `{"type":"x","steps":[{"name":"a","do":"` + shop.url + `"}]}`, "undone", 422},

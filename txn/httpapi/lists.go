@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// The bounds of lists: a page has at most so many transactions, and looks at so many.
+// The bounds of lists: a page reads up to longestPage transactions, and has shortPage by default.
 const (
 	longestPage = 1000
 	shortPage   = 100
@@ -24,7 +24,7 @@ const (
 // A listed transaction is shown without its outputs.
 type listed struct {
 	coordinator.Summary
-	Error string `json:"error,omitempty"` // it cannot be read
+	Error string `json:"error,omitempty"` // why it cannot be read
 }
 
 // summary removes what differs between identical requests: times.
@@ -50,12 +50,12 @@ func filterOf(r *http.Request, known []coordinator.State) (f coordinator.Filter,
 		if state := coordinator.State(s); slices.Contains(known, state) {
 			f.States = append(f.States, state)
 		} else if query.Get("state") != "" {
-			return f, 0, badRequest("there is no state %q: it is one of %s", s, coordinator.JoinStates(known))
+			return f, 0, badRequest("unknown state %q: it must be one of %s", s, coordinator.JoinStates(known))
 		}
 	}
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > longestPage {
-			return f, 0, badRequest("limit is %q: it is a number from 1 to %d", text, longestPage)
+			return f, 0, badRequest("limit is %q: it must be a number from 1 to %d", text, longestPage)
 		}
 	}
 	return f, limit, nil
@@ -74,7 +74,7 @@ func lists[O any](unfinished bool, known []coordinator.State, list func(context.
 			return nil, err
 		}
 		p, looked := page{Items: []listed{}}, 0
-		kind := f.Type // of orders over HTTP it is in their input
+		kind := f.Type // the type of an order over HTTP is in its input
 		f.Type, f.Unfinished = "", unfinished || len(f.States) > 0 && !slices.ContainsFunc(f.States, coordinator.State.Ended)
 		states := f.States
 		f.States = nil

@@ -17,8 +17,8 @@ import (
 // steps of its group have completed.
 type message struct {
 	Input   json.RawMessage            `json:"input"`
-	Outputs map[string]json.RawMessage `json:"outputs"`          // of the stages before
-	Output  json.RawMessage            `json:"output,omitempty"` // of the step that is undone, if it is known
+	Outputs map[string]json.RawMessage `json:"outputs"`          // of earlier stages
+	Output  json.RawMessage            `json:"output,omitempty"` // of the undone step, if known
 }
 
 // find returns the step of a name.
@@ -59,7 +59,7 @@ func (s *Service) send(ctx context.Context, input json.RawMessage, out *json.Raw
 	if err != nil {
 		return nil, saga.Unknown(err)
 	}
-	if c.Operation == branch.Undo && len(body) > branchhttp.MaxInput { // an undo has to be possible
+	if c.Operation == branch.Undo && len(body) > branchhttp.MaxInput { // an undo must be possible
 		m.Outputs = nil
 		if body, err = of.body(m); err != nil {
 			return nil, saga.Unknown(err)
@@ -100,8 +100,8 @@ func earlier(steps []orderStep, name string, outputs map[string]json.RawMessage)
 	return before
 }
 
-// RedactOrder is the input of a saga of this service as it may be shown: its addresses
-// without user information, query and fragment. Any other text stays as it is.
+// RedactOrder returns the input of a saga of this service with redacted addresses: without user
+// information, query and fragment. Any other text is unchanged.
 func RedactOrder(input json.RawMessage) json.RawMessage {
 	var o order
 	if json.Unmarshal(input, &o) != nil || len(o.Steps) == 0 {

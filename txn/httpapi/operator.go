@@ -45,7 +45,7 @@ func (s *Service) operates(operations map[string]operation, key func(id string) 
 		}
 		op, known := operations[r.PathValue("operation")]
 		if !known {
-			return nil, badRequest("there is no operation %q: it is one of %s", r.PathValue("operation"), strings.Join(names, ", "))
+			return nil, badRequest("unknown operation %q: it must be one of %s", r.PathValue("operation"), strings.Join(names, ", "))
 		}
 		c, err := read[change](r)
 		if err != nil {
@@ -65,7 +65,7 @@ func (s *Service) operates(operations map[string]operation, key func(id string) 
 	}
 }
 
-// sameKey is for ids that are their own keys.
+// sameKey returns an id that is its own key.
 func sameKey(id string) string { return id }
 
 func stepwise(do func(ctx context.Context, id, step string, by coordinator.By) error) operation {
@@ -89,7 +89,7 @@ func (s *Service) operateSaga() func(*http.Request) (any, error) {
 		"settle": {func(ctx context.Context, id string, c change) error {
 			switch {
 			case c.Done == nil || !*c.Done && c.Output != nil:
-				return badRequest(`say by "done" whether the step was, and its "output" only if it was`)
+				return badRequest(`"done" is required: true if the step was done, and only then an "output"`)
 			case *c.Done:
 				return o.Done(ctx, id, c.Step, c.Output, c.by())
 			}

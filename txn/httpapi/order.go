@@ -45,8 +45,8 @@ type retry struct {
 	Undos    int      `json:"undos,omitempty"`
 }
 
-// kind is the definition's name in the journal: what each order calls itself stands in
-// its input. One whose end is reported has another, because that costs one more record.
+// kind is the definition's name in the journal; an order's own type is in its input. Orders whose end
+// is reported have another definition, because the report costs a record.
 const (
 	// kind is the definition's name in the journal; the order's own name is in its input. Orders whose end is
 	// reported have another one, because the report costs a record.
@@ -74,7 +74,7 @@ func (s *Service) defineOrder(name string) saga.Definition[json.RawMessage] {
 		return stages(step, undone, o.Steps, false)
 	}, undone).TimeoutOf(func(text json.RawMessage) time.Duration {
 		var o order
-		_ = json.Unmarshal(text, &o) // the stages have been read from it
+		_ = json.Unmarshal(text, &o) // parsed before, for the stages
 		return time.Duration(o.Timeout)
 	})
 }
@@ -165,7 +165,7 @@ func (s *Service) checkPace(of orderStep) error {
 	}
 	for name, d := range map[string]duration{"first": of.Retry.First, "max": of.Retry.Max} {
 		if d > 0 && time.Duration(d) < s.options.Pause {
-			return badRequest("step %q has %q of %v in its retry: it is at least %v", of.Name, name, time.Duration(d), s.options.Pause)
+			return badRequest("step %q has %q of %v in its retry: at least %v is required", of.Name, name, time.Duration(d), s.options.Pause)
 		}
 	}
 	return nil
@@ -181,9 +181,9 @@ func (of orderStep) check() error {
 	}
 	switch {
 	case ways == 0:
-		return badRequest("step %q has neither an address to do it, nor steps that are parallel, nor a time to sleep, nor a signal to wait for", of.Name)
+		return badRequest("step %q has none of do, parallel, sleep and signal", of.Name)
 	case ways > 1:
-		return badRequest("step %q has more than one of an address to do it, steps that are parallel, a time to sleep, and a signal to wait for", of.Name)
+		return badRequest("step %q has more than one of do, parallel, sleep and signal", of.Name)
 	case !of.Signal && (of.Within > 0 || of.Else != nil):
 		return badRequest("step %q waits for no signal, and says for how long or what else", of.Name)
 	case of.Do == "" && (of.Undo != "" || of.Pivot || of.Uncompensable || of.Input != nil || of.Timeout > 0 || of.Retry != nil):

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// A requestError is a request that makes no sense: nothing was begun.
+// A requestError is the error of an invalid request: nothing was begun.
 type requestError struct {
 	status int
 	kind   interlock.ErrorKind
@@ -51,8 +51,8 @@ func status(err error) int {
 	return http.StatusConflict
 }
 
-// showDone returns a transaction after a request. If it cannot be shown, the error says nothing about the
-// request, which has succeeded.
+// showDone returns a transaction after a successful request. If it cannot be read, the error is Uncertain,
+// because the request has succeeded.
 func showDone(view any, err error) (any, error) {
 	if err != nil {
 		err = &interlock.Error{Op: "look at what was done", Kind: interlock.Uncertain, Err: err}
@@ -79,10 +79,10 @@ func reply(w http.ResponseWriter, data any, err error) {
 		}{err.Error(), interlock.Kind(err).String()}
 	}
 	text, err := json.Marshal(data)
-	if err != nil { // only what was stored as JSON, and our own types, come here
+	if err != nil { // data is of our own types, or was stored as JSON
 		code, text = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be written","kind":"bug"}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(append(text, '\n')) // who has gone does not read it
+	_, _ = w.Write(append(text, '\n')) // the client may have disconnected
 }

@@ -21,14 +21,14 @@ import (
 // receive reads a whole request within the service's patience.
 func (s *Service) receive(w http.ResponseWriter, r *http.Request) error {
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(s.patience)) // who serves it otherwise sees to that
+	_ = control.SetReadDeadline(time.Now().Add(s.patience)) // without support, the server bounds it
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
 		return tooLong("the request")
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return &requestError{http.StatusRequestTimeout, interlock.Retryable, fmt.Sprintf("the request has not come within %v", s.patience)}
+		return &requestError{http.StatusRequestTimeout, interlock.Retryable, fmt.Sprintf("the request has not arrived within %v", s.patience)}
 	case err != nil:
 		return badRequest("the request cannot be read: %v", err)
 	}
@@ -37,7 +37,7 @@ func (s *Service) receive(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// maxRequest is the longest request, in bytes.
+// maxRequest bounds a request, in bytes.
 const maxRequest = 1 << 20
 
 // read parses a request's JSON strictly: unknown and repeated fields are errors.
@@ -49,7 +49,7 @@ func read[T any](r *http.Request) (v T, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&v); err != nil {
-		return v, badRequest("the request is not as it should be: %v", err)
+		return v, badRequest("the request is invalid: %v", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return v, badRequest("the request has more than one JSON value")
@@ -66,7 +66,7 @@ func waiting(r *http.Request) (time.Duration, error) {
 	text := query.Get("wait")
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 || d > 10*time.Minute {
-		return 0, badRequest("wait is %q: it is a duration such as 10s, at most 10m", text)
+		return 0, badRequest("wait is %q: it must be a duration such as 10s, at most 10m", text)
 	}
 	return d, nil
 }
@@ -79,7 +79,7 @@ func parameters(r *http.Request, names ...string) (url.Values, error) {
 	}
 	for other, values := range query {
 		if !slices.Contains(names, other) || len(values) > 1 {
-			return nil, badRequest("the query has %q: it can have %s, each once", other, strings.Join(names, ", "))
+			return nil, badRequest("the query has %q: only %s are allowed, each once", other, strings.Join(names, ", "))
 		}
 	}
 	return query, nil
@@ -88,7 +88,7 @@ func parameters(r *http.Request, names ...string) (url.Values, error) {
 // duration is a JSON duration, such as "30s".
 type duration time.Duration
 
-// UnmarshalText reads what time.ParseDuration does, from zero on.
+// UnmarshalText parses a duration of time.ParseDuration, not below zero.
 func (d *duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err == nil && v < 0 {
@@ -98,7 +98,7 @@ func (d *duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// MarshalText is its inverse.
+// MarshalText is the inverse of UnmarshalText.
 func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
 // ended reports whether ctx ended during a wait, which is not a failure.

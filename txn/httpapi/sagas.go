@@ -11,14 +11,14 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// sagaView is a saga as it is shown.
+// sagaView is the answer for a saga.
 type sagaView struct {
 	coordinator.Summary
 	Outputs map[string]json.RawMessage `json:"outputs"`
 	Crossed []saga.StepError           `json:"crossed,omitempty"`
 }
 
-// longestOrder leaves room in the payload of a journal for what stands around it.
+// longestOrder leaves room in a journal's payload for the fields around the order.
 const longestOrder = driver.MaxPayload - 1<<10
 
 func (s *Service) startSaga(r *http.Request) (any, error) {
@@ -31,7 +31,7 @@ func (s *Service) startSaga(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if n := count(o.Steps); n > s.options.Steps {
-		return nil, badRequest("the saga has %d steps, and may have %d: split it into several sagas", n, s.options.Steps)
+		return nil, badRequest("the saga has %d steps; at most %d are allowed: split it into several sagas", n, s.options.Steps)
 	}
 	if err := s.permittedSteps(o.Steps); err != nil {
 		return nil, err
@@ -42,10 +42,10 @@ func (s *Service) startSaga(r *http.Request) (any, error) {
 	}
 	text, err := json.Marshal(o)
 	if err != nil {
-		return nil, badRequest("the request cannot be kept: %v", err)
+		return nil, badRequest("the request cannot be stored: %v", err)
 	}
 	if len(text) > longestOrder {
-		return nil, tooLong("what is kept of the request")
+		return nil, tooLong("the stored part of the request")
 	}
 	id := r.PathValue("id")
 	definition := kind
@@ -66,14 +66,14 @@ func (s *Service) showSaga(r *http.Request) (any, error) {
 	return s.sagaAfter(r.Context(), r.PathValue("id"), wait)
 }
 
-// sagaAfter is a saga once it has ended, or where it stands after a time.
+// sagaAfter returns a saga once it has ended, or its state after wait.
 func (s *Service) sagaAfter(ctx context.Context, id string, wait time.Duration) (any, error) {
 	if wait > 0 {
 		waited, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
 		o, err := s.sagas.Wait(waited, id)
 		if err == nil || o.State.Final() {
-			return viewSaga(o), nil // how it has ended stands in it
+			return viewSaga(o), nil // the outcome has its end
 		}
 		if !ended(waited, err) {
 			return nil, err
@@ -88,8 +88,8 @@ func viewSaga(o saga.Outcome) sagaView {
 	return sagaView{summary(o.Summary), o.Outputs.All(), o.Crossed}
 }
 
-// TypeOf is what a saga calls itself: the definition of its engine, or for one that came over
-// HTTP the type of its order.
+// TypeOf returns the type of a saga: the definition of its engine, or for a saga over HTTP the type of
+// its order.
 func TypeOf(o saga.Outcome) string {
 	var as order
 	if !isOrder(o.Type) || json.Unmarshal(o.Input, &as) != nil || as.Type == "" {

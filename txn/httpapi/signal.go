@@ -25,7 +25,7 @@ func (s *Service) checkStart(o order) (at time.Time, err error) {
 		return at, nil
 	}
 	if at, err = time.Parse(time.RFC3339, o.StartAt); err != nil {
-		return at, badRequest("startAt is %q: it is a time as in 2026-01-02T15:04:05Z", o.StartAt)
+		return at, badRequest("startAt is %q: it must be a time such as 2026-01-02T15:04:05Z", o.StartAt)
 	}
 	return at, nil
 }
@@ -79,7 +79,7 @@ func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	if err != nil {
 		return fmt.Errorf("report the end to %s: %w", failure.RedactURL(o.OnEnd), cause(err))
 	}
-	_ = answer.Body.Close() // nothing in it matters
+	_ = answer.Body.Close() // only the status counts
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		return fmt.Errorf("report the end to %s: answered %d", failure.RedactURL(o.OnEnd), answer.StatusCode)
 	}

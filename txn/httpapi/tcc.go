@@ -23,7 +23,7 @@ type bookingBranch struct {
 	Input json.RawMessage `json:"input,omitempty"`
 }
 
-// tccView is a TCC transaction as it is shown.
+// tccView is the answer for a TCC transaction.
 type tccView struct {
 	coordinator.Summary
 	Holds map[string]json.RawMessage `json:"holds,omitempty"`
@@ -42,18 +42,18 @@ func (s *Service) remoteResource() tcc.Definition[ask, json.RawMessage] {
 	return tcc.Define("http", tcc.Resource[ask, json.RawMessage](remote{s})).Target(func(q ask) string { return host(q.URL) })
 }
 
-// Try is [tcc.Resource]'s.
+// Try implements [tcc.Resource].
 func (r remote) Try(ctx context.Context, q ask, _ time.Time) (json.RawMessage, error) {
-	return output(r.service.post(ctx, q.URL, branch.From(ctx), q.Input)) // the call says until when
+	return output(r.service.post(ctx, q.URL, branch.From(ctx), q.Input)) // the call has the time
 }
 
-// Confirm is [tcc.Resource]'s.
+// Confirm implements [tcc.Resource].
 func (r remote) Confirm(ctx context.Context, q ask, _ json.RawMessage) error {
 	_, err := r.service.post(ctx, q.URL, branch.From(ctx), q.Input)
 	return err
 }
 
-// Cancel is [tcc.Resource]'s.
+// Cancel implements [tcc.Resource].
 func (r remote) Cancel(ctx context.Context, q ask, _ *json.RawMessage) error {
 	_, err := r.service.post(ctx, q.URL, branch.From(ctx), q.Input)
 	return err
@@ -90,7 +90,7 @@ func (s *Service) runTCC(r *http.Request) (any, error) {
 	if o.Decision == "" {
 		return nil, err
 	}
-	if settled, err := s.settledTCC(r.Context(), o, wait); err == nil { // what is decided stands otherwise too
+	if settled, err := s.settledTCC(r.Context(), o, wait); err == nil { // the decision does not depend on it
 		o = settled
 	}
 	v := tccView{summary(o.Summary), map[string]json.RawMessage{}}
@@ -111,7 +111,7 @@ func (s *Service) settledTCC(ctx context.Context, o tcc.Outcome, wait time.Durat
 	defer cancel()
 	settled, err := s.tcc.Wait(ctx, o.ID)
 	if settled.State != "" {
-		return settled, nil // how it has ended stands in it
+		return settled, nil // the outcome has its end
 	}
 	if ended(ctx, err) {
 		return o, nil

@@ -16,8 +16,8 @@ type commitRequest struct {
 	Branches map[string]json.RawMessage `json:"branches"`
 }
 
-// commitView is a two-phase commit as it is shown. The state is empty if the journal has none, or does not
-// answer.
+// commitView is the answer for a two-phase commit. The state is empty if the journal has none, or does
+// not answer.
 type commitView struct {
 	coordinator.Summary
 	Outputs  map[string]json.RawMessage `json:"outputs,omitempty"`
@@ -38,7 +38,7 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 	}
 	for name := range asked.Branches {
 		if _, there := s.participants[name]; !there {
-			return nil, badRequest("there is no participant %q: the service is started with their names and addresses", name)
+			return nil, badRequest("unknown participant %q: start the service with its name and address", name)
 		}
 	}
 	id, run, branches := r.PathValue("id"), "", map[string]*twopc.Remote{}
@@ -70,7 +70,7 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 			v.Outputs[name] = text
 		}
 	}
-	_ = s.settledTwoPC(r.Context(), &v, wait) // what is decided stands, wherever it does
+	_ = s.settledTwoPC(r.Context(), &v, wait) // the decision does not depend on it
 	return v, nil
 }
 
@@ -93,16 +93,16 @@ func (s *Service) settledTwoPC(ctx context.Context, v *commitView, wait time.Dur
 	if wait > 0 {
 		waited, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
-		_, _ = s.twopc.Wait(waited, v.ID) // where it stands is read below
+		_, _ = s.twopc.Wait(waited, v.ID) // the state is read below
 	}
 	o, err := s.twopc.Look(ctx, v.ID)
 	switch {
-	case errors.Is(err, twopc.ErrNone): // one participant, or nothing was changed
+	case errors.Is(err, twopc.ErrNone): // one participant, or no changes
 		return nil
 	case err != nil:
 		return err
 	}
-	o.ID = v.ID // as it was asked for
+	o.ID = v.ID // the requested id
 	v.Summary, v.Branches = summary(o.Summary), o.Branches
 	return nil
 }

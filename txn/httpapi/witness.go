@@ -7,11 +7,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// A witness takes part in every two-phase commit, and changes nothing. A participant
-// alone would commit without a record, and once more when its request comes again.
+// A witness takes part in every two-phase commit, and changes nothing. A single participant would
+// commit without a record, and again after a repeated request.
 type witness struct{}
 
-// theWitness has a name that is no other participant's.
+// witnessDefinition has a name that no other participant has.
 var witnessDefinition = twopc.Define("_http", driver.Preparer[witness](witness{}))
 
 func (w witness) Begin(context.Context, driver.XID) (witness, driver.Preparing, error) {

@@ -15,10 +15,10 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// An audit is JSONL: a header, one line for each record, and a trailer. Each line ends
-// with the SHA-256 of the chain so far and its own text. So changing, removing, moving or
-// adding a line changes all lines after it. Each record contains its stored sum, which
-// chains it to its transaction.
+// An audit is JSONL: a header, one line for each record, and a trailer. Each line ends with the
+// SHA-256 of the previous sum and its own text. So changing, removing, moving or adding a line
+// changes all lines after it. Each record contains its stored sum, which chains it to its
+// transaction.
 
 // line is a line of an audit. A header sets Audit, a trailer End and Lines.
 type line struct {
@@ -132,9 +132,9 @@ func (a *audit) verify(l line) error {
 	case l.Position != a.position+1:
 		return damaged(l.Transaction, l.Position, fmt.Sprintf("it follows record %d", a.position))
 	case hex.EncodeToString(sum) != l.Sum:
-		return damaged(l.Transaction, l.Position, "its sum is another")
+		return damaged(l.Transaction, l.Position, "its sum differs")
 	case len(l.Data) > 0 && l.Data[0] == beside && !bytes.Equal(payload[:], l.Data[1:]):
-		return damaged(l.Transaction, l.Position, "its payload is another")
+		return damaged(l.Transaction, l.Position, "its payload differs")
 	}
 	a.position, a.sum = l.Position, sum
 	return nil
@@ -175,8 +175,8 @@ func Verify(r io.Reader) (records int, err error) {
 	return a.lines, nil
 }
 
-// next reads a line, which must be byte for byte the next one in the chain: another parser
-// may read another text with the same meaning differently.
+// next reads a line, which must equal the next one of the chain byte for byte: another parser may
+// read an equivalent text differently.
 func (a *audit) next(text []byte) (l line, err error) {
 	if err := json.Unmarshal(text, &l); err != nil {
 		return l, err

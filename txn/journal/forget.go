@@ -14,7 +14,7 @@ import (
 const forgetPause = 20 * time.Millisecond
 
 // ForgetAll calls [Journal.Forget] with batch as the limit until no transaction that ended before
-// the time is left. It returns how many it removed, also with an error.
+// the time is left. It returns the number of removed ones, also with an error.
 func (j *Journal) ForgetAll(ctx context.Context, endedBefore time.Time, batch int) (removed int, err error) {
 	if batch < 1 {
 		return 0, failure.Bug("forget", "", "the batch is %d; it must be at least 1", batch)

@@ -146,9 +146,8 @@ func shardOf(transaction string, shards int) int {
 
 // Begin creates a transaction of a type (up to 255 bytes) with its first entries. An id has 1 to
 // driver.MaxTransaction bytes; if it exists the error is an [ErrExists]. Due is when the
-// transaction must be looked at. Any process may begin a transaction; the owner of the shard
-// finds it by its due time. An Uncertain error means that it may exist; beginning it again
-// converges.
+// transaction must be driven. Any process may begin a transaction; the owner of the shard
+// finds it by its due time. After an Uncertain error it may exist: begin it again.
 func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, entries ...Entry) (*Log, error) {
 	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}, shards: j.options.Shards}
 	if due.IsZero() {
@@ -211,6 +210,6 @@ func (j *Journal) Forget(ctx context.Context, endedBefore time.Time, limit int) 
 	return j.store.Forget(ctx, endedBefore, limit)
 }
 
-// Unscheduled counts the unfinished transactions that nobody would ever look at.
-// It is a gauge to alarm on: anything but 0 is a defect.
+// Unscheduled counts the unfinished transactions without a due time, which no owner finds. Alarm
+// on any value but 0: it is a defect.
 func (j *Journal) Unscheduled(ctx context.Context) (int, error) { return j.store.Unscheduled(ctx) }

@@ -13,17 +13,17 @@ import (
 // TxStore is the store of a journal in a database, for use in the user's transaction on
 // that database: a [*Table]. No method needs another connection.
 type TxStore interface {
-	// AppendIn does an append, which takes effect when the transaction commits. It refuses
-	// what the store's Append refuses.
+	// AppendIn does an append, which takes effect when the transaction commits. It has the
+	// rejections of the store's Append.
 	AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error
 	// KeepIn stores a payload if the transaction commits.
 	KeepIn(ctx context.Context, db driver.SQL, transaction string, sum, payload []byte) error
 	// FirstIn reads a transaction's head and first record, as last committed or as written
 	// in this transaction; the zero Head if it does not exist.
 	FirstIn(ctx context.Context, db driver.SQL, transaction string) (driver.Head, driver.Record, error)
-	// PayloadIn reads a payload; nil if there is none.
+	// PayloadIn reads a payload, or returns nil.
 	PayloadIn(ctx context.Context, db driver.SQL, transaction string, sum []byte) ([]byte, error)
-	// ShardsIn reads the stored number of shards; 0 if there is none.
+	// ShardsIn reads the stored number of shards, or returns 0.
 	ShardsIn(ctx context.Context, db driver.SQL) (int, error)
 }
 

@@ -17,11 +17,11 @@ import (
 // An Entry is the content of a record. Position, Epoch and Written are set by reads and ignored
 // by writes.
 type Entry struct {
-	Kind     string          // what happened: 1 to 32 bytes
-	Step     string          // of what, at most 255 bytes
+	Kind     string          // 1 to 32 bytes
+	Step     string          // at most 255 bytes
 	Data     []byte          // at most driver.MaxPayload
 	Position int64           // from 1
-	Epoch    interlock.Token // of the shard's owner who wrote it; 0 if somebody else did
+	Epoch    interlock.Token // of the shard's owner that wrote it; 0 for other writers
 	Written  time.Time       // by the store's clock
 }
 
@@ -44,11 +44,11 @@ func (l *Log) Head() driver.Head { return l.head }
 // shard's owner last. Errors:
 //
 //   - [ErrConflict]: another writer has appended. Nothing was written, unless the error is
-//     Uncertain: then the entries may be behind the other writer's.
+//     Uncertain: then the entries may follow the other writer's.
 //   - an interlock.StaleTokenError, or the cause with which the claim ended: the shard has
 //     another owner.
-//   - an Uncertain error: the entries may have been written. Appending them again converges,
-//     with this Log or after reopening and reading it.
+//   - an Uncertain error: the entries may have been written. Append them again, with this Log or
+//     after reopening and reading it.
 func (l *Log) Append(ctx context.Context, due time.Time, entries ...Entry) error {
 	if due.IsZero() {
 		return failure.Bug("append", l.head.Transaction, "it has no due time; only the end of a transaction has none")
@@ -173,7 +173,7 @@ func withLost(lost, last error) error {
 	return &unknownOutcome{lost, last}
 }
 
-// notWritten is a rejection which shows that the records were not written by an earlier attempt.
+// notWritten is a rejection which shows that no earlier attempt wrote the records.
 type notWritten struct{ error }
 
 func (a *notWritten) Unwrap() error { return a.error }
@@ -395,8 +395,8 @@ func (j *Journal) takeGroup(enough bool) []*queuedAppend {
 	return group
 }
 
-// finishGroup removes a group from what is under way, and marks the queued appends that follow one
-// with an unknown outcome.
+// finishGroup removes a group from the requests under way, and marks the queued appends that follow
+// one with an unknown outcome.
 func (j *Journal) finishGroup(group []*queuedAppend, outcomes []error, took time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -38,7 +38,7 @@ func (j *Journal) Own(ctx context.Context, c interlock.Claim, shard int) (*Shard
 	return s, nil
 }
 
-// valid returns why nothing may be sent for this shard any more. It accepts a nil Shard.
+// valid returns why no request may be sent for this shard. It accepts a nil Shard.
 func (s *Shard) valid() error {
 	switch {
 	case s == nil || s.claim.Valid():
@@ -64,9 +64,9 @@ func (s *Shard) Open(ctx context.Context, id string) (*Log, []Entry, error) {
 	return s.journal.open(ctx, id, s)
 }
 
-// Adopt returns a log that appends with the owner's epoch, in place of a log that was begun or
-// opened without a shard. The transaction must belong to this shard. Do not use the old log any
-// more.
+// Adopt returns a log that appends with the owner's epoch and replaces a log that was begun or
+// opened without a shard. The transaction must belong to this shard. Do not use the old log
+// afterwards.
 func (s *Shard) Adopt(l *Log) *Log {
 	adopted := *l
 	adopted.owner = s
@@ -84,7 +84,7 @@ func (s *Shard) Claim(ctx context.Context, by, until time.Time, limit int) ([]dr
 }
 
 // Unfinished iterates over all unfinished transactions by due time. A new owner calls it once,
-// because what a former owner had claimed would otherwise wait until it is due again.
+// because transactions claimed by a former owner would otherwise wait until they are due again.
 func (s *Shard) Unfinished(ctx context.Context) iter.Seq2[driver.Head, error] {
 	const page = 200
 	return func(yield func(driver.Head, error) bool) {

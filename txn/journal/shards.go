@@ -108,7 +108,7 @@ func setShards(ctx context.Context, store driver.Journal, shards int, begin func
 	if now, err := store.Shards(ctx, stored, -shards); err != nil || now != -shards {
 		return 0, errors.Join(err, changing(now, shards))
 	}
-	// All that can have been in use, also by a change that has not ended.
+	// All shards that can have been in use, also by a change that has not ended.
 	for shard := range max(stored, shards, maxIfUnknown(stored)) {
 		if err := fenceOff(ctx, store, shard); err != nil {
 			return moved, err

@@ -65,12 +65,12 @@ func unstow(transaction string, r driver.Record, payload func(sum []byte) ([]byt
 	case len(r.Data) == 1+sha256.Size && r.Data[0] == beside:
 		data, err := payload(r.Data[1:])
 		if err == nil && sha256.Sum256(data) != [sha256.Size]byte(r.Data[1:]) {
-			err = damaged(transaction, r.Position, "its payload is not what was kept, or is gone")
+			err = damaged(transaction, r.Position, "its payload differs from the stored one, or is missing")
 		}
 		e.Data = data
 		return e, err
 	}
-	return e, damaged(transaction, r.Position, "its data is not as this package writes it")
+	return e, damaged(transaction, r.Position, "its data does not have the format of this package")
 }
 
 // damaged reports a record that was not written by this package.

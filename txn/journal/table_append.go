@@ -14,8 +14,8 @@ import (
 )
 
 // append does each append atomically, and sets in errs the errors of refused ones. It skips
-// an append that has an error already. If append itself returns an error, the database failed
-// and nothing was done, whatever errs contains.
+// appends that have an error. If append itself returns an error, the database failed and nothing
+// was done, whatever errs contains.
 //
 // Outside of lent transactions it does not wait for row locks: an append to a row that another
 // transaction has locked fails with [interlock.ErrHeld]. On MariaDB all appends fail if one
@@ -88,7 +88,7 @@ const moved = `
 
 // checked has the values that an append was checked against.
 type checked struct {
-	token, stored *int64 // nil if there is none, or another transaction is changing it
+	token, stored *int64 // nil without one, or while another transaction is changing it
 }
 
 func (n tables) appendPostgres(ctx context.Context, appends []driver.Append, asked []int, errs []error) error {
@@ -154,8 +154,8 @@ written as (
 select ended from grown`
 )
 
-// fewRecords is the most records of an append by writeOne. Each number of records is a statement
-// that the server prepares.
+// fewRecords bounds the records of an append by writeOne. The server prepares a statement for each
+// number of records.
 const fewRecords = 8
 
 // appendOne does an append by the statements for one, and reports whether it did. If not, nothing
@@ -180,7 +180,7 @@ func (n tables) appendOne(ctx context.Context, a *driver.Append) (done bool, err
 	args = append(args, int64(a.Epoch))
 	for i, r := range a.Records {
 		data := r.Data
-		if data == nil { // it would be null
+		if data == nil { // nil would be null
 			data = []byte{}
 		}
 		args = append(args, a.After+int64(i)+1, []byte(r.Kind), []byte(r.Step), data, r.Sum)

@@ -85,12 +85,12 @@ func (t *Table[T]) Forget(ctx context.Context, before time.Time, limit int) (for
 	return forgotten, err
 }
 
-// settled replaces the time of a payload whose transaction exists: it is removed with that,
-// and Forget skips it.
+// settled replaces the time of a payload whose transaction exists: the payload is removed with the
+// transaction, and Forget skips it.
 const settled = 1 << 62
 
-// forgetPayloads removes payloads without a transaction from the next page that was stored
-// before a time, and marks the others as settled.
+// forgetPayloads removes payloads without a transaction from the next page of those stored before a
+// time, and marks the others as settled.
 func (n tables) forgetPayloads(ctx context.Context, before int64) (more bool, err error) {
 	const page = 200
 	v := values{args: []any{before}}

@@ -39,7 +39,7 @@ func scanHead(scan func(...any) error, more ...any) (h driver.Head, err error) {
 
 const recordColumns = `r.position, r.kind, r.step, r.data, r.sum, r.epoch, r.written`
 
-// Read returns a transaction's head and records by one query, and thus of one snapshot; see
+// Read returns a transaction's head and records by one query, and thus from one snapshot; see
 // driver.Journal.
 func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head driver.Head, records []driver.Record, err error) {
 	const op = "read journal"

@@ -40,7 +40,7 @@ func (j *Journal) unfinished(ctx context.Context, after string) ([]driver.Head, 
 	if err != nil {
 		return nil, err
 	}
-	if stored <= 0 { // it has none yet, or is being changed
+	if stored <= 0 { // no number yet, or it is being changed
 		stored = maxShards
 	}
 	shards := make([]int, stored)
@@ -52,7 +52,7 @@ func (j *Journal) unfinished(ctx context.Context, after string) ([]driver.Head, 
 	}
 	found := map[string]driver.Head{}
 	for _, number := range shards {
-		// One pass can miss what becomes due earlier meanwhile: see Mark.
+		// One pass can miss a transaction whose due time becomes earlier meanwhile: see Mark.
 		for range 2 {
 			for h, err := range (&Shard{journal: j, number: number}).Unfinished(ctx) {
 				if err != nil {
