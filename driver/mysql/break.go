@@ -12,10 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
-// Break takes a lock away; see driver.Breaker. No session can give up the lock of
-// another, so that it is recorded first, and then the server ends the
-// holder's session, and with it every lock of that process. That needs the same
-// database user, or the privilege CONNECTION ADMIN.
+// Break releases a lock by force; see driver.Breaker. No session can release the lock of another
+// one. So Break records the release, and the server then ends the holder's session, with every
+// lock of that process. This requires the same database user, or the privilege CONNECTION ADMIN.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	if err := fail.CheckBreak(b); err != nil {
 		return driver.BreakRecord{}, false, err
@@ -39,15 +38,14 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 	return found.BreakRecord, true, nil
 }
 
-// recordedBreak is a record, and the connection that holds; 0 if none does.
+// recordedBreak is a record, and the holder's connection, or 0.
 type recordedBreak struct {
 	driver.BreakRecord
 	id int64
 }
 
-// insertBreak records a forced release if owner holds name, in one statement,
-// and with it whose connection that is: the next holder may have another by the
-// time that anybody looks again.
+// insertBreak records a forced release if owner holds name, with the holder's connection, in one
+// statement: a later statement might see the connection of the next holder.
 const insertBreak = `insert into {ns}_break (name, owner, reason, who, counter, at, request, connection)
 select name, owner, ?, ?, counter, {now}, ?, connection from {ns}_holder
 where name = ? and owner = ? and connection = is_used_lock(lock_name)
@@ -59,8 +57,8 @@ select ?, ?, ?, ?, 0, {now}, ?, u.id from (select is_used_lock(?) as id) u
 where concat('connection ', u.id) = ? and ` + takenByHand + `
 returning counter, timestampdiff(microsecond, '2020-01-01', at), connection`
 
-// record records b, if its owner holds. The session may be the very one that
-// another operator ends meanwhile: then the outcome is looked up.
+// record records b, if its owner has the lock. If another operator ends this session meanwhile,
+// record reads the outcome.
 func (d *Driver) record(ctx context.Context, b driver.Break) (recordedBreak, error) {
 	request := rand.Text()
 	var counter, at, id, used int64
@@ -104,8 +102,8 @@ func (d *Driver) recall(ctx context.Context, request string, used int64, b drive
 	return counter, at, id, nil
 }
 
-// kill ends a session of the server, and returns when the lock is not its any
-// more. It closes its own session.
+// kill ends a session of the server, and returns when that session no longer has the lock. If it is
+// this driver's session, kill closes it.
 func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
@@ -144,7 +142,7 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 
 var errBroken = errors.New("a lock of this process was taken away by force")
 
-// uncertainBreak is an error after the break was recorded: it may have been done.
+// uncertainBreak returns an error after the break was recorded, when it may have taken effect.
 func uncertainBreak(name string, err error) error {
 	if interlock.Kind(err) == interlock.Retryable {
 		return problem("break", name, interlock.Uncertain, err)
@@ -152,7 +150,7 @@ func uncertainBreak(name string, err error) error {
 	return err
 }
 
-// Breaks shows what was recorded, which is kept until an operator deletes it.
+// Breaks returns the recorded forced releases. They are kept until an operator deletes them.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	found, err := onSession(ctx, d, "list breaks", name, func(ctx context.Context, s *session) ([]driver.BreakRecord, error) {
 		return breaks(ctx, s.conn, d.options.sql("{ns}_break"), name, limit)

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// calls are statements under way of a Table. One whose caller has gone is still waited
-// for, here: the server carries it out all the same.
+// calls tracks the statements under way of a Table. It also waits for those without a waiting
+// caller, because the server still executes them.
 type calls struct {
 	limit time.Duration // of each
 

@@ -15,13 +15,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A stage is where a transaction was when an error came.
+// A stage is the state of a transaction at an error.
 type stage int
 
 const (
-	inBegin     stage = iota // nothing can have happened
-	inStatement              // COMMIT has not been sent by us
-	inAbandoned              // nor will it be
+	inBegin     stage = iota // nothing was done
+	inStatement              // COMMIT was not sent
+	inAbandoned              // COMMIT will not be sent
 	inCommit
 	inRollback
 )
@@ -52,8 +52,8 @@ func explained(ctx context.Context, err error) error {
 	return driver.WithCause(ctx, err)
 }
 
-// serverError gives the server's error the method by which guards, which know no
-// client library, find out the SQLSTATE.
+// serverError adds the method SQLState to the server's error, for guards, which do not use the
+// client library.
 type serverError struct {
 	error
 	native *client.MySQLError
@@ -65,7 +65,7 @@ func (e *serverError) Unwrap() error { return e.error }
 // SQLSTATE is that of many errors, HY000.
 const noDefault = 1364
 
-// SQLState is the code of five characters; that of noDefault is PostgreSQL's.
+// SQLState returns the code of five characters; for noDefault that of PostgreSQL.
 func (e *serverError) SQLState() string {
 	if e.native.Number == noDefault {
 		return "23502"
@@ -73,8 +73,8 @@ func (e *serverError) SQLState() string {
 	return string(e.native.SQLState[:])
 }
 
-// classify gives an error of user code its kind if it comes from the database,
-// in a transaction that will not be committed, and leaves every other as it is.
+// classify adds the kind to an error of user code from the database, in a transaction that will not
+// be committed. It returns any other error unchanged.
 func classify(err error) error {
 	var known interface{ ErrorKind() interlock.ErrorKind }
 	switch {
@@ -102,10 +102,10 @@ func broken(err error) bool {
 	return false
 }
 
-// kindOf classifies err. ended: the caller's context has ended.
+// kindOf classifies err. ended reports whether the caller's context has ended.
 func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
-	// ErrBadConn says that nothing of this request was sent. The connection is
-	// gone then, and COMMIT can no longer be sent on it.
+	// ErrBadConn means that nothing of this request was sent. The connection is closed, so
+	// COMMIT can no longer be sent on it.
 	unsent := at == inBegin || at < inCommit && errors.Is(err, sqldriver.ErrBadConn)
 	var native *client.MySQLError
 	switch {
@@ -129,7 +129,7 @@ func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
 const (
 	checkRead       = 1020 // the row changed since the snapshot was taken
 	tooMany         = 1040 // connections
-	unknownCommand  = 1047 // also: a Galera node that is not ready
+	unknownCommand  = 1047 // also from a Galera node that is not ready
 	shutdown        = 1053
 	lockWaitTimeout = 1205 // also of NOWAIT; the statement is undone, not the transaction
 	deadlock        = 1213 // the transaction is undone
@@ -163,12 +163,12 @@ func kindOfNumber(at stage, number uint16) interlock.ErrorKind {
 	return interlock.Definite
 }
 
-// undone are the errors after which nothing was done, also as an answer to COMMIT: the server
+// undone has the errors after which nothing was done, also as an answer to COMMIT: the server
 // detects them before it commits in any engine. All others may follow a complete or partial
 // commit: a killed statement or session, a timeout, a failed engine or binary log.
 var undone = map[uint16]interlock.ErrorKind{
 	checkRead:       interlock.Retryable,
-	lockWaitTimeout: interlock.Retryable, // of COMMIT: a backup, or FLUSH TABLES WITH READ LOCK, kept it waiting
+	lockWaitTimeout: interlock.Retryable, // of COMMIT: it waited for a backup, or FLUSH TABLES WITH READ LOCK
 	lockNoWait:      interlock.Retryable,
 	deadlock:        interlock.Retryable, // of COMMIT: a node of Galera did not certify it
 	tooMany:         interlock.Retryable,
@@ -183,7 +183,7 @@ var undone = map[uint16]interlock.ErrorKind{
 
 func isReadOnly(number uint16) bool { return undone[number] == interlock.Definite }
 
-// endsSession reports whether the server ended the session, or did not let it begin.
+// endsSession reports whether the server ended or refused the session.
 func endsSession(number uint16) bool {
 	switch number {
 	case shutdown, killed,
@@ -195,19 +195,18 @@ func endsSession(number uint16) bool {
 	return false
 }
 
-// dooms reports whether err must keep the transaction from being committed: a
-// deadlock has undone it, and what is sent now would be done on its own; a wait
-// that timed out has undone one statement of it and left the others.
+// dooms reports whether err must prevent the commit of the transaction. A deadlock has undone it, and
+// later statements would run outside it. A wait that timed out has undone only one of its statements.
 func dooms(err error) bool {
 	var native *client.MySQLError
 	return errors.As(err, &native) && kindOfNumber(inStatement, native.Number) == interlock.Retryable
 }
 
 var (
-	// errFailedBefore: a transaction that failed must be rolled back.
+	// errFailedBefore rejects statements of a transaction that has failed.
 	errFailedBefore = errors.New("the transaction failed before, and can only be rolled back")
-	// errReplaced: the server has ended the transaction meanwhile, and nothing that
-	// came after was committed.
+	// errReplaced means that the server has ended the transaction before, and that later
+	// statements were not committed.
 	errReplaced = errors.New("the transaction had ended before: the server rolled it back after an error that was ignored, " +
 		"or committed it because of a statement such as CREATE")
 )

@@ -12,9 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
-// counters are where a kind of lock keeps its counters: in rows, and, for rows that
-// were removed, the highest of them. unused is the condition that nobody holds the lock of a
-// row, nor has for so many microseconds; in session mode: has been granted it.
+// counters are the tables of the counters of a kind of lock: rows, and in swept the highest counter
+// of removed rows. unused is the condition that the lock of a row is free, and was not held (in
+// session mode: not granted) for a number of microseconds.
 type counters struct{ rows, swept, breaks, unused string }
 
 var (
@@ -22,8 +22,8 @@ var (
 	tableCounters   = counters{"{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break", "expires < {now} - interval ? microsecond"}
 )
 
-// seed judges the counters by the server's clock, and raises or lowers them as
-// Options ask. A repair is recorded first.
+// seed compares the counters with the server's clock, and raises or lowers them according to
+// Options.Seed. It records a repair first.
 func (c counters) seed(ctx context.Context, q querier, o Options) error {
 	var last, swept, now int64
 	err := one(ctx, q, o.sql(`select coalesce(max(counter), 0), coalesce((select counter from `+c.swept+` where id = 1), 0), {floor} from `+c.rows),
@@ -53,12 +53,12 @@ func (c counters) seed(ctx context.Context, q querier, o Options) error {
 	}.Seed(o.Seed)
 }
 
-// parameters is a list of n parameters.
+// parameters returns a list of n parameters.
 func parameters(n int) string { return strings.TrimPrefix(strings.Repeat(",?", n), ",") }
 
-// A row that was not used for sweepAfter is removed: a lock may have a name that is used
-// once, as that of a reader has. Rows are looked for every sweepEvery, and again at once
-// after a transaction has removed sweepSize, which is the most it may.
+// A row that was not used for sweepAfter is removed, because some names are used only once, such as
+// those of readers. The search runs every sweepEvery, and again at once after a transaction that has
+// removed sweepSize rows, its maximum.
 const (
 	sweepAfter = time.Minute
 	sweepEvery = time.Minute
@@ -75,13 +75,12 @@ type starter interface {
 	BeginTx(ctx context.Context, o *sql.TxOptions) (*sql.Tx, error)
 }
 
-// sweep removes rows that were not used for so long, sweepSize at most, and returns how
-// many it has found. It keeps the highest counter of them, so that a name that comes again
-// goes on above it whatever the clock says. A transaction that creates a row has to wait for
-// this one, so that the server ends each of its statements soon. A row that was used after
-// it was found stays.
+// sweep removes up to sweepSize rows that were not used for after, and returns how many it has found.
+// It keeps their highest counter, so that a name that is used again continues above it, whatever the
+// clock. Each of its statements has a short bound, because a transaction that creates a row waits for
+// this one. A row that was used after it was found stays.
 func (c counters) sweep(ctx context.Context, db starter, o Options, after time.Duration) (found int, err error) {
-	// A session has to be renewed meanwhile, and three statements are sent.
+	// Three statements must leave time to renew the session.
 	soon := `set statement max_statement_time = ` + fraction(min(time.Second, o.TTL/8)) + ` for `
 	names, err := all(ctx, db, o.sql(soon+`select name from `+c.rows+` where `+c.unused+` limit ?`),
 		[]any{after.Microseconds(), sweepSize}, func(rows *sql.Rows) (any, error) {
@@ -110,7 +109,7 @@ func (c counters) sweep(ctx context.Context, db starter, o Options, after time.D
 	return len(names), err
 }
 
-// sweepRows removes rows when it is time. If it fails there is a next time.
+// sweepRows removes rows when a sweep is due. After a failure the next sweep repeats it.
 func (d *Driver) sweepRows() {
 	if d.session == nil || !d.sweeps.Due(boottime.Now()) {
 		return

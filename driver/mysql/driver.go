@@ -16,32 +16,32 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
-// Driver is a fenced lock by GET_LOCK, with all locks on one connection. It is
-// safe for concurrent use, and keeps one goroutine and those of one connection,
-// whatever the number of locks.
+// Driver is a fenced lock by GET_LOCK, with all locks on one connection. It is safe for concurrent
+// use. It has one goroutine and those of one connection, whatever the number of locks.
 type Driver struct {
 	config     *client.Config
 	options    Options
 	guarantees interlock.Guarantees
-	takeLocks  string // the statement, of the namespace
+	takeLocks  string // the statement, with the namespace
 
 	life  context.Context // of the goroutine; ended by Close
 	stop  context.CancelFunc
 	loops sync.WaitGroup
 	freed hints.Waiters
-	work  chan struct{} // there is work
-	ended chan struct{} // the server has closed a connection
+	work  chan struct{} // signalled when there are tasks
+	ended chan struct{} // signalled when the server has closed a connection
 
-	sweeps leasetable.Schedule // of the goroutine alone
-	agenda agenda              // of it, too
-	bounds [2]bound            // and these, the latest first
+	// Only the goroutine uses these.
+	sweeps leasetable.Schedule
+	agenda agenda
+	bounds [2]bound // the latest first
 
 	mu       sync.Mutex
 	queue    []*task
 	closed   bool
-	session  *session            // nil while there is none; changed by the goroutine alone
+	session  *session            // nil without one; only the goroutine changes it
 	holdings map[string]*holding // by name
-	former   map[string]former   // by owner, what was lost with a session and not released yet
+	former   map[string]former   // by owner: lost with a session and not released yet
 }
 
 var (
@@ -51,11 +51,10 @@ var (
 	_ driver.Breaker   = (*Driver)(nil)
 )
 
-// Open connects with a configuration like that of the user's pool (see
-// ParseDSN of the client), makes the tables if they are missing, and computes
-// the guarantees. The connection is the driver's own. A proxy that gives numbers
-// of its own to connections is refused with a [*ProxyError]; so are a read-only
-// server, a node of a Galera cluster, MariaDB before 10.5, and MySQL.
+// Open connects with a configuration like that of the user's pool (see ParseDSN of the client),
+// creates missing tables, and computes the guarantees. The connection belongs to the driver. Open
+// refuses a proxy that numbers connections itself, with a [*ProxyError], a read-only server, a node
+// of a Galera cluster, MariaDB before 10.5, and MySQL.
 func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, error) {
 	options, err := o.withDefaults()
 	if err == nil && config == nil {
@@ -93,7 +92,7 @@ func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 		CrossProcess: true,
 		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
 			interlock.ServerClockJump | interlock.OperatorDelete,
-		ExclusionSurvives: interlock.ServerClockJump, // not Partition: the server may be alone in seeing the connection end
+		ExclusionSurvives: interlock.ServerClockJump, // not Partition: only the server may see the connection end
 		TTL:               ttl, Blind: ttl,
 	}
 	if f.durable {
@@ -102,7 +101,7 @@ func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	return g
 }
 
-// Guarantees says what is promised, as computed when the driver opened.
+// Guarantees returns the guarantees, computed by Open.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
 // run does the tasks, pings each third of the TTL, and removes old rows.
@@ -122,7 +121,7 @@ func (d *Driver) run() {
 		case <-d.work:
 			for tasks := d.next(); len(tasks) > 0; tasks = d.next() {
 				d.perform(tasks)
-				d.ping() // if there is much to do
+				d.ping() // between tasks, too, if there are many
 				d.sweepRows()
 			}
 		}
@@ -130,8 +129,8 @@ func (d *Driver) run() {
 	}
 }
 
-// patience is how long to wait for the server: until the lease ends if there are claims,
-// and otherwise a third of the TTL, 1 s to 5 s.
+// patience bounds the wait for the server: until the lease ends if there are claims, otherwise a
+// third of the TTL, 1 s to 5 s.
 func (d *Driver) patience() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,8 +150,8 @@ type bound struct {
 	at  boottime.Instant
 }
 
-// bounded returns a context that ends after the patience, or up to an eighth of it earlier: tasks
-// that follow each other share two, for a session that holds something and one that does not.
+// bounded returns a context that ends after the patience, or up to an eighth of it earlier.
+// Successive tasks share two contexts: one for a session with claims, and one without.
 func (d *Driver) bounded() context.Context {
 	now, patience := boottime.Now(), d.patience()
 	for _, b := range d.bounds {
@@ -217,7 +216,7 @@ func (d *Driver) statement(ctx context.Context, send func(*session) error) error
 	return err
 }
 
-// onSession has the goroutine run a task on the session, and returns its result.
+// onSession runs a task on the session, in the driver's goroutine, and returns its result.
 func onSession[T any](ctx context.Context, d *Driver, op, name string, do func(context.Context, *session) (T, error)) (found T, err error) {
 	results := make(chan T, 1) // the task may outlast this call
 	err = d.ask(ctx, op, name, func(ctx context.Context) error {
@@ -239,7 +238,7 @@ func (d *Driver) endSession(cause error) {
 	defer d.mu.Unlock()
 	s := d.session
 	if s == nil || d.closed {
-		return // after Close, what is held is left to expire
+		return // after Close, held locks expire
 	}
 	d.session = nil
 	ranOut := s.lease.Remaining() <= 0
@@ -276,7 +275,7 @@ func (d *Driver) ping() {
 	}
 }
 
-// untilPing is the time to the next ping; none or less if it is due.
+// untilPing returns the time until the next ping; 0 or less means that it is due.
 func (d *Driver) untilPing() time.Duration {
 	if d.session == nil {
 		return time.Hour
@@ -284,7 +283,7 @@ func (d *Driver) untilPing() time.Duration {
 	return d.session.checked.Add(d.options.TTL / 3).Sub(boottime.Now())
 }
 
-// untilDue is the time to the next ping or sweep.
+// untilDue returns the time until the next ping or sweep.
 func (d *Driver) untilDue() time.Duration {
 	ping := d.untilPing()
 	if d.session == nil {
@@ -293,7 +292,7 @@ func (d *Driver) untilDue() time.Duration {
 	return max(0, min(ping, d.sweeps.Next.Sub(boottime.Now())))
 }
 
-// Close ends the goroutine. The server ends a session that holds something after the TTL.
+// Close ends the goroutine. The server ends a session with locks after the TTL.
 func (d *Driver) Close(ctx context.Context) error {
 	d.mu.Lock()
 	if !d.closed && d.session != nil && len(d.holdings) > 0 {

@@ -12,15 +12,15 @@ import (
 
 var errNoAnswer = errors.New("the server did not answer in time")
 
-// fail makes the errors of this package.
+// fail creates the errors of this package.
 const fail = failure.Driver("mariadb")
 
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
 	return fail.New(op, name, kind, err)
 }
 
-// ofStatement gives an error of one statement, a transaction of its own, its
-// kind. What the server refused it has undone.
+// ofStatement adds the kind to the error of one statement that is a transaction. A statement that the
+// server refused is undone.
 func ofStatement(ctx context.Context, op, name string, err error) error {
 	if err == nil {
 		return nil
@@ -34,12 +34,12 @@ func ofStatement(ctx context.Context, op, name string, err error) error {
 	case errors.As(err, &native) && (native.Number == statementTime || native.Number == interrupted || native.Number == noTable):
 		kind = interlock.Retryable
 	case errors.As(err, &native) && endsSession(native.Number):
-		kind = interlock.Uncertain // it may have been done before
+		kind = interlock.Uncertain // the statement may have been done
 	}
 	return problem(op, name, kind, explained(ctx, err))
 }
 
-// ofRead is ofStatement for what changes nothing.
+// ofRead is ofStatement for statements that change nothing.
 func ofRead(ctx context.Context, op, name string, err error) error {
 	err = ofStatement(ctx, op, name, err)
 	if err != nil && ctx.Err() == nil && interlock.Kind(err) == interlock.Uncertain {

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
-// showHolders: a row counts while the session that wrote it has the lock.
+// showHolders selects the rows of held locks: the session that wrote the row has the lock.
 const showHolders = `select name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), 0
 from {ns}_holder where connection = is_used_lock(lock_name) and `
 
@@ -21,10 +21,9 @@ func (d *Driver) show(ctx context.Context, op, name string, prefix bool, limit i
 	return locks, ofRead(ctx, op, name, err)
 }
 
-// Lock shows one name; see driver.Inspector. The server knows of waiters only
-// that they come again and again. A session that took the lock by hand is shown as a
-// foreign holder, "connection" and its number; Locks does not show it, because the lock
-// does not have its name.
+// Lock returns the state of one name, without waiters, which the server does not know; see
+// driver.Inspector. A session that took the lock by hand is a foreign holder, "connection" and its
+// number. Locks does not list it, because the server's lock name does not contain the name.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	state, err := leasetable.Show(d.show).One(ctx, fail, name)
 	if err != nil || state.Holder != nil {
@@ -34,7 +33,7 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 	if err != nil || id == 0 {
 		return state, err
 	}
-	// What is granted just now has the lock before its row is there.
+	// A session gets the lock before it writes its row.
 	select {
 	case <-ctx.Done():
 		return state, ofRead(ctx, "inspect", name, context.Cause(ctx))
@@ -52,7 +51,7 @@ func foreignOwner(id int64) string { return "connection " + strconv.FormatInt(id
 // takenByHand is the condition on a connection u.id that has a lock without a row.
 const takenByHand = `u.id is not null and not exists (select * from {ns}_holder where name = ? and connection = u.id)`
 
-// foreign is the connection that has the lock and has not taken it by a driver; 0 if none.
+// foreign returns the connection that has the lock without a driver, or 0.
 func (d *Driver) foreign(ctx context.Context, name string) (int64, error) {
 	id, err := onSession(ctx, d, "inspect", name, func(ctx context.Context, s *session) (id int64, err error) {
 		err = one(ctx, s.conn, d.options.sql(`select u.id from (select is_used_lock(?) as id) u where `+takenByHand),
@@ -67,9 +66,8 @@ func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 	return leasetable.Show(d.show).List(ctx, prefix, limit)
 }
 
-// Watch reports when holders change; see driver.Watcher. It looks about four times
-// a second at the rows of all names that were ever used, which costs one
-// statement each time: it is meant for people and few watchers.
+// Watch reports when holders change; see driver.Watcher. It reads the rows of all names about four
+// times a second, by one statement: use few watchers.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	w := leasetable.Watch{Driver: fail, Life: d.life, States: func(ctx context.Context, prefix string) (map[string]string, error) {
 		found, err := onSession(ctx, d, "watch", prefix, func(ctx context.Context, s *session) (map[string]string, error) {
@@ -97,8 +95,8 @@ func show(ctx context.Context, q querier, query, name string, prefix bool, limit
 	})
 }
 
-// states reads names, and a text of each that changes with its holder, by a query that
-// lacks its condition.
+// states reads names, each with a text that changes with its holder, by a query that lacks its
+// condition.
 func states(ctx context.Context, q querier, query, prefix string) (map[string]string, error) {
 	where, args := within(prefix)
 	found := map[string]string{}
@@ -110,7 +108,7 @@ func states(ctx context.Context, q querier, query, prefix string) (map[string]st
 	})
 }
 
-// within is a condition for names that start with prefix, which uses the index.
+// within returns a condition for names that start with prefix, which uses the index.
 func within(prefix string) (where string, args []any) {
 	if prefix == "" {
 		return "true", nil
@@ -127,7 +125,7 @@ func within(prefix string) (where string, args []any) {
 	return where, args
 }
 
-// breaks reads the records of one name, or of all if it is empty.
+// breaks reads the records of one name, or of all names if it is empty.
 func breaks(ctx context.Context, q querier, table, name string, limit int) ([]driver.BreakRecord, error) {
 	query, args := `select name, owner, reason, who, counter, timestampdiff(microsecond, '2020-01-01', at) from `+table, []any(nil)
 	if name != "" {

@@ -22,18 +22,18 @@ type KeyValues struct {
 
 var _ driver.KeyValues = (*KeyValues)(nil)
 
-// NewKeyValues keeps values in table, "name" or "database.name", which is created with the first
-// swap. Sessions of the pool must commit each statement, which is the default; with
-// tx_isolation=READ-COMMITTED keys that are created side by side conflict less. A step that
-// needs more than max_allowed_packet (16 MiB unless it is set), two bytes for each of its values,
-// is refused, Definite. All processes need the same server: a replica or another node of Galera
-// may read an older state. The pool stays the caller's. It does no I/O.
+// NewKeyValues returns a store in table, "name" or "database.name", which the first swap creates.
+// It performs no I/O, and does not close the pool. Sessions of the pool must commit each statement,
+// which is the default; with tx_isolation=READ-COMMITTED concurrent creations of keys conflict less.
+// A step above max_allowed_packet (16 MiB by default; each byte of a value needs two) is rejected,
+// Definite. All processes need the same server: a replica or another node of Galera may read an older
+// state.
 func NewKeyValues(db *sql.DB, table string) *KeyValues {
 	parts := strings.Split(strings.ReplaceAll(table, "`", "``"), ".")
 	return &KeyValues{db: db, table: "`" + strings.Join(parts, "`.`") + "`"}
 }
 
-// A row of revision 0 is that of a deleted key, until it is removed.
+// A row of revision 0 belongs to a deleted key, until it is removed.
 const keyValuesSchema = `create table if not exists {table} (
 	name varbinary(512) not null primary key,
 	value mediumblob not null,
@@ -70,7 +70,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]dri
 	return k.read(ctx, "scan keys", from, fmt.Sprintf("%s order by name limit %d", where, limit))
 }
 
-// read is the rows with values that fit; none if there is no table yet.
+// read returns the matching rows with values; none if the table does not exist yet.
 func (k *KeyValues) read(ctx context.Context, op, name, where string) ([]driver.KeyValue, error) {
 	if ctx.Err() != nil {
 		return nil, fail.Unsent(ctx, op, name)
@@ -89,9 +89,9 @@ func (k *KeyValues) read(ctx context.Context, op, name, where string) ([]driver.
 
 func (k *KeyValues) sql(text string) string { return strings.ReplaceAll(text, "{table}", k.table) }
 
-// swapKeys: {wanted} is a row for each swap. It locks the rows that are there, and writes if all
-// keys have their revisions. A row that comes meanwhile fails the statement: the comparison of a
-// revision with two is an error.
+// swapKeys has in {wanted} a row for each swap. It locks the existing rows, and writes if all keys
+// have their revisions. A concurrently inserted row fails the statement: the comparison of a revision
+// with two rows is an error.
 const swapKeys = `set statement max_statement_time = 10 for
 insert into {table} (name, value, revision)
 select s.name, s.value, s.revision from (
@@ -104,9 +104,9 @@ on duplicate key update
 
 const subqueryRows = 1242 // the subquery has more than one row
 
-// Swap makes all swaps or none by one statement; see driver.KeyValues. Two that need the same
-// keys at the same time may fail, Retryable. A revision is a random number of 63 bits. Deletions
-// are two statements: the second one removes the rows.
+// Swap does all swaps or none by one statement; see driver.KeyValues. Concurrent swaps of the same
+// keys may fail, Retryable. A revision is a random number of 63 bits. Deletions are two statements:
+// the second one removes the rows.
 func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	const op = "swap keys"
 	if err := driver.CheckSwaps(swaps); err != nil {
@@ -139,13 +139,13 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 	case err != nil:
 		return 0, ofStatement(bounded, op, name, err)
 	case len(deleted) > 0:
-		// A row that stays is used again with its key.
+		// A remaining row is used again with its key.
 		_, _ = k.db.ExecContext(bounded, k.sql("delete from {table} where revision = 0 and name in ("+strings.Join(deleted, ", ")+")"))
 	}
 	return revision, nil
 }
 
-// swapping is the statement, and the keys that it deletes.
+// swapping returns the statement, and the keys that it deletes.
 func (k *KeyValues) swapping(swaps []driver.Swap, revision int64) (query string, deleted []string) {
 	var wanted []string
 	for _, s := range slices.SortedFunc(slices.Values(swaps), func(a, b driver.Swap) int { return cmp.Compare(a.Key, b.Key) }) {
@@ -158,5 +158,5 @@ func (k *KeyValues) swapping(swaps []driver.Swap, revision int64) (query string,
 	return k.sql(strings.Replace(swapKeys, "{wanted}", strings.Join(wanted, " union all "), 1)), deleted
 }
 
-// literal is a text as no mode of a session changes it, in a statement that need not be prepared.
+// literal returns a text literal that no sql_mode changes, so that the statement need not be prepared.
 func literal[T string | []byte](text T) string { return fmt.Sprintf("x'%x'", text) }

@@ -10,8 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
-// DefaultTTL is how long a claim outlives the last sign of its process if
-// Options do not say.
+// DefaultTTL is the default of Options.TTL.
 const DefaultTTL = 30 * time.Second
 
 // MinTTL and MaxTTL bound Options.TTL.
@@ -20,29 +19,25 @@ const (
 	MaxTTL = 24 * time.Hour
 )
 
-// DefaultPoll is the longest time between two tries of a waiter if Options do
-// not say.
+// DefaultPoll is the default of Options.Poll.
 const DefaultPoll = 250 * time.Millisecond
 
-// DefaultNamespace is the namespace if Options do not say.
+// DefaultNamespace is the default of Options.Namespace.
 const DefaultNamespace = "interlock"
 
 // Options of a driver; nil and the zero value work.
 type Options struct {
-	// TTL is how long claims outlive the last sign of their process; 0 means
-	// [DefaultTTL], otherwise [MinTTL] to [MaxTTL]. They are renewed every third
-	// of it.
+	// TTL is the lease duration of claims after the last request of their process; 0 means
+	// [DefaultTTL], otherwise [MinTTL] to [MaxTTL]. Claims are renewed every third of it.
 	TTL time.Duration
-	// Poll is the longest time between two tries of a waiter; 0 means
-	// [DefaultPoll], otherwise 1 ms to the TTL. It begins with less, and each
-	// time is random.
+	// Poll bounds the time between two attempts of a waiter; 0 means [DefaultPoll], otherwise
+	// 1 ms to the TTL. Intervals start shorter, and are random.
 	Poll time.Duration
-	// Namespace begins the names of the tables and is part of every lock; empty
-	// means [DefaultNamespace]. At most 20 lower-case letters, digits and
-	// underscores, with a letter first. The tables are in the database of the
-	// connection.
+	// Namespace is the prefix of the table names and part of every lock name; empty means
+	// [DefaultNamespace]. It has at most 20 lower-case letters, digits and underscores, and
+	// starts with a letter. The tables are in the database of the connection.
 	Namespace string
-	// Seed says where tokens start, for a move or a repair.
+	// Seed sets where tokens start, for a move or a repair.
 	Seed driver.Seed
 }
 
@@ -68,7 +63,7 @@ func (o Options) statementTimeout() time.Duration {
 	return min(max(o.TTL/3, time.Second), 10*time.Second)
 }
 
-// sql puts the namespace and the server's clock into a statement of ours.
+// sql replaces the placeholders of the namespace and the server's clock in a statement.
 func (o Options) sql(text string) string {
 	return strings.NewReplacer("{ns}", o.Namespace, "{now}", "utc_timestamp(6)",
 		"{floor}", "(timestampdiff(microsecond, '2020-01-01', utc_timestamp(6)))",

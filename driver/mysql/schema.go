@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Schema returns the statements that create the tables of this package, which
-// otherwise are created by whatever needs them first: those of session locks and
-// of row locks of a namespace (empty means [DefaultNamespace]), its keys with
-// compare-and-swap, and the marks of prepared transactions. The namespace is trusted.
+// Schema returns the statements that create the tables of this package, which otherwise are created at
+// their first use: those of session locks and row locks of a namespace (empty means
+// [DefaultNamespace]), of its [KeyValues], and of the marks of prepared transactions. The namespace is
+// trusted.
 func Schema(namespace string) (statements []string) {
 	if namespace == "" {
 		namespace = DefaultNamespace

@@ -9,25 +9,23 @@ import (
 	"time"
 )
 
-// socket is the connection of a session, read ahead by a goroutine of its own:
-// so it is known at once when the server closes it, and not only when something
-// is asked. It also reads the number that the server gives to the connection when
-// it speaks first, before any encryption, and can be left open when the client
-// closes it.
+// socket is the connection of a session. A goroutine reads ahead, to detect at once that the server
+// has closed the connection. It also reads the connection's number from the server's handshake, before
+// any encryption. The connection can stay open when the client closes it.
 type socket struct {
 	net.Conn
-	over func() // called once, when nothing more will come
+	over func() // called once, when reading has ended
 
 	mu    sync.Mutex
 	come  *sync.Cond
 	data  bytes.Buffer
-	err   error  // why nothing more will come
-	hello []byte // the beginning of what came, until the number is known
-	id    uint32 // 0 while it is not known
+	err   error  // why reading has ended
+	hello []byte // the first bytes, until the number is known
+	id    uint32 // 0 until it is known
 	left  bool
 }
 
-// sockets dials one, whose goroutine all waits for.
+// sockets dials a socket, whose goroutine is counted in all.
 type sockets struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	all  *sync.WaitGroup
@@ -71,7 +69,7 @@ func (s *socket) readAhead() {
 	}
 }
 
-// Read waits for what comes. Close ends that.
+// Read blocks until there is data, or until Close.
 func (s *socket) Read(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,8 +89,8 @@ func (s *socket) ended() bool {
 	return s.err != nil
 }
 
-// connectionID reads the number in a handshake of version 10: behind the head of
-// the packet, the version and a text that ends with a zero. 0 if there is none.
+// connectionID reads the number in a handshake of version 10: after the head of the packet, the
+// version and a text that ends with a zero. It returns 0 if the number is missing.
 func connectionID(hello []byte) uint32 {
 	const head = 4
 	if len(hello) <= head || hello[head] != 10 {
@@ -106,15 +104,15 @@ func connectionID(hello []byte) uint32 {
 	return binary.LittleEndian.Uint32(text[end+1:])
 }
 
-// number is the number that the server gave the connection.
+// number returns the server's number of the connection.
 func (s *socket) number() uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.id
 }
 
-// leave makes the client's Close, and what it writes with it, not reach the
-// server, and closes the connection after d.
+// leave hides the client's Close, and all it writes, from the server, and closes the connection
+// after d.
 func (s *socket) leave(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

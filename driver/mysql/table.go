@@ -15,9 +15,9 @@ import (
 
 type leases = leasetable.Table
 
-// Table is a fenced lock by rows with a lease, on the user's own database/sql
-// pool. It works behind poolers in any mode. It is safe for concurrent use, and
-// keeps one goroutine, and one for each statement under way.
+// Table is a fenced lock by rows with a lease, on the user's own database/sql pool. It works behind
+// poolers in any mode. It is safe for concurrent use, and has one goroutine, and one for each
+// statement under way.
 type Table struct {
 	*leases
 	rows       *tableRows
@@ -31,10 +31,9 @@ var (
 	_ driver.Breaker   = (*Table)(nil)
 )
 
-// OpenTable creates the tables if they are missing, and computes the guarantees.
-// The pool stays the caller's, who closes it after the Table. With
-// interpolateParams=true in its DSN each statement costs one round trip, and
-// without it two. It takes 10 s at most, or until ctx ends.
+// OpenTable creates missing tables, and computes the guarantees. The caller closes the pool after the
+// Table. With interpolateParams=true in its DSN each statement costs one round trip, otherwise two.
+// OpenTable blocks for up to 10 s, or until ctx ends.
 func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 	options, err := o.withDefaults()
 	if err == nil && db == nil {
@@ -55,7 +54,7 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 	return t, nil
 }
 
-// open creates the tables and judges their counters.
+// open creates the tables and checks their counters.
 func (t *tableRows) open(ctx context.Context) (facts, error) {
 	found := make(chan facts, 1) // the call may outlast this one
 	err := t.calls.do(ctx, "open", "", func(ctx context.Context) error {
@@ -81,7 +80,7 @@ func (t *tableRows) open(ctx context.Context) (facts, error) {
 	return <-found, nil
 }
 
-// opening gives an error of Open its kind: nothing was changed.
+// opening adds the kind to an error of Open: nothing was changed.
 func opening(ctx context.Context, err error) error {
 	kind := kindOf(inBegin, err, false)
 	if ctx.Err() == nil && !fromDatabase(err) {
@@ -90,16 +89,15 @@ func opening(ctx context.Context, err error) error {
 	return problem("open", "", kind, explained(ctx, err))
 }
 
-// Guarantees says what is promised, as computed when the Table opened.
+// Guarantees returns the guarantees, computed by OpenTable.
 func (t *Table) Guarantees() interlock.Guarantees { return t.guarantees }
 
-// interval is the time to the next try.
+// interval returns the time until the next attempt.
 func (o Options) interval(refusals int) time.Duration {
 	return backoff.Policy{First: min(20*time.Millisecond, o.Poll), Max: o.Poll}.Delay(refusals, rand.Float64())
 }
 
-// Close stops renewing and waits for what is under way. What is held is left to
-// expire.
+// Close stops renewals and waits for statements under way. Held locks expire.
 func (t *Table) Close(ctx context.Context) error {
 	t.rows.calls.close()
 	if err := t.leases.Close(ctx); err != nil {

@@ -26,9 +26,8 @@ type tableRows struct {
 	missing bool // the tables may not be there
 }
 
-// tableSchema: a row stays when its lock is released, because it keeps the
-// counter. The row of {ns}_lease_swept is the highest counter of the rows that
-// were removed.
+// tableSchema creates the tables. A row stays after the release of its lock, because it has the
+// counter. The row of {ns}_lease_swept has the highest counter of removed rows.
 var tableSchema = []string{
 	`create table if not exists {ns}_lease (
 		name varbinary(512) not null primary key,
@@ -54,11 +53,10 @@ const breakColumns = `(
 		connection bigint,
 		key (name, id)) engine = InnoDB`
 
-// lockRow: name, owner, TTL in µs. An assignment may see those before it, or, as
-// sql_mode may say, none: each holds either way. The clock is read when the
-// statement begins, so that a statement that waits for the row gets less than a TTL. The
-// server ends the statement in time, lest it comes to its turn when nobody waits
-// for the answer.
+// lockRow has the parameters name, owner, TTL in µs. Whether an assignment sees the earlier ones
+// depends on sql_mode; each is correct in both cases. The clock is read when the statement begins, so
+// a statement that waits for the row gets less than a TTL. The statement has a time limit, so that it
+// does not take the lock after its caller has stopped waiting.
 const lockRow = `set statement max_statement_time = {limit} for
 insert into {ns}_lease (name, owner, counter, since, expires)
 values (?, ?, ` + firstCounter + `, {now}, {now} + interval ? microsecond)` + lockExisting
@@ -81,8 +79,8 @@ on duplicate key update
 	expires = if(expires <= {now} or owner = values(owner), values(expires), expires)
 returning name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)`
 
-// freeRow: name, owner. Nobody is an empty text in hexadecimal digits, which no
-// sql_mode makes NULL.
+// freeRow has the parameters name, owner. No owner is an empty text in hexadecimal digits, which no
+// sql_mode changes to NULL.
 const freeRow = `set statement max_statement_time = {limit} for
 update {ns}_lease set owner = x'', expires = {now} where name = ? and owner = ?`
 
@@ -91,7 +89,7 @@ update {ns}_lease set owner = x'', expires = {now} where name = ? and owner = ?`
 const freeRows = `set statement max_statement_time = {limit}, innodb_lock_wait_timeout = 0 for
 update {ns}_lease force index (primary) set owner = x'', expires = {now} where name in ({n}) and (name, owner) in ({pairs})`
 
-// Rows are found by their names, which have the index; an owner has one name.
+// Rows are found by their names, because of the index; an owner has one name.
 const (
 	keepRows = `set statement max_statement_time = {limit} for
 update {ns}_lease force index (primary) set expires = {now} + interval ? microsecond
@@ -102,7 +100,7 @@ where name in ({n}) and owner in ({n}) and expires > {now}`
 const showRows = `select name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)
 from {ns}_lease where owner <> x'' and expires > {now} and `
 
-// Take asks once.
+// Take sends one statement.
 func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
 	query, args := t.lock(asks)
 	return t.send(ctx, "acquire", func(ctx context.Context) error {
@@ -124,7 +122,7 @@ func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
 	})
 }
 
-// lock is the statement that locks the rows.
+// lock returns the statement that locks the rows.
 func (t *tableRows) lock(asks []*leasetable.Ask) (query string, args []any) {
 	lease := func(a *leasetable.Ask) int64 { return a.Lease(t.options.TTL).Microseconds() }
 	if len(asks) == 1 {
@@ -168,7 +166,7 @@ func (t *tableRows) send(ctx context.Context, op string, statement func(context.
 	return ofStatement(ctx, op, "", t.sure(ctx, op, "", statement))
 }
 
-// Renew is one statement, and another that finds out who lost if not all rows were ours.
+// Renew sends one statement, and if not all rows were renewed another one that reads the lost ones.
 func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.Duration) ([]string, error) {
 	var which []any
 	for _, text := range slices.Concat(names, owners) {
@@ -202,14 +200,14 @@ func (t *tableRows) sweep(ctx context.Context, after time.Duration) (found int, 
 	})
 }
 
-// Show reads the rows that are held.
+// Show reads the rows of held locks.
 func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limit int) ([]driver.LockState, error) {
 	return look(ctx, t, op, name, func(ctx context.Context) ([]driver.LockState, error) {
 		return show(ctx, t.db, t.options.sql(showRows), name, prefix, limit)
 	})
 }
 
-// States is who holds what, by the token, and whether it is held.
+// States returns for each name the counter, and whether the lock is held.
 func (t *tableRows) States(ctx context.Context, prefix string) (map[string]string, error) {
 	return look(ctx, t, "watch", prefix, func(ctx context.Context) (map[string]string, error) {
 		return states(ctx, t.db, t.options.sql(`select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where `), prefix)
@@ -223,7 +221,7 @@ func (t *tableRows) Breaks(ctx context.Context, name string, limit int) ([]drive
 	})
 }
 
-// Break is one transaction.
+// Break releases a lock by force, in one transaction.
 func (t *tableRows) Break(ctx context.Context, b driver.Break) (*driver.BreakRecord, error) {
 	return run(ctx, t, "break", b.Name, func(ctx context.Context) (*driver.BreakRecord, error) {
 		tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
@@ -259,8 +257,7 @@ func (t *tableRows) breakIn(ctx context.Context, tx *sql.Tx, b driver.Break) (*d
 	return &record, err
 }
 
-// run runs statements of ours that go on when ctx ends, so that nothing may be shared with
-// them.
+// run runs statements that continue when ctx ends, so they must share no variables with the caller.
 func run[T any](ctx context.Context, t *tableRows, op, name string, send func(context.Context) (T, error)) (found T, err error) {
 	results := make(chan T, 1)
 	err = t.calls.do(ctx, op, name, func(ctx context.Context) error {
@@ -276,7 +273,7 @@ func run[T any](ctx context.Context, t *tableRows, op, name string, send func(co
 	return <-results, nil
 }
 
-// sure creates the tables again if they were gone.
+// sure creates the tables again if they are missing.
 func (t *tableRows) sure(ctx context.Context, op, name string, send func(context.Context) error) error {
 	if err := t.ready(ctx); err != nil {
 		return err
@@ -291,7 +288,7 @@ func (t *tableRows) sure(ctx context.Context, op, name string, send func(context
 	return err
 }
 
-// look is run for what changes nothing, which ends with ctx.
+// look is run for statements that change nothing, which end with ctx.
 func look[T any](ctx context.Context, t *tableRows, op, name string, send func(context.Context) (T, error)) (T, error) {
 	found, err := run(ctx, t, op, name, func(bounded context.Context) (T, error) {
 		bounded, cancel := join.Context(bounded, ctx)
@@ -301,7 +298,7 @@ func look[T any](ctx context.Context, t *tableRows, op, name string, send func(c
 	return found, ofRead(ctx, op, name, err)
 }
 
-// ready creates the tables, if they were not there when they were last used.
+// ready creates the tables, if they were missing at the last use.
 func (t *tableRows) ready(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

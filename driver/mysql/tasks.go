@@ -9,9 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// task is something to do with the session, by the driver's goroutine: to try to take a
-// lock, to release one, or something else. Tries that wait together share a statement, and
-// so do releases.
+// task is an operation of the driver's goroutine on the session: a try to take a lock, a release, or
+// another function. Waiting tries share a statement, and so do waiting releases.
 type task struct {
 	op, name string
 	do       func(ctx context.Context) error // nil for tries and releases
@@ -23,15 +22,15 @@ type task struct {
 // try is an attempt at a lock. The driver's goroutine writes it before the task is done.
 type try struct {
 	holding    *holding
-	ctx        context.Context // of the caller, who waits until it ends
-	wantHolder bool            // whether to find out who holds
+	ctx        context.Context // of the caller, which waits until it ends
+	wantHolder bool            // whether to read the holder
 	sent       bool            // the outcome is known
 	outcome    outcome
 
-	counter, clock int64 // of the row that was written; 0 while there is none
+	counter, clock int64 // of the written row; 0 without one
 }
 
-// ask has the goroutine run do, and waits for it or ctx.
+// ask runs do in the goroutine, and waits for it or ctx.
 func (d *Driver) ask(ctx context.Context, op, name string, do func(context.Context) error) error {
 	return d.submit(ctx, &task{op: op, name: name, do: do})
 }
@@ -61,17 +60,17 @@ func (d *Driver) submit(ctx context.Context, t *task) error {
 	}
 }
 
-// answers are unused channels without an answer.
+// answers has unused channels without an answer.
 var answers = sync.Pool{New: func() any { return make(chan error, 1) }}
 
 // mostMembers is the maximum number of tasks that share a statement.
 const mostMembers = 64
 
-// agenda chooses what to do together. It is of the driver's goroutine.
+// agenda chooses the tasks of the next statement. Only the driver's goroutine uses it.
 type agenda struct {
 	names           map[string]bool
 	releases, tries []*task
-	gave            bool // releases went before tries that wait
+	gave            bool // the last choice preferred releases to waiting tries
 }
 
 // choose takes the next tasks from queue: releases, tries, or one other task. Every other time
@@ -112,7 +111,7 @@ func (a *agenda) choose(queue []*task) (chosen, left []*task) {
 }
 
 func (d *Driver) next() (tasks []*task) {
-	for range 4 { // those who have just got an answer go on, and what they ask for goes along
+	for range 4 { // callers with a new answer continue, and their next tasks join this statement
 		runtime.Gosched()
 	}
 	d.mu.Lock()
@@ -123,7 +122,7 @@ func (d *Driver) next() (tasks []*task) {
 	return tasks
 }
 
-// perform does tasks together, within the patience.
+// perform does tasks by one statement, within the patience.
 func (d *Driver) perform(tasks []*task) {
 	ctx := d.bounded()
 	switch t := tasks[0]; {
@@ -136,17 +135,17 @@ func (d *Driver) perform(tasks []*task) {
 	}
 }
 
-// oneByOne does tasks one after the other, since one of them failed all.
+// oneByOne does tasks one after the other, after one of them has failed all.
 func (d *Driver) oneByOne(tasks []*task) {
 	for _, t := range slices.Clone(tasks) {
 		d.perform([]*task{t})
 	}
 }
 
-// end gives the answer.
+// end sends the answer.
 func (t *task) end(ctx context.Context, err error) { t.done <- ofStatement(ctx, t.op, t.name, err) }
 
-// grant gives the outcome of a try.
+// grant sends the outcome of a try.
 func (t *task) grant(o outcome) {
 	t.outcome, t.sent = o, true
 	t.done <- nil

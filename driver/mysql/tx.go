@@ -17,14 +17,12 @@ import (
 // rollbackTimeout bounds a ROLLBACK without an answer.
 const rollbackTimeout = 5 * time.Second
 
-// Tx lends a transaction that the user began and ends. After an error that is
-// Retryable the server has undone the transaction or a part of it: what is run
-// by way of the result is then refused, and the user has to roll back.
+// Tx lends a transaction that the user begins and ends. After a Retryable error the server has undone
+// the transaction or a part of it: the result refuses further statements, and the user must roll back.
 func Tx(tx *sql.Tx) driver.SQL { return &lent{at: tx} }
 
-// DB begins transactions on the user's database, with its own settings. Each of
-// them has to be ended by its own Commit or Rollback; the end of the context
-// given to Begin does not do it.
+// DB returns a value that begins transactions on the user's database, with its settings. Each
+// transaction must end by Commit or Rollback; the end of the context of Begin does not end it.
 func DB(db *sql.DB) driver.BeginnerAt[*sql.Tx] { return pool{db} }
 
 // Create creates tables of Interlock, such as a fence.Table, unless they exist. It is
@@ -87,8 +85,8 @@ func (s *lent) usable(ctx context.Context) error {
 	return failed(ctx, inStatement, fmt.Errorf("%w: %w", errFailedBefore, s.failed))
 }
 
-// note classifies an error of a statement, and remembers one that ends the
-// transaction. The text of it is kept, not its kind.
+// note classifies an error of a statement, and stores the text of one that ends the transaction,
+// without its kind.
 func (s *lent) note(ctx context.Context, err error) error {
 	if err != nil && dooms(err) {
 		s.mu.Lock()
@@ -120,9 +118,9 @@ func (p pool) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[*s
 	return &begun{lent: lent{at: tx}, tx: tx, end: end}, nil
 }
 
-// begun ends its transaction by statements of its own, because those of
-// database/sql take no context, and this client waits for their answers without
-// end. Afterwards end informs database/sql, which rolls back what is not there.
+// begun ends its transaction by its own statements, because those of database/sql take no context, and
+// the client waits for their answers without a bound. Afterwards end informs database/sql, whose
+// rollback then has no effect.
 type begun struct {
 	lent
 	tx    *sql.Tx
@@ -135,9 +133,9 @@ func (t *begun) Native() *sql.Tx { return t.tx }
 
 func (t *begun) Classify(err error) error { return classify(err) }
 
-// bind keeps the session's settings in variables, marks the transaction by a savepoint, and
-// runs one more statement. Without autocommit, what is sent after the server has undone the
-// transaction begins another one, which is not committed.
+// bind stores the session's settings in variables, marks the transaction by a savepoint, and runs
+// one more statement. Without autocommit, a statement after the server has undone the transaction
+// begins another one, which is not committed.
 const bind = `begin not atomic
 	set @interlock_idle = @@session.idle_transaction_timeout, @interlock_idle_write = @@session.idle_write_transaction_timeout,
 		@interlock_idle_read = @@session.idle_readonly_transaction_timeout, @interlock_statement = @@session.max_statement_time,
@@ -147,7 +145,7 @@ const bind = `begin not atomic
 	%s;
 end`
 
-// limit sets each to the lower of what it was and what it is to be; 0 is none.
+// limit sets each to the lower of its value and the new one; 0 means none.
 const limit = `set session
 	idle_transaction_timeout = if(@interlock_idle = 0, %[1]d, least(@interlock_idle, %[1]d)),
 	idle_write_transaction_timeout = if(@interlock_idle_write = 0, %[1]d, least(@interlock_idle_write, %[1]d)),
@@ -156,13 +154,13 @@ const limit = `set session
 const limitStatement = `,
 	max_statement_time = if(@interlock_statement = 0, %[1]s, least(@interlock_statement, %[1]s))`
 
-// unbind gives the session back as it was.
+// unbind restores the session's settings.
 const unbind = `set session idle_transaction_timeout = @interlock_idle, idle_write_transaction_timeout = @interlock_idle_write,
 		idle_readonly_transaction_timeout = @interlock_idle_read, max_statement_time = @interlock_statement,
 		autocommit = @interlock_autocommit`
 
-// Commits of a session whose settings were changed: in one request, since a
-// transaction whose bound is gone must not stand still before its COMMIT.
+// The ends of a session whose settings were changed, in one request: a transaction without its
+// bound must not idle before its COMMIT.
 const (
 	commitBound   = "begin not atomic\n\trelease savepoint interlock;\n\tcommit;\n\t" + unbind + ";\nend"
 	rollbackBound = "begin not atomic\n\trollback;\n\t" + unbind + ";\nend"
@@ -184,8 +182,8 @@ func (t *begun) Bound(ctx context.Context, idle, statement time.Duration) error 
 	return err
 }
 
-// fraction is d in seconds and microseconds, as max_statement_time takes it: at
-// least a millisecond, since 0 is none, and at most a year.
+// fraction returns d in seconds and microseconds, the format of max_statement_time: at least a
+// millisecond, since 0 means none, and at most a year.
 func fraction(d time.Duration) string {
 	d = min(max(time.Millisecond, d), 365*24*time.Hour)
 	return fmt.Sprintf("%d.%06d", d/time.Second, d%time.Second/time.Microsecond)
@@ -219,7 +217,7 @@ func (t *begun) Commit(ctx context.Context) error {
 	}
 	_, err = t.tx.ExecContext(ctx, query)
 	var native *client.MySQLError
-	if errors.As(err, &native) { // an answer: the session goes on
+	if errors.As(err, &native) { // an answer: the session continues
 		_ = t.Rollback(ctx)
 		if native.Number == noSavepoint {
 			err = errReplaced
@@ -244,7 +242,7 @@ func (t *begun) Rollback(ctx context.Context) error {
 	switch {
 	case err == nil, errors.Is(err, sql.ErrTxDone):
 		return nil
-	case t.bound: // nobody may have this session with the settings that it has now
+	case t.bound: // the session must not return to the pool with these settings
 		_, _ = t.tx.ExecContext(ctx, "kill connection_id()")
 	}
 	return failed(ctx, inRollback, err)

@@ -30,14 +30,14 @@ func init() {
 	})
 }
 
-// connections are the most of one pool: others use the server too, and it refuses everybody
-// when it has too many.
+// connections bounds one pool: others use the server too, and above its own bound it refuses all
+// clients.
 const connections = 16
 
 var errOptions = &backend.URLError{Reason: "the MariaDB URL is invalid: check its options"}
 
-// connect makes the pool, which connects when it is used. The client reads its own options,
-// and nothing else, from text.
+// connect returns a pool, which connects at its first use. The client parses only its own options
+// from text.
 func connect(_ context.Context, u *backend.URL) (backend.Connection, error) {
 	cfg, err := client.ParseDSN("tcp(" + u.Hosts()[0] + ")/?" + u.Query().Encode())
 	if err != nil {
@@ -59,7 +59,7 @@ func connect(_ context.Context, u *backend.URL) (backend.Connection, error) {
 	return connection{cfg, db, u.Setting("mode") == "table", u.Setting("namespace")}, nil
 }
 
-// connection is what a URL opens.
+// connection is the connection of a URL.
 type connection struct {
 	config    *client.Config
 	db        *sql.DB
@@ -84,15 +84,15 @@ func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.
 	return d, nil
 }
 
-// KeyValues are those of [NewKeyValues], in the table beside the tables of locks.
+// KeyValues returns [NewKeyValues] with the table of the namespace of locks.
 func (c connection) KeyValues(string) driver.KeyValues {
 	return NewKeyValues(c.db, cmp.Or(c.namespace, DefaultNamespace)+"_kv")
 }
 
-// SQL is [DB].
+// SQL returns [DB].
 func (c connection) SQL() driver.BeginnerAt[driver.SQL] { return backend.Untyped(DB(c.db)) }
 
-// Participant is that of [OpenParticipant].
+// Participant returns [OpenParticipant].
 func (c connection) Participant(ctx context.Context, namespace string) (driver.Participant, error) {
 	p, err := OpenParticipant(ctx, c.db, namespace, nil)
 	if err != nil {
@@ -101,5 +101,5 @@ func (c connection) Participant(ctx context.Context, namespace string) (driver.P
 	return p, nil
 }
 
-// Close ends the pool.
+// Close closes the pool.
 func (c connection) Close() error { return c.db.Close() }

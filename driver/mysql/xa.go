@@ -15,25 +15,25 @@ import (
 	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
-// DefaultMarks is the table of marks if ParticipantOptions do not say.
+// DefaultMarks is the default of ParticipantOptions.Marks.
 const DefaultMarks = "interlock_committed"
 
 // ParticipantOptions of a [Participant]; nil and the zero value work.
 type ParticipantOptions struct {
-	// Marks is the table, or database.table, in which each branch leaves a mark when it
-	// commits; empty means [DefaultMarks] in the database of the connection. Namespaces
-	// may share it. It is trusted: never take it from a request.
+	// Marks is the table, or database.table, of the marks of committed branches; empty means
+	// [DefaultMarks] in the database of the connection. Namespaces may share it. It is trusted:
+	// never take it from a request.
 	Marks string
-	// Keep is how long the session of a prepared branch waits for a Commit or Rollback
-	// of this Participant. Until it is over no other process can finish the branch, and
-	// the connection is missing in the pool. 0 means [DefaultKeep]; below 0 sessions
-	// are closed at once, and each branch costs several requests more. It should be the
-	// same in all processes: a process that has to finish the branch of another one ends a
-	// session that has been idle for 3 seconds longer than its own Keep.
+	// Keep bounds how long the session of a prepared branch waits for a Commit or Rollback of
+	// this Participant. During this time no other process can finish the branch, and the
+	// connection is missing in the pool. 0 means [DefaultKeep]; below 0 sessions are closed at
+	// once, and each branch costs several more requests. Use one value in all processes: a
+	// process that finishes the branch of another one ends a session that has been idle for 3
+	// seconds longer than its own Keep.
 	Keep time.Duration
 }
 
-// DefaultKeep is how long a session is kept if ParticipantOptions do not say.
+// DefaultKeep is the default of ParticipantOptions.Keep.
 const DefaultKeep = 2 * time.Second
 
 // Participant prepares branches of distributed transactions on one MariaDB server by
@@ -54,19 +54,18 @@ const DefaultKeep = 2 * time.Second
 // A Rollback of a branch that is not prepared inserts a mark too, so that a late Prepare
 // fails. [Participant.Forget] removes marks.
 //
-// MariaDB binds a prepared branch to its session, and lets others finish it once that
-// has ended. A Participant therefore keeps the session for a while, to finish the
-// branch in it. Another process that finishes a branch first makes sure that its session is
-// gone, or ends it if the process that has it is stopped or cut off. For that it has to
-// be the same user as the others; with the privilege PROCESS it sees their sessions, and
-// with CONNECTION ADMIN it can end them. Then it waits until the storage engine has detached
-// the branch: just after the end of a session, the server answers XA COMMIT with success and does
-// nothing. Without PROCESS it cannot see that and waits for 0.5 seconds. Afterwards it checks
-// the mark.
+// MariaDB binds a prepared branch to its session, and others can finish it only after the
+// session has ended. A Participant therefore keeps the session for a while, to finish the
+// branch in it. Another process that finishes a branch first checks that its session has ended,
+// or ends it if its process is stopped or disconnected. For that it must be the same user; with
+// the privilege PROCESS it sees the sessions of other users, and with CONNECTION ADMIN it can end
+// them. Then it waits until the storage engine has detached the branch: just after the end of a
+// session, the server answers XA COMMIT with success and does nothing. Without PROCESS it cannot
+// see that and waits for 0.5 seconds. Afterwards it checks the mark.
 //
-// A branch in which the server counts no written row has changed nothing, and is rolled
-// back, as VoteReadOnly: what it has locked without a change is free then, before the
-// others commit. A Participant is safe for concurrent use, and to be closed.
+// A branch in which the server counts no written row has changed nothing, and is rolled back
+// with VoteReadOnly: its locks are released before the others commit. A Participant is safe for
+// concurrent use, and must be closed.
 //
 // MySQL is refused. It detaches branches from their sessions only since 8.0.29, lists them
 // only for users with XA_RECOVER_ADMIN, and has lost prepared ones in crashes and on
@@ -83,13 +82,14 @@ type Participant struct {
 
 var _ driver.Preparer[*sql.Conn] = (*Participant)(nil)
 
-// OpenParticipant creates the table of marks if it is missing, and refuses a server on
-// which prepared branches are not safe: MySQL, MariaDB before 10.5, a node of a Galera
-// cluster, a read-only server, one that filters what it replicates.
+// OpenParticipant creates the table of marks if it is missing. It refuses a server on which prepared
+// branches are not safe: MySQL, MariaDB before 10.5, a node of a Galera cluster, a read-only server,
+// one with replication filters.
 //
-// Only the coordinators of one journal share a namespace: a coordinator with another journal would roll back what they decided to commit. It is that
-// of the whole server, whatever the database, and stays the same for its life: 1 to
-// driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
+// Only the coordinators of one journal may share a namespace: a coordinator with another journal
+// would roll back branches that they decided to commit. A namespace is unique in the server, whatever
+// the database, and does not change: 1 to driver.MaxXIDNamespace letters, digits, - and _. The caller
+// closes the pool.
 func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant, error) {
 	const op = "open participant"
 	marks := DefaultMarks
@@ -117,8 +117,7 @@ func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *Parti
 	return p, nil
 }
 
-// create creates the table of marks, unless it exists: then the user needs no right to
-// create one.
+// create creates the table of marks. If it exists, the user needs no right to create tables.
 func (p *Participant) create(ctx context.Context, name string) error {
 	schema, table, qualified := strings.Cut(name, ".")
 	if !qualified {
@@ -143,16 +142,16 @@ func marksSchema(table string) string {
 	seen datetime(6) null) engine = InnoDB`
 }
 
-// formatID distinguishes our XIDs from those of other transaction managers: "ILOK".
+// formatID distinguishes XIDs of this package from those of other transaction managers: "ILOK".
 const formatID = 0x494c4f4b
 
-// bqual is the namespace and the branch; the slash is in neither.
+// bqual returns the namespace and the branch, neither of which has a slash.
 func (p *Participant) bqual(x driver.XID) string { return p.space.Namespace + "/" + x.Branch }
 
-// key is a branch's key in the table of marks.
+// key returns the branch's key in the table of marks.
 func (p *Participant) key(x driver.XID) string { return p.bqual(x) + "/" + x.Transaction }
 
-// xid is the branch's name in a statement.
+// xid returns the branch's name for statements.
 func (p *Participant) xid(x driver.XID) string {
 	return fmt.Sprintf("X'%s',X'%s',%d", hex.EncodeToString([]byte(x.Transaction)), hex.EncodeToString([]byte(p.bqual(x))), formatID)
 }

@@ -22,28 +22,26 @@ import (
 // abandoned.
 func Session(conn *sql.Conn) driver.SQL { return &lent{at: conn} }
 
-// branch is the session of a branch. The session goes back to the
-// pool only after the server has said that it has no branch.
+// branch is the session of a branch. It returns to the pool only after the server has confirmed that
+// it has no branch.
 type branch struct {
 	p          *Participant
 	conn       *sql.Conn
 	x          driver.XID
 	xid        string // in a statement
 	key, marks string
-	session    int64       // the server's number of it
-	until      *time.Timer // how long the session is kept
+	session    int64       // its number on the server
+	until      *time.Timer // ends the time of the kept session
 }
 
-// written is how many rows the session has written so far, in whatever table. It counts
-// what was undone too.
+// written is the number of rows that the session has written, in any table, including undone writes.
 const written = `(select sum(variable_value) from information_schema.session_status
 	where variable_name in ('HANDLER_WRITE', 'HANDLER_UPDATE', 'HANDLER_DELETE'))`
 
-// Begin opens a branch on a session of its own, with the pool's own settings, in one
-// request; see driver.Preparer. Statements that would commit are refused by the server.
-// Do not close the session: the pool would lend it to others, with the branch. It is
-// ended when that is noticed, with what they have done in it. A name that a branch has
-// which was not finished is Retryable.
+// Begin opens a branch on a separate session, with the pool's settings, in one request; see
+// driver.Preparer. The server refuses statements that would commit. Do not close the session: the pool
+// would lend it to others, with the branch, and the session and their work end when that is detected.
+// If a branch of that name is unfinished, the error is Retryable.
 func (p *Participant) Begin(ctx context.Context, x driver.XID) (*sql.Conn, driver.Preparing, error) {
 	const op = "begin branch"
 	if err := p.space.Check(ctx, op, x); err != nil {
@@ -82,7 +80,7 @@ func (b *branch) Prepare(ctx context.Context) (driver.Vote, error) {
 	return driver.VoteNo, problem(op, prepared.Name(b.x), interlock.Uncertain, explained(ctx, err))
 }
 
-// Mark is one statement.
+// Mark inserts the mark by one statement, and reports whether the branch has changed anything.
 func (b *branch) Mark(ctx context.Context) (changed bool, err error) {
 	result, err := b.conn.ExecContext(ctx, `insert into `+b.marks+` (branch, outcome, marked, session)
 		select ?, '`+prepared.Committed+`', utc_timestamp(6), connection_id() from dual where @interlock_written is null or @interlock_written < `+written, b.key)
@@ -93,7 +91,7 @@ func (b *branch) Mark(ctx context.Context) (changed bool, err error) {
 	return n > 0, err
 }
 
-// EndUnchanged rolls back.
+// EndUnchanged rolls the branch back.
 func (b *branch) EndUnchanged(ctx context.Context) error { return b.Rollback(ctx) }
 
 // refused returns why the server did not prepare. The branch was rolled back.
@@ -101,7 +99,7 @@ func (b *branch) refused(ctx context.Context, op string, err error) error {
 	switch {
 	case isNumber(err, duplicateKey):
 		return problem(op, prepared.Name(b.x), interlock.Definite, fmt.Errorf("a branch of that name was finished before: %w", explained(ctx, err)))
-	case isRolledBack(err), isNumber(err, xaMisplaced): // which a branch says that was undone, or ended by its user
+	case isRolledBack(err), isNumber(err, xaMisplaced): // the branch was undone, or ended by its user
 		return problem(op, prepared.Name(b.x), interlock.Retryable, fmt.Errorf("the server has undone the branch: %w", explained(ctx, err)))
 	case errors.Is(err, sql.ErrConnDone):
 		return problem(op, prepared.Name(b.x), interlock.Bug, fmt.Errorf("the session of a branch must not be closed by its user: %w", err))
@@ -125,8 +123,8 @@ func (b *branch) CommitOne(ctx context.Context) error {
 	return failure.About(op, prepared.Name(b.x), failed(ctx, inCommit, err))
 }
 
-// Rollback rolls back in one request. If the server does not confirm it, the connection is
-// closed, which rolls back what was not prepared.
+// Rollback rolls back in one request. If the server does not confirm it, the connection is closed,
+// which rolls back an unprepared branch.
 func (b *branch) Rollback(ctx context.Context) error {
 	if b.undo(ctx) != nil {
 		b.discard()
@@ -135,7 +133,7 @@ func (b *branch) Rollback(ctx context.Context) error {
 	return b.conn.Close()
 }
 
-// undo ends the branch in any state. XA END is refused if it had ended.
+// undo ends the branch in any state. XA END is refused after an earlier one.
 func (b *branch) undo(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
@@ -153,5 +151,5 @@ func (b *branch) discard() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 	defer cancel()
-	_ = kill(ctx, b.p.db, b.session) // by itself, it may be
+	_ = kill(ctx, b.p.db, b.session) // it may have ended
 }

@@ -34,7 +34,7 @@ func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	const op = "commit prepared"
 	return p.finish(ctx, op, x, "xa commit ", func() error {
 		outcome := ""
-		// What is locked is a branch that has not ended.
+		// A locked mark belongs to a branch that has not ended.
 		err := one(ctx, p.db, `select outcome from `+p.space.Marks+` where branch = ? lock in share mode nowait`, []any{p.key(x)}, &outcome)
 		switch {
 		case isNumber(err, lockWaitTimeout):
@@ -74,9 +74,8 @@ var (
 	errMarkLocked = errors.New("the server reports that it has ended, but its mark is still locked: if this lasts, the server has lost the name of the branch until it is restarted")
 )
 
-// finish sends a statement that ends a prepared branch, to its own session or, if there
-// is a branch that has not ended, and no session, to any. Look returns the outcome of
-// the branch, or errUnfinished.
+// finish sends a statement that ends a prepared branch: in its own session, or if the branch has no
+// session in any. look returns the outcome of the branch, or errUnfinished.
 func (p *Participant) finish(ctx context.Context, op string, x driver.XID, statement string, look func() error) error {
 	if err := p.space.Check(ctx, op, x); err != nil {
 		return err
@@ -110,12 +109,12 @@ func (p *Participant) finish(ctx context.Context, op string, x driver.XID, state
 	return err
 }
 
-// overdue is for how long past Keep a session may be idle before it is taken for that of
-// a process that was stopped, or whose host is gone without a word.
+// overdue is the time beyond Keep after which an idle session counts as that of a stopped process or
+// a failed host.
 const overdue = 3 * time.Second
 
-// attached reports whether the session of a branch lives, and has the server end it if it
-// is overdue. What is read is not committed.
+// attached reports whether the session of a branch exists, and ends it if it is overdue. It reads
+// uncommitted marks.
 func (p *Participant) attached(ctx context.Context, x driver.XID) (lives bool, err error) {
 	err = p.dirty(ctx, func(q querier) error {
 		var session int64
@@ -131,8 +130,7 @@ func (p *Participant) attached(ctx context.Context, x driver.XID) (lives bool, e
 	return lives, err
 }
 
-// kill has the server end a session: what is prepared there stays so, and the rest is
-// rolled back.
+// kill ends a session of the server: prepared branches stay prepared, and the rest is rolled back.
 func kill(ctx context.Context, q querier, session int64) error {
 	_, err := q.ExecContext(ctx, fmt.Sprint("kill connection ", session))
 	if isNumber(err, noSuchThread) {
@@ -141,7 +139,7 @@ func kill(ctx context.Context, q querier, session int64) error {
 	return err
 }
 
-// dirty reads what is not committed.
+// dirty calls read in a transaction that reads uncommitted data.
 func (p *Participant) dirty(ctx context.Context, read func(querier) error) error {
 	tx, err := p.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadUncommitted, ReadOnly: true})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// hold keeps a prepared branch and its session, for as long as Keep says.
+// hold keeps a prepared branch and its session for Keep.
 func (p *Participant) hold(b *branch) {
 	if !p.keeps(b) {
 		b.discard()
@@ -21,7 +21,7 @@ func (p *Participant) keeps(b *branch) bool {
 		return false
 	}
 	p.kept[b.x] = b
-	b.until = time.AfterFunc(p.keep, func() { // nobody came to finish it
+	b.until = time.AfterFunc(p.keep, func() { // it was not finished in time
 		if p.taken(b) {
 			b.discard()
 		}
@@ -29,7 +29,7 @@ func (p *Participant) keeps(b *branch) bool {
 	return true
 }
 
-// taken takes a branch from those that are kept, if it is one of them.
+// taken removes a branch from the kept ones, and reports whether it was one.
 func (p *Participant) taken(b *branch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -40,7 +40,7 @@ func (p *Participant) taken(b *branch) bool {
 	return true
 }
 
-// take removes and returns the branch whose session is kept; nil if there is none.
+// take removes and returns the kept branch, or returns nil.
 func (p *Participant) take(x driver.XID) *branch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +52,7 @@ func (p *Participant) take(x driver.XID) *branch {
 	return b
 }
 
-// finish ends a prepared branch in its own session, which is good for the pool then.
+// finish ends a prepared branch in its own session, which then returns to the pool.
 func (b *branch) finish(ctx context.Context, op, statement string) error {
 	_, err := b.conn.ExecContext(ctx, statement+b.xid)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// InDoubt lists what is prepared in this namespace, also by sessions that have not
-// ended yet. The server does not report since when; the marks do, which a transaction
-// that reads what is not committed sees.
+// InDoubt lists the prepared branches of this namespace, including those of sessions that have not
+// ended. The times come from the marks, by a transaction that reads uncommitted data, because the
+// server does not report them.
 func (p *Participant) InDoubt(ctx context.Context) (all []driver.InDoubt, err error) {
 	const op = "list prepared"
 	if ctx.Err() != nil {
@@ -39,7 +39,7 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.InDoubt, err er
 	return all, nil
 }
 
-// readSince reads since when branches are prepared.
+// readSince reads the times when branches were prepared.
 func (p *Participant) readSince(ctx context.Context, all []driver.InDoubt) error {
 	return p.dirty(ctx, func(q querier) error { return p.dateFrom(ctx, q, all) })
 }
@@ -69,7 +69,7 @@ func (p *Participant) dateFrom(ctx context.Context, q querier, all []driver.InDo
 	return nil
 }
 
-// parseXID returns the branch that a text of XA RECOVER names, if it is of this namespace.
+// parseXID parses a text of XA RECOVER, and returns the branch if it is in this namespace.
 func (p *Participant) parseXID(data string) (x driver.XID, ok bool) {
 	parts := strings.Split(data, ",")
 	if len(parts) != 3 || parts[2] != strconv.Itoa(formatID) {
@@ -82,8 +82,8 @@ func (p *Participant) parseXID(data string) (x driver.XID, ok bool) {
 	return x, known && knows && ours && x.Check() == nil
 }
 
-// unquoted is a text as XA RECOVER writes it: X'6869' or 'hi'. None of ours has a comma
-// or a quote in it.
+// unquoted parses a text of XA RECOVER: X'6869' or 'hi'. Texts of this package have no comma or
+// quote.
 func unquoted(s string) (string, bool) {
 	digits, isHex := strings.CutPrefix(s, "X'")
 	if !isHex {
@@ -94,14 +94,13 @@ func unquoted(s string) (string, bool) {
 	return string(raw), err == nil && strings.HasSuffix(digits, "'")
 }
 
-// forgetBatch is how many marks one statement removes or notes.
+// forgetBatch bounds the marks that one statement removes or updates.
 const forgetBatch = 1000
 
-// Forget removes the marks of this namespace that an earlier Forget has seen before
-// that time, by the database's clock, and returns how many. Call it now and then, with
-// the time at which the oldest transaction began that is unfinished in the journal, and
-// that of the call if there is none, less what the clocks may differ by. A branch of
-// which Commit is asked after its mark is gone is an ErrHeuristic.
+// Forget removes the marks of this namespace that an earlier Forget has seen before a time of the
+// database's clock, and returns their number. Call it periodically, with the begin of the oldest
+// unfinished transaction in the journal, or the time of the call if there is none, minus the maximum
+// difference of clocks. A Commit after the removal of the branch's mark is an ErrHeuristic.
 //
 // The age of a mark begins with the first Forget that sees it. The branch may have been
 // prepared long before its commit, whose time is unknown.
@@ -118,9 +117,8 @@ func (p *Participant) Forget(ctx context.Context, before time.Time) (removed int
 	return removed, ofStatement(ctx, op, p.space.Namespace, err)
 }
 
-// batches changes the marks for which a condition holds. They are read without locks,
-// which shows those that were committed, and then locked one by one: a scan that locks
-// would wait for every branch in doubt.
+// batches changes the marks for which a condition holds. It reads the committed ones without locks,
+// and then locks them one by one: a locking scan would wait for every branch in doubt.
 func (p *Participant) batches(ctx context.Context, condition, change string, arg any) (all int64, err error) {
 	prefix := p.space.Namespace + "/"
 	for {

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// filters are the variables that keep a part of the changes from a server that is a
-// replica: a branch that is prepared there would be half a branch.
+// filters reads the variables that exclude changes from replication to this server: a branch prepared
+// there would be incomplete.
 const filters = `select variable_name, variable_value from information_schema.global_variables where variable_value <> ''
 	and variable_name in ('REPLICATE_DO_DB', 'REPLICATE_IGNORE_DB', 'REPLICATE_DO_TABLE',
 		'REPLICATE_IGNORE_TABLE', 'REPLICATE_WILD_DO_TABLE', 'REPLICATE_WILD_IGNORE_TABLE')`
 
 const accessDenied = 1227
 
-// refuseXA is why prepared branches are not safe on a server, if they are not.
+// refuseXA returns why prepared branches are not safe on a server, or nil.
 func refuseXA(ctx context.Context, q querier) (why, err error) {
 	f, err := ask(ctx, q)
 	var filter, value, binlog string
@@ -35,8 +35,8 @@ func refuseXA(ctx context.Context, q querier) (why, err error) {
 	return f.refuseXA(filter, value, binlog), nil
 }
 
-// logFilter is what keeps a part of the changes from the binary log, and so from every
-// replica. It is shown to those who may monitor the log; nobody else finds it.
+// logFilter returns the filter that excludes changes from the binary log, and so from every replica.
+// Without the privilege to monitor the log, it finds none.
 func logFilter(ctx context.Context, q querier) (filter, value string, err error) {
 	var file, position, do, ignore string
 	err = one(ctx, q, `show master status`, nil, &file, &position, &do, &ignore)

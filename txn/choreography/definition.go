@@ -25,7 +25,7 @@ const MaxSaga = driver.MaxTransaction - MaxEvent - len("/")
 // A Definition lists the events of sagas. It must not change while it is used.
 type Definition struct {
 	Name  string // 1 to [MaxEvent] bytes, without a slash
-	Topic string // where the outbox sends all events; their key is the saga's id
+	Topic string // the outbox sends all events to it; their key is the saga's id
 	// Steps have different events. Their order matters only for lists: the services decide
 	// which event causes which.
 	Steps []Step
@@ -39,7 +39,7 @@ type Definition struct {
 // A Step is the work of one service in a saga, described by the events that report it.
 type Step struct {
 	Done   string // required, and names the step
-	Undone string // required: the step is not done any more, and will not be done
+	Undone string // required: the step is not done, and will not be done
 	Failed string // the step was refused, and all services undo the saga; empty: it is never refused
 	Pivot  bool   // once done, the step cannot be undone
 }
@@ -48,10 +48,10 @@ type Step struct {
 func (d *Definition) Validate() error {
 	const op = "define choreographed saga"
 	if d == nil {
-		return failure.Bug(op, "", "there is no definition")
+		return failure.Bug(op, "", "a definition is required")
 	}
 	if strings.Contains(d.Name, "/") || d.Stalled < 0 || len(d.Steps) == 0 {
-		return failure.Bug(op, d.Name, "it needs a name without a slash, steps, and a time that is not negative")
+		return failure.Bug(op, d.Name, "a name without a slash, steps, and a Stalled of 0 or more are required")
 	}
 	if err := cmp.Or(driver.CheckName(op, "a definition's name", d.Name, MaxEvent), driver.CheckName(op, "a topic", d.Topic, 255)); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (d *Definition) Validate() error {
 			return err
 		}
 		if seen[name] {
-			return failure.Bug(op, d.Name, "event %d, %q, has another meaning already", i+1, name)
+			return failure.Bug(op, d.Name, "event %d, %q, already has another meaning", i+1, name)
 		}
 		seen[name] = true
 	}
@@ -93,7 +93,7 @@ func (d *Definition) stalled() time.Duration { return cmp.Or(d.Stalled, DefaultS
 type Event struct {
 	Saga    string            // its id, unique for all time among sagas of the definition; 1 to [MaxSaga] bytes
 	Name    string            // 1 to [MaxEvent] bytes
-	Cause   string            // the id of the event that caused it, as [Definition.ID] makes it; empty: none
+	Cause   string            // the [Definition.ID] of the event that caused it; empty means none
 	Begun   time.Time         // when the saga began, in whole milliseconds, the same in all of its events
 	Headers map[string]string // without those of this package
 	Payload []byte            // the same in every message of the event
@@ -114,9 +114,9 @@ func (d *Definition) ID(e Event) string { return d.transaction(e) + "/" + e.Name
 // transaction returns the id of the saga in barriers.
 func (d *Definition) transaction(e Event) string { return d.Name + "/" + e.Saga }
 
-// Message returns the message of an event, for an outbox. It has no id, so the outbox makes one:
-// several messages of one event are the same to a Participant and to a Tracker. If e.Begun is
-// zero, the saga begins now.
+// Message returns the message of an event, for an outbox. It has no id, so the outbox assigns one:
+// a Participant and a Tracker recognize several messages of one event. If e.Begun is zero, the saga
+// begins now.
 func (d *Definition) Message(e Event) driver.Message {
 	headers := maps.Clone(e.Headers)
 	if headers == nil {
@@ -152,5 +152,5 @@ func check(e Event) error {
 	return cmp.Or(driver.CheckName("read event", "a saga's id", e.Saga, MaxSaga), driver.CheckName("read event", "an event's name", e.Name, MaxEvent))
 }
 
-// String returns the event as errors and logs show it.
+// String returns the event for errors and logs.
 func (e Event) String() string { return fmt.Sprintf("%q of saga %q", e.Name, e.Saga) }

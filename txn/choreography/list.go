@@ -21,9 +21,9 @@ type Saga struct {
 	Events     []string  // names of events that happened: observed, or the cause of an observed one
 	Begun      time.Time // from the events
 	Progressed time.Time // when the last new event was observed
-	Stalled    bool      // it is unfinished, and had no new event for [Definition].Stalled
-	Attempts   int       // how often [Tracker.Reconcile] emitted events after the last new one
-	Reported   bool      // Reconcile gave up: an operator decides
+	Stalled    bool      // unfinished, and without a new event for [Definition].Stalled
+	Attempts   int       // number of times that [Tracker.Reconcile] emitted events after the last new one
+	Reported   bool      // Reconcile gave up: an operator must decide
 }
 
 // A Filter chooses sagas. The zero value chooses the first hundred.
@@ -85,8 +85,8 @@ type Observed struct {
 	At time.Time
 }
 
-// Events returns the definition's events of a saga in the order in which they were first observed;
-// none if the saga is not known.
+// Events returns the definition's events of a saga in the order in which they were first observed.
+// It returns none if the saga is unknown.
 func (t Tracker) Events(ctx context.Context, db driver.SQL, saga string) ([]Observed, error) {
 	q, err := t.open("list events", db)
 	if err != nil {

@@ -43,7 +43,7 @@ func (f *facts) note(d *Definition, e Event) (fresh, changed bool) {
 		return false, first(&f.Unknown, e.Name) || changed
 	}
 	if e.Name == d.Cancelled {
-		e.Payload = nil // several may cancel, for reasons of their own
+		e.Payload = nil // several processes may cancel, with different reasons
 	}
 	hash := sha256.Sum256(e.Payload)
 	sum := hex.EncodeToString(hash[:])
@@ -75,7 +75,7 @@ func (f *facts) has(event string) bool {
 
 func (f *facts) arrived(event string) bool { return f.Sums[event] != "" }
 
-// pivot returns a step that is done and cannot be undone; empty if there is none.
+// pivot returns a step that is done and cannot be undone, or "".
 func (f *facts) pivot(d *Definition) (done string) {
 	for _, s := range d.Steps {
 		if s.Pivot && f.has(s.Done) {
@@ -118,14 +118,14 @@ func (f *facts) judge(d *Definition) (state State, reason string) {
 	return Running, ""
 }
 
-// Action is what [Tracker.Reconcile] did about a saga.
+// Action is an action of [Tracker.Reconcile] on a saga.
 type Action string
 
 // The actions.
 const (
 	Repeated  Action = "repeated"  // it emitted events of the saga again
 	Cancelled Action = "cancelled" // it emitted [Definition].Cancelled
-	Reported  Action = "reported"  // it gave up: an operator decides
+	Reported  Action = "reported"  // it gave up: an operator must decide
 )
 
 // decide returns the action for a stalled or contradictory saga, after this number of attempts
@@ -133,7 +133,7 @@ const (
 func decide(d *Definition, f *facts, state State, attempts int, p Policy) Action {
 	again := Repeated
 	if !slices.ContainsFunc(d.events(), func(e string) bool { return d.Undoes(e) && f.arrived(e) }) {
-		again = Cancelled // there is no other event to emit by which the services undo the saga
+		again = Cancelled // no other event makes the services undo the saga
 	}
 	repeats := p.repeats()
 	cancels := max(1, repeats)

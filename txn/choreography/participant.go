@@ -55,7 +55,7 @@ func (p Participant) Do(ctx context.Context, db driver.SQL, cause Event, fn func
 	case err != nil:
 		return err
 	case errors.As(a.Refused, &refused) && step.Failed == "":
-		return failure.Bug("do step", p.Step, "it was refused (%s), and has no event for that", refused.Reason)
+		return failure.Bug("do step", p.Step, "it was refused (%s), but has no Failed event", refused.Reason)
 	case errors.As(a.Refused, &refused):
 		return p.emit(ctx, db, cause, step.Failed, []byte(refused.Reason), ran)
 	case errors.Is(a.Refused, barrier.ErrCancelled):

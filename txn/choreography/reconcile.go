@@ -14,13 +14,13 @@ const DefaultRepeats = 3
 
 // A Policy configures [Tracker.Reconcile]. The zero value emits events again and never cancels.
 type Policy struct {
-	// Repeats is how often a stalled saga's events are emitted again, at intervals of
-	// [Definition].Stalled, before the saga is cancelled or reported. 0 means
-	// [DefaultRepeats]; a negative number means never.
+	// Repeats is the number of times that a stalled saga's events are emitted again, at
+	// intervals of [Definition].Stalled, before the saga is cancelled or reported. 0 means
+	// [DefaultRepeats]; a negative number means none.
 	Repeats int
-	// Cancel cancels a running saga that is still stalled then, and a contradictory one at once:
-	// all services undo it. The cancellation is emitted up to Repeats times. A saga whose pivot
-	// is done is never cancelled.
+	// Cancel cancels a running saga that is still stalled after that, and a contradictory one at
+	// once: all services undo it. The cancellation is emitted up to Repeats times. A saga whose
+	// pivot is done is never cancelled.
 	Cancel bool
 	// Limit is the maximum number of sagas of one call; 0 means 100.
 	Limit int

@@ -118,7 +118,7 @@ func (c *committer) prewrite(ctx context.Context) error {
 }
 
 // refused resolves the locks that block a batch, and reports whether to try it again. A
-// transaction does not wait for a living one: each may hold what the other needs.
+// transaction does not wait for a living one: each may hold locks that the other needs.
 func (c *committer) refused(ctx context.Context, b batch, answers []answer) (again bool, err error) {
 	for i, a := range answers {
 		cell := b.cells[i]

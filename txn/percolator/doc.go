@@ -1,10 +1,9 @@
 // Package percolator runs transactions over keys of several stores that each have only
 // compare-and-swap. It does not make a store more durable: on Redis a failover can lose
-// half of a committed transaction. It does not read what other programs write to the
+// half of a committed transaction. It does not read data that other programs write to the
 // stores, and it is slower than the transactions of one database. Guarantees: snapshot
 // isolation, or serializable transactions, over all keys; a transaction is atomic even if
-// any process crashes; readers never wait for a living writer; there is no coordinator
-// that must recover.
+// any process crashes; readers never wait for a living writer; no coordinator must recover.
 //
 //	oracle, err := timestamp.NewOracle(etcdStore, "oracle", nil)
 //	db, err := percolator.Open(ctx, oracle, percolator.Stores{"eu/": etcdStore, "us/": postgresStore}, nil)
@@ -31,5 +30,5 @@
 //
 // The algorithm is that of Peng and Dabek, "Large-scale incremental processing using
 // distributed transactions and notifications" (2010), with the corrections that TiKV and
-// TiDB made to it since. DESIGN.md has the rules.
+// TiDB have made since. DESIGN.md has the rules.
 package percolator

@@ -8,21 +8,21 @@ import (
 )
 
 var (
-	// ErrConflict: another transaction has written, or is writing, a key that this one wrote
-	// or, if serializable, read. Nothing was written. It is Retryable.
+	// ErrConflict means that another transaction has written, or is writing, a key that this one
+	// wrote or, if serializable, read. Nothing was written. It is Retryable.
 	ErrConflict = errors.New("conflict with another transaction")
-	// ErrTooOld: a version that the snapshot needs may have been collected, because the
-	// transaction is below the safe point or reads a key that is written often. Or it is
-	// older than [MaxAge] at its commit. Nothing was written. It is Retryable by a
-	// transaction that begins later.
+	// ErrTooOld means that a version that the snapshot needs may have been collected, because
+	// the transaction is below the safe point or reads a key that is written often. Or the
+	// transaction is older than [MaxAge] at its commit. Nothing was written. It is Retryable by
+	// a transaction that begins later.
 	ErrTooOld = errors.New("the transaction is too old")
-	// ErrTooLarge: a key, a value, a record or a transaction exceeds its bound. Nothing was
-	// written.
+	// ErrTooLarge means that a key, a value, a record or a transaction exceeds its bound.
+	// Nothing was written.
 	ErrTooLarge = errors.New("too large")
-	// ErrStores: a key has no store, or a lock was placed by a process that maps its
-	// primary key to another store. Give all processes the same Stores.
+	// ErrStores means that a key has no store, or that a lock was placed by a process that maps
+	// its primary key to another store. Give all processes the same Stores.
 	ErrStores = errors.New("the stores of the keys do not agree")
-	// ErrDone: the transaction was committed or rolled back before.
+	// ErrDone means that the transaction was committed or rolled back before.
 	ErrDone = errors.New("the transaction has ended")
 
 	errAborted = errors.New("its locks expired, and another transaction rolled it back")

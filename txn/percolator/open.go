@@ -86,7 +86,7 @@ func Open(ctx context.Context, oracle *timestamp.Oracle, stores Stores, o *Optio
 	db.options.TTL = cmp.Or(db.options.TTL, DefaultTTL)
 	switch {
 	case oracle == nil || len(stores) == 0:
-		return nil, failed(op, "", interlock.Bug, errors.New("it needs an oracle and a store"))
+		return nil, failed(op, "", interlock.Bug, errors.New("an oracle and a store are required"))
 	case db.options.TTL < 100*time.Millisecond || db.options.TTL > time.Minute:
 		return nil, failed(op, "", interlock.Bug, fmt.Errorf("a TTL of %v, from 100 ms to a minute is allowed", db.options.TTL))
 	}
@@ -157,8 +157,8 @@ func (m *mapping) write(ctx context.Context) error {
 	return err
 }
 
-// agree adds places to the mapping. It fails if a key would move to another store: what
-// processes wrote by one mapping would be missing by the other.
+// agree adds places to the mapping. It fails if a key would move to another store: values written
+// under one mapping would be missing under the other.
 func (m *mapping) agree(ctx context.Context, places []place) error {
 	read := true
 	return persist(ctx, func() error {

@@ -20,8 +20,8 @@ type Tx struct {
 	begun  boottime.Instant // when start was returned
 	view   snapshot
 	cells  map[string]*cell
-	writes map[string]write // by key; Kind and Value count
-	reads  map[string]bool  // what has to be validated
+	writes map[string]write // by key; only Kind and Value are set
+	reads  map[string]bool  // keys to validate
 	ranges []keyRange
 	ended  bool
 }

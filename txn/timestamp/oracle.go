@@ -67,7 +67,7 @@ func NewOracle(store driver.KeyValues, key string, o *Options) (*Oracle, error) 
 	const op = "make timestamp oracle"
 	switch {
 	case store == nil:
-		return nil, &interlock.Error{Op: op, Name: key, Kind: interlock.Bug, Err: errors.New("there is no store")}
+		return nil, &interlock.Error{Op: op, Name: key, Kind: interlock.Bug, Err: errors.New("a store is required")}
 	case oracle.ahead < 0 || oracle.ahead > time.Minute:
 		return nil, &interlock.Error{Op: op, Name: key, Kind: interlock.Bug, Err: fmt.Errorf("bound ahead by %v, up to a minute is allowed", oracle.ahead)}
 	}
