@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
-// testCosts: what the barrier adds to the statements and the commit of the business. One of
-// them bounds how long the transaction may stand still.
+// testCosts counts the statements that the barrier adds to those of the business. One of them
+// bounds how long the transaction may idle.
 func testCosts(t *testing.T, w world) {
 	c := &txntest.Counted{BeginnerAt: w.BeginnerAt}
 	do := func(ctx context.Context) error {
@@ -67,8 +67,8 @@ func testCosts(t *testing.T, w world) {
 	}
 }
 
-// testCostsLent: in the user's transaction a savepoint comes before the function, so
-// that what it did can be taken back.
+// testCostsLent: in the user's transaction a savepoint precedes the function, so that its
+// effects can be undone.
 func testCostsLent(t *testing.T, w world) {
 	c := &txntest.Counted{BeginnerAt: w.BeginnerAt}
 	for _, k := range []struct {

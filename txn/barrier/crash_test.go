@@ -18,8 +18,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// roles are participants that are sent the same calls again whenever they start:
-// nothing was answered.
+// roles are participants that receive the same calls again at each start, as after lost
+// answers.
 var roles = map[string]crash.Role{
 	"sale":         participant(owned, branch.Try, branch.Confirm),
 	"undo":         participant(owned, branch.Try, branch.Cancel),
@@ -31,15 +31,15 @@ var roles = map[string]crash.Role{
 	"forgetter":    forgetter,
 }
 
-// refusing is a form whose tries have an effect and then refuse.
+// refusing returns a form whose tries have an effect and then refuse.
 func refusing(f form) form {
 	try := f.try
 	f.try = func(ctx context.Context, w world, _ string) (Hold, error) { return try(ctx, w, "") }
 	return f
 }
 
-// participant answers calls of the branch that it gets. Behind a crash, a try that
-// is to be undone is not repeated, so that the undo finds what the crash left.
+// participant returns a role that answers calls of its branch. After a crash, a try that will
+// be undone is not repeated, so that the undo finds the state of the crash.
 func participant(f form, ops ...branch.Operation) crash.Role {
 	return func(ctx context.Context, at *crash.Points, args []string) error {
 		w, closed, err := connect(ctx, at, args)
@@ -59,7 +59,7 @@ func participant(f form, ops ...branch.Operation) crash.Role {
 	}
 }
 
-// connect is a world as a process has it that is to be killed.
+// connect returns the world of a process that will be killed.
 func connect(ctx context.Context, at *crash.Points, args []string) (world, func(), error) {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -69,8 +69,8 @@ func connect(ctx context.Context, at *crash.Points, args []string) (world, func(
 	return world{&databases.DB{BeginnerAt: crash.BeginnerAt(db, at)}, barrier.Table{Patience: patience}, beyond}, closed, nil
 }
 
-// reach makes a call until it has an answer. A process that was killed is at work
-// outside, as far as anybody knows, for the rest of its time.
+// reach repeats a call until it has an answer. A killed process counts as working outside until
+// its time is over.
 func (f form) reach(ctx context.Context, w world, op branch.Operation) (err error) {
 	for {
 		switch op {
@@ -89,17 +89,17 @@ func (f form) reach(ctx context.Context, w world, op branch.Operation) (err erro
 			}
 			return nil
 		case branch.ClassInProgress:
-			time.Sleep(after) // the barrier says how long
+			time.Sleep(after) // the delay of the barrier
 			continue
 		}
-		if errors.Is(err, context.DeadlineExceeded) { // the machine was slow: a coordinator asks again
+		if errors.Is(err, context.DeadlineExceeded) { // the machine was slow: a coordinator repeats the call
 			continue
 		}
 		return err
 	}
 }
 
-// target is a system outside, which has each effect of a key once.
+// target is an outside system, with one effect for each key.
 var target = form{
 	try: func(ctx context.Context, w world, id string) (Hold, error) {
 		return barrier.DoOutside(ctx, w.DB, w.table, seat, func(ctx context.Context, key string) (Hold, error) {
@@ -118,7 +118,7 @@ var target = form{
 	},
 }
 
-// keyed has an effect unless its key has had one.
+// keyed adds an effect unless its key has one.
 func (w world) keyed(ctx context.Context, key, kind string) error {
 	return w.beyond.Try(ctx, func(ctx context.Context, db driver.SQL) error {
 		n, err := databases.Value[int64](ctx, db, fmt.Sprintf(`select count(*) from keyed where id = '%s'`, key))
@@ -132,12 +132,12 @@ func (w world) keyed(ctx context.Context, key, kind string) error {
 	})
 }
 
-// patience is how long a process that was killed is taken to be at work outside.
+// patience is the time for which a killed process counts as working outside.
 const patience = 300 * time.Millisecond
 
 var scenes atomic.Int64
 
-// scene gives each run a branch of its own; what is left is one of those.
+// scene returns a scene with a separate branch for each run, which ends with allowed effects.
 func (w world) scene(kind string, allowed ...map[string]int) func(testing.TB) crash.Scene {
 	return func(tb testing.TB) crash.Scene {
 		name := fmt.Sprintf("%s%d", kind, scenes.Add(1))
@@ -152,7 +152,7 @@ func (w world) scene(kind string, allowed ...map[string]int) func(testing.TB) cr
 	}
 }
 
-// settled asks once more: whatever comes now changes nothing.
+// settled repeats calls: they change nothing.
 func (w world) settled(tb testing.TB, kind, name string) {
 	tb.Helper()
 	_, err := owned.try(calling(context.WithoutCancel(tb.Context()), name, branch.Try), w, "late")
@@ -164,9 +164,8 @@ func (w world) settled(tb testing.TB, kind, name string) {
 	}
 }
 
-// testCrash kills a participant between any two of its statements, and sends the same
-// calls again: effects are there once, refusals leave none, and what was begun and is
-// to be undone is undone.
+// testCrash kills a participant between any two of its statements, and sends the same calls
+// again: each effect exists once, refusals leave none, and begun branches are undone on request.
 func testCrash(t *testing.T, w world) {
 	w.Exec(t, `create table keyed (id varchar(250) primary key)`)
 	sold := map[string]int{"hold": 1, "sell h1": 1}
@@ -189,12 +188,12 @@ func testCrash(t *testing.T, w world) {
 	t.Run("doubt", func(t *testing.T) { t.Parallel(); w.undone(t, "doubt", false) })
 }
 
-// step is how far the points lie apart at which a role is killed on one database.
+// step is the distance of the points at which a role is killed on one database.
 var step = map[bool]int{true: 1, false: 2}[os.Getenv("INTERLOCK_CRASHES") == "full"]
 
-// killed kills a role at its points, and starts it again, or as play does. PostgreSQL has
-// the odd points and MariaDB the even ones, unless all are asked for: what a kill between
-// two statements leaves is what was committed before, on both.
+// killed kills a role at its points, and starts it again, or as play does. PostgreSQL has the odd
+// points and MariaDB the even ones, unless all are requested: on both, a kill between two statements
+// leaves the committed state.
 func (w world) killed(t *testing.T, role string, scene func(testing.TB) crash.Scene, play func(t *testing.T, point, all int)) {
 	if play == nil {
 		play = func(t *testing.T, point, _ int) {
@@ -222,11 +221,11 @@ func (w world) killed(t *testing.T, role string, scene func(testing.TB) crash.Sc
 	}
 }
 
-// leastPoints is how many points every run passes.
+// leastPoints is the number of points that every run passes.
 const leastPoints = 6
 
-// dies runs a role that is killed. The run that counted the points passed more than this one
-// if the machine was so slow that it asked again: then it is as if nobody was killed.
+// dies runs a role that is killed. If a slow machine repeated calls in the run that counted the
+// points, this run has fewer, and the role is not killed.
 func dies(t *testing.T, role string, point int, s crash.Scene) {
 	t.Helper()
 	if _, dead := crash.Run(t, role, point, s.Args...); !dead && point <= leastPoints {
@@ -234,12 +233,12 @@ func dies(t *testing.T, role string, point int, s crash.Scene) {
 	}
 }
 
-// undone kills a participant that tries and cancels; and, if twice is set, again at
-// points of the cancel that is sent then.
+// undone kills a participant that tries and cancels, and if twice is set again at points of the
+// following cancel.
 func (w world) undone(t *testing.T, role string, twice bool) {
 	allowed := []map[string]int{{}, {"hold": 1, "free h1": 1}}
 	if role == "doubt" {
-		// The target may be asked to free what it never held.
+		// The target may receive a free without a hold.
 		allowed = []map[string]int{{}, {"free": 1}, {"hold": 1, "free": 1}}
 	}
 	scene := w.scene(role, allowed...)
@@ -263,7 +262,7 @@ func (w world) undone(t *testing.T, role string, twice bool) {
 	})
 }
 
-// forgetter forgets what began before the first step.
+// forgetter forgets branches that began before the first step.
 func forgetter(ctx context.Context, at *crash.Points, args []string) error {
 	w, closed, err := connect(ctx, at, args)
 	if err != nil {
@@ -274,7 +273,7 @@ func forgetter(ctx context.Context, at *crash.Points, args []string) error {
 	return err
 }
 
-// testForgetCrash kills who forgets: the mark is in force before a row is gone.
+// testForgetCrash kills a process that forgets: the mark is in force before a row is deleted.
 func testForgetCrash(t *testing.T, w world) {
 	w.killed(t, "forgetter", func(tb testing.TB) crash.Scene {
 		w := newWorld(tb, databases.Open(tb, w.Server, w.Client))

@@ -6,14 +6,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// dbTest is a test that needs a database of its own.
+// dbTest is a test that needs a separate database.
 type dbTest struct {
 	name string
 	test func(*testing.T, world)
 }
 
-// TestDatabases runs what needs a database, each test in one of its own: by every client, or
-// by one of each system where clients do not differ.
+// TestDatabases runs each test in a separate database: by every client, or by one of each system if
+// clients do not differ.
 func TestDatabases(t *testing.T) {
 	inDatabases(t, []dbTest{
 		{"Permutations", testPermutations},

@@ -16,11 +16,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-// odd begins the names of transactions here: names are data.
+// odd is the prefix of transaction names here: names are data.
 const odd = "t,'\n%_ü-"
 
-// of is a call of branch name in a transaction of its own, called odd+name, that began so
-// many steps after the others.
+// of returns a call of branch name in transaction odd+name, which began this number of steps
+// after the others.
 func of(ctx context.Context, name string, op branch.Operation, steps int) context.Context {
 	c := call(name, op)
 	c.Transaction, c.Begun = odd+name, after(steps)
@@ -35,8 +35,8 @@ func (w world) forgetExcept(t *testing.T, steps, want int, except ...string) {
 	}
 }
 
-// testForgetExcept: what a mark excepts keeps its rows and its calls, whatever its
-// place below the mark; it goes with the first mark that does not except it.
+// testForgetExcept: excepted transactions keep their rows and accept calls, wherever they are
+// below the mark; the first mark that does not except them deletes them.
 func testForgetExcept(t *testing.T, w world) {
 	for s, name := range []string{"b0", "b1", "b2", "b3"} {
 		_, err := owned.try(of(t.Context(), name, branch.Try, s), w, "h1")
@@ -64,8 +64,8 @@ func testForgetExcept(t *testing.T, w world) {
 	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
 }
 
-// testForgetExceptWaits: rows of a transaction that is excepted no more stay as long as
-// a call is at work that has seen the exception.
+// testForgetExceptWaits: rows of a transaction that is no longer excepted stay while a call is
+// running that has read the exception.
 func testForgetExceptWaits(t *testing.T, w world) {
 	_, err := owned.try(of(t.Context(), "old", branch.Try, 0), w, "h1")
 	ok(t, err)
@@ -87,8 +87,8 @@ func testForgetExceptWaits(t *testing.T, w world) {
 	w.forgetExcept(t, 4, 1)
 }
 
-// testForgetExceptRaces: late calls, all the time, of branches that are excepted by one
-// mark and not by the next: each was done once.
+// testForgetExceptRaces: with continuous late calls of branches that one mark excepts and the next
+// does not, each branch is done once.
 func testForgetExceptRaces(t *testing.T, w world) {
 	const branches = 30
 	name := func(s int) string { return fmt.Sprintf("b%d", s) }
@@ -134,8 +134,8 @@ func testForgetExceptRaces(t *testing.T, w world) {
 	}
 }
 
-// testCreateAddsExceptions: a table of marks from before there were exceptions gets the
-// column, and keeps its mark.
+// testCreateAddsExceptions: a table of marks without the column of exceptions gets it, and keeps
+// its mark.
 func testCreateAddsExceptions(t *testing.T, w world) {
 	_, err := owned.try(of(t.Context(), "old", branch.Try, 0), w, "h1")
 	ok(t, err)
@@ -152,8 +152,8 @@ func testCreateAddsExceptions(t *testing.T, w world) {
 	ok(t, err)
 }
 
-// testForgetOverHTTP: a participant that is sent marks forgets what has ended, and keeps
-// what a mark excepts.
+// testForgetOverHTTP: a participant that receives marks forgets ended transactions, and keeps
+// excepted ones.
 func testForgetOverHTTP(t *testing.T, w world) {
 	for _, name := range []string{"dead", "ended"} {
 		_, err := owned.try(of(t.Context(), name, branch.Try, 0), w, "h1")

@@ -16,18 +16,18 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// after is so many steps behind begun, each so long that the rows of one are forgotten
-// by the mark of the next.
+// after returns begun plus a number of steps. The mark of one step forgets the rows of the step
+// before.
 func after(steps int) time.Time {
 	return begun.Add(time.Duration(steps) * 2 * driver.BarrierSpread)
 }
 
-// since is a call of a transaction that began so many steps after the others.
+// since returns a call of a transaction that began this number of steps after the others.
 func since(ctx context.Context, name string, op branch.Operation, steps int) context.Context {
 	return at(ctx, name, op, after(steps))
 }
 
-// at is a call of a transaction that began then.
+// at returns a call of a transaction that began at a time.
 func at(ctx context.Context, name string, op branch.Operation, begun time.Time) context.Context {
 	c := call(name, op)
 	c.Begun = begun
@@ -47,8 +47,8 @@ func (w world) forgetBefore(t *testing.T, mark time.Time, limit, want int) {
 	}
 }
 
-// testForget: what began long before the mark goes, in batches, and is refused for
-// ever; what began at it or later stays.
+// testForget: branches that began long before the mark are deleted, in batches, and their calls are
+// refused forever; those that began at the mark or later stay.
 func testForget(t *testing.T, w world) {
 	for s := range 6 {
 		_, err := owned.try(since(t.Context(), fmt.Sprintf("b%d", s), branch.Try, s), w, "h1")
@@ -77,17 +77,17 @@ func testForget(t *testing.T, w world) {
 			t.Errorf("effects of a forgotten branch: %v", got)
 		}
 	}
-	// A confirm above the mark is no forgotten one.
+	// A confirm above the mark is not a forgotten one.
 	wantKind(t, owned.confirm(since(t.Context(), "new", branch.Confirm, 9), w), interlock.Definite, branch.ClassFail, barrier.ErrViolation)
-	// A mark that would refuse everybody is not stored.
+	// A mark that would refuse all calls is not stored.
 	_, err := barrier.Forget(t.Context(), w.DB, w.table, time.Now().Add(time.Hour), 0)
 	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
 	_, err = owned.try(since(t.Context(), "new", branch.Try, 9), w, "h3")
 	ok(t, err)
 }
 
-// testBegunMayDiffer: a clock that differs, or a Run that is repeated, tells another
-// begin of a transaction; its calls are the same ones, in every form.
+// testBegunMayDiffer: after a repeated Run, or with another clock, calls have another begin of the
+// transaction; in every form they belong to the same branches.
 func testBegunMayDiffer(t *testing.T, w world) {
 	for _, f := range []form{owned, lent, outside} {
 		for n, apart := range []time.Duration{time.Millisecond, -time.Millisecond, driver.BarrierSpread} {
@@ -111,8 +111,8 @@ func testBegunMayDiffer(t *testing.T, w world) {
 	}
 }
 
-// testLateCallOfALaterBegin: a late call finds its branch also if it tells a later
-// begin than the calls before it, and the mark lies between the two.
+// testLateCallOfALaterBegin: a late call finds its branch also if its begin is later than that of
+// earlier calls, and the mark is between the two.
 func testLateCallOfALaterBegin(t *testing.T, w world) {
 	later := begun.Add(driver.BarrierSpread)
 	_, err := owned.try(at(t.Context(), "done", branch.Try, begun), w, "h1")
@@ -132,8 +132,8 @@ func testLateCallOfALaterBegin(t *testing.T, w world) {
 	}
 }
 
-// testForgetWaits: a mark is not in force, and nothing goes, as long as a call is at
-// work that has seen an older one, at any level; and calls go on meanwhile.
+// testForgetWaits: while a call is running that has read an older mark, at any level, the new mark
+// is not in force and deletes nothing; other calls continue.
 func testForgetWaits(t *testing.T, w world) {
 	for i, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead} {
 		old, slow := fmt.Sprintf("old%d", i), fmt.Sprintf("slow%d", i)
@@ -173,8 +173,8 @@ func testForgetWaits(t *testing.T, w world) {
 	}
 }
 
-// testForgetSnapshots: a transaction whose snapshot is from before the mark does not
-// do a thing again whose row is gone.
+// testForgetSnapshots: a transaction with a snapshot from before the mark does not repeat a branch
+// whose row is deleted.
 func testForgetSnapshots(t *testing.T, w world) {
 	for i, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead, driver.Serializable} {
 		name := fmt.Sprintf("b%d", i)
@@ -196,8 +196,8 @@ func testForgetSnapshots(t *testing.T, w world) {
 	}
 }
 
-// testForgetRaces: late calls, all the time, of branches that are being forgotten: each
-// was done once, whichever wins.
+// testForgetRaces: with continuous late calls of branches that are being forgotten, each branch is
+// done once.
 func testForgetRaces(t *testing.T, w world) {
 	const branches = 60
 	name := func(s int) string { return fmt.Sprintf("b%d", s) }

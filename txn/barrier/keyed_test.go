@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// shelf is a business in memory that knows one branch: what it received is in done.
+// shelf is a business in memory with one branch. done has the calls that it received.
 type shelf struct {
 	refuse, fail bool
 	done         []string
@@ -40,7 +40,7 @@ func (s *shelf) business(ctx context.Context, input []byte) (memory.Business, er
 	}, nil
 }
 
-// keyed asks a Keyed for an operation of a branch of its own.
+// keyed returns a function that calls an operation of a separate branch by a Keyed.
 func (s *shelf) keyed(t *testing.T) func(op branch.Operation, input string) (string, error) {
 	k := barrier.Keyed[memory.Business]{Barrier: memory.NewBarrier(), Business: s.business}
 	return func(op branch.Operation, input string) (string, error) {
@@ -49,8 +49,7 @@ func (s *shelf) keyed(t *testing.T) func(op branch.Operation, input string) (str
 	}
 }
 
-// TestKeyed: what each protocol asks is run once, gets the first one's result, and
-// is answered the same again.
+// TestKeyed: each operation of each protocol runs once, and a repeated call has the first result.
 func TestKeyed(t *testing.T) {
 	for _, ops := range [][]branch.Operation{
 		{branch.Do, branch.Undo}, {branch.Try, branch.Confirm}, {branch.Try, branch.Cancel},
@@ -76,7 +75,7 @@ func TestKeyed(t *testing.T) {
 	}
 }
 
-// TestKeyedErrors are those of the other forms, and run nothing.
+// TestKeyedErrors: errors are those of the other forms, and nothing runs.
 func TestKeyedErrors(t *testing.T) {
 	var s shelf
 	call := s.keyed(t)
@@ -109,7 +108,7 @@ func TestKeyedErrors(t *testing.T) {
 	}
 }
 
-// TestKeyedRefuses, for good.
+// TestKeyedRefuses: a refusal is permanent.
 func TestKeyedRefuses(t *testing.T) {
 	s := shelf{refuse: true}
 	call := s.keyed(t)
@@ -123,7 +122,7 @@ func TestKeyedRefuses(t *testing.T) {
 	}
 }
 
-// TestKeyedFailedBusiness: nobody knows how far it came, so its undo runs.
+// TestKeyedFailedBusiness: the outcome is unknown, so its undo runs.
 func TestKeyedFailedBusiness(t *testing.T) {
 	s := shelf{fail: true}
 	call := s.keyed(t)
@@ -136,8 +135,7 @@ func TestKeyedFailedBusiness(t *testing.T) {
 	}
 }
 
-// TestKeyedForgets: a call from below the mark is none of which is known that it had
-// no effect.
+// TestKeyedForgets: the effect of a call below the mark is unknown.
 func TestKeyedForgets(t *testing.T) {
 	var s shelf
 	b := memory.NewBarrier()
@@ -151,7 +149,7 @@ func TestKeyedForgets(t *testing.T) {
 	}
 }
 
-// oddStore answers what no store of ours does, or fails.
+// oddStore gives answers that no store of this module gives, or fails.
 type oddStore struct {
 	driver.Barrier[memory.Business]
 	err error
@@ -161,8 +159,8 @@ func (o oddStore) Call(context.Context, driver.BarrierCall, memory.Business) (dr
 	return driver.BarrierAnswer{Outcome: "perhaps"}, o.err
 }
 
-// TestKeyedStoreErrors: what certainly was not done may be asked again; an answer that
-// nobody understands leaves open what happened.
+// TestKeyedStoreErrors: a call without an effect can be repeated; after an invalid answer the
+// outcome is unknown.
 func TestKeyedStoreErrors(t *testing.T) {
 	var s shelf
 	_, err := barrier.Keyed[memory.Business]{Barrier: oddStore{}, Business: s.business}.Call(calling(t.Context(), "b", branch.Do), nil)
@@ -172,7 +170,7 @@ func TestKeyedStoreErrors(t *testing.T) {
 	wantKind(t, err, interlock.Retryable, branch.ClassRetry, errBroken)
 }
 
-// TestKeyedMisuse asks no store.
+// TestKeyedMisuse sends no request to a store.
 func TestKeyedMisuse(t *testing.T) {
 	var s shelf
 	good := barrier.Keyed[memory.Business]{Barrier: memory.NewBarrier(), Business: s.business}

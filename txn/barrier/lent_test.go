@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// testSpoiled: once a function has failed, or panicked, its row cannot be committed by
-// a caller who ignores it.
+// testSpoiled: after a function has failed, or panicked, a caller that ignores that cannot commit
+// its row.
 func testSpoiled(t *testing.T, w world) {
 	for _, panics := range []bool{false, true} {
 		tx := w.Begun(t, driver.SessionIsolation)
@@ -50,8 +50,8 @@ func testSpoiled(t *testing.T, w world) {
 	}
 }
 
-// testRefusalInLent: a refusal takes back what its function did and nothing else of
-// the transaction, also after a statement that failed, and inside another branch.
+// testRefusalInLent: a refusal undoes the effects of its function and nothing else in the
+// transaction, also after a failed statement, and inside another branch.
 func testRefusalInLent(t *testing.T, w world) {
 	w.Exec(t, `create table once_only (id int primary key)`)
 	w.Do(t, func(ctx context.Context, tx driver.SQL) error {
@@ -86,7 +86,7 @@ func testRefusalInLent(t *testing.T, w world) {
 	}
 }
 
-// testOuterRefusal: a refusal takes back the branches inside it too, rows and all.
+// testOuterRefusal: a refusal also undoes the branches inside it, with their rows.
 func testOuterRefusal(t *testing.T, w world) {
 	w.Do(t, func(ctx context.Context, tx driver.SQL) error {
 		outer, err := barrier.DoIn(calling(ctx, "outer", branch.Try), tx, w.table, seat, func(ctx context.Context) (Hold, error) {
@@ -112,8 +112,8 @@ func testOuterRefusal(t *testing.T, w world) {
 	}
 }
 
-// testRefusedTwice: two calls that come at once, of which the first refuses and the
-// second would not: one answer counts for both.
+// testRefusedTwice: of two concurrent calls the first refuses and the second would not; both have
+// one answer.
 func testRefusedTwice(t *testing.T, w world) {
 	try := calling(t.Context(), "b", branch.Try)
 	second := make(chan answer, 1)
@@ -139,7 +139,7 @@ type answer struct {
 	err error
 }
 
-// testWaits: a duplicate waits for the call that is at work, and gets its answer.
+// testWaits: a duplicate waits for the running call, and gets its answer.
 func testWaits(t *testing.T, w world) {
 	try := calling(t.Context(), "b", branch.Try)
 	second := make(chan answer, 1)
@@ -160,8 +160,8 @@ func testWaits(t *testing.T, w world) {
 	}
 }
 
-// testParticipant: one function answers all operations, by their JSON, and what it is
-// not given does nothing.
+// testParticipant: one function answers all operations, by their JSON, and missing functions do
+// nothing.
 func testParticipant(t *testing.T, w world) {
 	for _, full := range []bool{true, false} {
 		p := &barrier.Participant[driver.SQL, Seat, Hold]{DB: w.DB, Table: w.table,
@@ -203,8 +203,8 @@ func testParticipant(t *testing.T, w world) {
 	}
 }
 
-// testEndedInside: a function that ends its transaction is noticed when its output is
-// stored, and nothing says that it was done.
+// testEndedInside: a function that ends its transaction is detected when its output is stored, and
+// is not recorded as done.
 func testEndedInside(t *testing.T, w world) {
 	w.table.Attempts = 1
 	_, err := barrier.Do(calling(t.Context(), "b", branch.Try), w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (Hold, error) {
@@ -217,7 +217,7 @@ func testEndedInside(t *testing.T, w world) {
 	}
 }
 
-// testAlarm: each violation is reported, in every form, and nothing else is.
+// testAlarm: each violation is reported, in every form, and nothing else.
 func testAlarm(t *testing.T, w world) {
 	var told atomic.Int64
 	w.table.Alarm = func(v *barrier.ViolationError) {

@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-// nobody is a database that is not asked.
+// nobody is a database that receives no request.
 type nobody struct{ driver.BeginnerAt[driver.SQL] }
 
 func (nobody) BeginAt(context.Context, driver.Isolation) (driver.Tx[driver.SQL], error) {
@@ -25,7 +25,7 @@ func (nobody) BeginAt(context.Context, driver.Isolation) (driver.Tx[driver.SQL],
 
 func take(context.Context, driver.SQL) (Hold, error) { return Hold{"h1"}, nil }
 
-// TestMisuse is what is refused before any database is asked.
+// TestMisuse: errors that are detected without a request to a database.
 func TestMisuse(t *testing.T) {
 	var table barrier.Table
 	with := func(change func(*branch.Call)) context.Context {
@@ -85,8 +85,8 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// overHTTP: a coordinator that calls with another input than the branch was done with finds
-// it out from the answer.
+// overHTTP: a coordinator that calls with another input than the applied one detects that from the
+// answer.
 func overHTTP(t *testing.T, w world, ctx context.Context) {
 	t.Helper()
 	p := barrier.Participant[driver.SQL, Seat, Hold]{DB: w.DB, Table: w.table, Do: func(context.Context, driver.SQL, Seat) (Hold, error) {
@@ -104,8 +104,7 @@ func overHTTP(t *testing.T, w world, ctx context.Context) {
 	}
 }
 
-// testBadInput is what a database has to be asked for; nothing is run, and what is
-// there stays.
+// testBadInput: errors that a database detects; nothing runs, and existing rows do not change.
 func testBadInput(t *testing.T, w world) {
 	try := calling(t.Context(), "b", branch.Try)
 	_, err := owned.try(try, w, "h1")
@@ -121,7 +120,7 @@ func testBadInput(t *testing.T, w world) {
 	// The stored output is of another type.
 	err = barrier.Confirm(calling(t.Context(), "b", branch.Confirm), w.DB, w.table, func(context.Context, driver.SQL, []int) error { t.Error("run"); return nil })
 	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-	// An output that cannot be stored takes the effect with it.
+	// An output that cannot be stored undoes the effect.
 	big := calling(t.Context(), "big", branch.Try)
 	_, err = barrier.Do(big, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (string, error) {
 		return strings.Repeat("x", driver.MaxPayload), effect(ctx, tx, "big", "hold")
@@ -130,12 +129,12 @@ func testBadInput(t *testing.T, w world) {
 	if got := w.effects(t, "big"); len(got) != 0 {
 		t.Errorf("effects %v", got)
 	}
-	// What was there is there, and answers.
+	// Existing rows still answer.
 	h, err := owned.try(try, w, "h2")
 	if err != nil || h.ID != "h1" {
 		t.Errorf("%v, %v", h, err)
 	}
-	// A table that is not there, and names that are data.
+	// A missing table, and names that are data.
 	_, err = owned.try(try, world{w.DB, barrier.Table{Name: "nowhere"}, w.DB}, "h1")
 	if err == nil || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "with Create") {
 		t.Errorf("%v", err)
@@ -160,7 +159,7 @@ func testBadInput(t *testing.T, w world) {
 	}
 }
 
-// testClosed: a database that is closed, or a caller that has gone, leaves nothing.
+// testClosed: a closed database, or a caller that has left, leaves nothing.
 func testClosed(t *testing.T, w world) {
 	ctx, cancel := context.WithCancel(calling(t.Context(), "b", branch.Try))
 	_, err := barrier.Do(ctx, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (Hold, error) {

@@ -14,12 +14,12 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// charge is a do outside whose target answers so.
+// charge is an outside do whose target has a given answer.
 func (w world) charge(ctx context.Context, id string, err error) (Hold, error) {
 	return barrier.DoOutside(ctx, w.DB, w.table, seat, func(context.Context, string) (Hold, error) { return Hold{id}, err })
 }
 
-// refund is an undo outside that notes the result of the do, and fails with err.
+// refund is an outside undo that records the result of the do, and fails with err.
 func (w world) refund(ctx context.Context, told *[]string, err error) error {
 	return barrier.UndoOutside(ctx, w.DB, w.table, func(_ context.Context, _ string, done *Hold) error {
 		what := "unknown"
@@ -36,8 +36,8 @@ func (w world) state(t *testing.T, name string) string {
 	return databases.One[string](t, w.DB, `select state from interlock_barrier where branch = '`+name+`'`)
 }
 
-// testUnknownOutcome: a do whose answer is lost is in doubt: it is asked for again
-// with the same key, and an undo undoes what nobody knows of (Seata #6374).
+// testUnknownOutcome: a do whose answer is lost is in doubt: it is called again with the same key,
+// and an undo runs for it (Seata #6374).
 func testUnknownOutcome(t *testing.T, w world) {
 	lost := errors.New("connection reset")
 	do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
@@ -64,7 +64,7 @@ func testUnknownOutcome(t *testing.T, w world) {
 	}
 	_, err := w.charge(calling(t.Context(), "c", branch.Do), "", lost)
 	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, lost)
-	// Its confirm would confirm what nobody knows of.
+	// Its confirm would confirm an unknown outcome.
 	wantKind(t, barrier.ConfirmOutside(calling(t.Context(), "c", branch.Confirm), w.DB, w.table,
 		func(context.Context, string, Hold) error { t.Error("run"); return nil }), interlock.Definite, branch.ClassFail, barrier.ErrViolation)
 	var told []string
@@ -79,8 +79,8 @@ func testUnknownOutcome(t *testing.T, w world) {
 	wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
 }
 
-// testUndoUnanswered: an undo whose answer is lost keeps the branch from being done,
-// and is repeated until it is answered.
+// testUndoUnanswered: an undo whose answer is lost prevents a later do, and is repeated until it is
+// answered.
 func testUndoUnanswered(t *testing.T, w world) {
 	do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
 	_, err := w.charge(do, "h1", nil)
@@ -95,7 +95,7 @@ func testUndoUnanswered(t *testing.T, w world) {
 	if len(told) != 2 || told[0] != "h1" || told[1] != "h1" {
 		t.Errorf("undone were %v", told)
 	}
-	// Confirms alike.
+	// Confirms behave in the same way.
 	_, err = w.charge(calling(t.Context(), "c", branch.Do), "h1", nil)
 	ok(t, err)
 	confirm := calling(t.Context(), "c", branch.Confirm)
@@ -115,8 +115,8 @@ func testUndoUnanswered(t *testing.T, w world) {
 	}
 }
 
-// testRefusedInDoubt: a refusal by the first call is one for good; one that comes
-// behind a call nobody knows of is answered as one, and undone all the same.
+// testRefusedInDoubt: a refusal by the first call is final; a refusal after a call with an unknown
+// outcome is answered as one, but undone.
 func testRefusedInDoubt(t *testing.T, w world) {
 	for _, doubt := range []bool{false, true} {
 		name := map[bool]string{false: "sure", true: "doubted"}[doubt]
@@ -139,7 +139,7 @@ func testRefusedInDoubt(t *testing.T, w world) {
 			t.Errorf("%s: undone were %v", name, told)
 		}
 	}
-	// Not yet is no refusal, and leaves the way free at once.
+	// A Retry is not a refusal, and allows the next call at once.
 	_, err := w.charge(calling(t.Context(), "busy", branch.Do), "", branch.Retry(errors.New("busy")))
 	wantKind(t, err, interlock.Uncertain, branch.ClassRetry, nil)
 	h, err := w.charge(calling(t.Context(), "busy", branch.Do), "h1", nil)
@@ -148,9 +148,8 @@ func testRefusedInDoubt(t *testing.T, w world) {
 	}
 }
 
-// testOngoing: while a call is outside no other of its branch goes there, of any form;
-// when its time is over another does, and what the first one brings back then is
-// answered as it is by now.
+// testOngoing: while a call is outside no other call of its branch goes outside, in any form. After
+// its time another one does; the late result of the first is answered by the present state.
 func testOngoing(t *testing.T, w world) {
 	do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
 	var told []string
@@ -171,13 +170,13 @@ func testOngoing(t *testing.T, w world) {
 		}
 		<-inside.Done()
 		ok(t, until(t, func() error { return w.refund(undo, &told, nil) }))
-		return Hold{"h1"}, nil // it ignores it
+		return Hold{"h1"}, nil // it ignores its context
 	})
 	wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
 	if len(told) != 1 || told[0] != "unknown" {
 		t.Errorf("undone were %v", told)
 	}
-	// A second do brings an answer while the first one is away for too long.
+	// A second do returns an answer while the first one is outside for too long.
 	again := calling(t.Context(), "c", branch.Do)
 	h, err := barrier.DoOutside(again, slow.DB, slow.table, seat, func(inside context.Context, _ string) (Hold, error) {
 		<-inside.Done()
@@ -207,8 +206,8 @@ func until(t *testing.T, call func() error) error {
 	}
 }
 
-// testUnstored: what was done outside and could not be stored is of unknown outcome,
-// never a thing that was not done.
+// testUnstored: an outside effect whose result could not be stored has an unknown outcome, and never
+// counts as not done.
 func testUnstored(t *testing.T, w world) {
 	db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)
 	ok(t, err)
@@ -228,7 +227,7 @@ func testUnstored(t *testing.T, w world) {
 	}
 }
 
-// testCallerGone: a caller that gives up does not lose what the target answered.
+// testCallerGone: the answer of the target is stored although the caller has given up.
 func testCallerGone(t *testing.T, w world) {
 	ctx, cancel := context.WithCancel(calling(t.Context(), "b", branch.Do))
 	h, err := barrier.DoOutside(ctx, w.DB, w.table, seat, func(context.Context, string) (Hold, error) {
@@ -240,8 +239,7 @@ func testCallerGone(t *testing.T, w world) {
 	}
 }
 
-// testMixedForms: a branch that is done outside may be undone in a transaction, and
-// the other way round.
+// testMixedForms: a branch that is done outside can be undone in a transaction, and vice versa.
 func testMixedForms(t *testing.T, w world) {
 	_, err := w.charge(calling(t.Context(), "a", branch.Do), "", errors.New("lost"))
 	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, nil)

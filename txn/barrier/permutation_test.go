@@ -13,9 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// oracle says what each call of a branch is answered, by what a reader of the
-// protocol expects, and knows nothing of rows. A refusing one has no seat at first, and
-// has one later: that must not show.
+// oracle returns the expected answer of each call of a branch, from the protocol, without rows. A
+// refusing one has no seat at first, and one later, which must not change the answers.
 type oracle struct {
 	refusing, asked, undone, sold bool
 	effects                       map[string]int
@@ -52,7 +51,7 @@ func (o *oracle) answer(op branch.Operation) string {
 	return "done"
 }
 
-// sequences are all different ones, up to that length, of calls taken from all.
+// sequences returns all different sequences, up to a length, of calls from all.
 func sequences(all []branch.Operation, length int) (found [][]branch.Operation) {
 	seen := map[string]bool{}
 	var extend func(done, rest []branch.Operation)
@@ -74,13 +73,13 @@ func sequences(all []branch.Operation, length int) (found [][]branch.Operation) 
 var multiset = []branch.Operation{branch.Try, branch.Try, branch.Confirm, branch.Cancel, branch.Cancel}
 
 func TestSequences(t *testing.T) {
-	// 3, 8, 18, 30 and 30 of the lengths 1 to 5.
+	// 3, 8, 18, 30 and 30 sequences of the lengths 1 to 5.
 	if n := len(sequences(multiset, 5)); n != 89 {
 		t.Errorf("%d sequences", n)
 	}
 }
 
-// answer makes a call, and says in a word its outcome.
+// answer makes a call, and returns its outcome in one word.
 func (f form) answer(t *testing.T, w world, name string, op branch.Operation, id string) string {
 	ctx := calling(t.Context(), name, op)
 	var h Hold
@@ -98,8 +97,8 @@ func (f form) answer(t *testing.T, w world, name string, op branch.Operation, id
 	return wordOf(err, word)
 }
 
-// testPermutations: empty cancels, late tries, duplicates, confirms without a try
-// and cancels behind a confirm, in every order up to the length of five.
+// testPermutations: empty cancels, late tries, duplicates, confirms without a try and cancels after
+// a confirm, in every order up to the length of five.
 func testPermutations(t *testing.T, w world) {
 	forms, every := []form{owned}, 8
 	if w.Client == databases.Pgx || w.Client == databases.MariaInlined { // the others send the same statements
@@ -138,7 +137,7 @@ func testPermutations(t *testing.T, w world) {
 	}
 }
 
-// wordOf is an answer in a word.
+// wordOf returns an answer in one word.
 func wordOf(err error, word string) string {
 	class, _ := branch.ClassOf(err)
 	switch {

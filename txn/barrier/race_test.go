@@ -24,10 +24,10 @@ type answered struct {
 // outcomes counts how races ended.
 type outcomes struct{ blocked, undone, sold, retried atomic.Int64 }
 
-// errBroken is an error of unknown outcome: what the function did is rolled back.
+// errBroken is an error with an unknown outcome: the function's effects are rolled back.
 var errBroken = errors.New("the connection to the printer broke")
 
-// shaky is a form whose functions fail now and then, after they had an effect.
+// shaky returns a form whose functions sometimes fail after their effect.
 func shaky(f form, random *rand.Rand, mu *sync.Mutex) form {
 	fails := func() bool {
 		mu.Lock()
@@ -58,8 +58,8 @@ func shaky(f form, random *rand.Rand, mu *sync.Mutex) form {
 	}
 }
 
-// testRaces: all five calls at once, of many branches, on every client: effects come
-// once, and answers do not contradict each other or what was done.
+// testRaces: all five calls of many branches run concurrently, on every client. Each effect exists
+// once, and answers contradict neither each other nor the effects.
 func testRaces(t *testing.T, w world) {
 	var o outcomes
 	for _, f := range []form{owned, lent, outside, {name: "shaky"}} {
@@ -77,7 +77,7 @@ func testRaces(t *testing.T, w world) {
 		o.blocked.Load(), o.undone.Load(), o.sold.Load(), o.retried.Load())
 }
 
-// race makes all calls at once, in an order to begin with, and judges.
+// race makes all calls concurrently, started in an order, and checks the result.
 func race(t *testing.T, w world, f form, name string, order []int, o *outcomes) {
 	t.Helper()
 	answers := make([]answered, len(order))
@@ -111,8 +111,7 @@ func race(t *testing.T, w world, f form, name string, order []int, o *outcomes) 
 	}
 }
 
-// until makes a call until it has an answer: errors of which is known that nothing
-// was done, and broken ones, are no answers.
+// until repeats a call until it has an answer, which errors without an effect and errBroken are not.
 func (f form) until(t *testing.T, w world, name string, op branch.Operation, id string, o *outcomes) string {
 	for range 2000 {
 		switch word := f.answer(t, w, name, op, id); {
@@ -130,7 +129,7 @@ func (f form) until(t *testing.T, w world, name string, op branch.Operation, id 
 	return ""
 }
 
-// judge says what is wrong with answers and effects, and knows no states.
+// judge returns the faults of answers and effects, without the states.
 func judge(answers []answered, effects map[string]int) (complaints []string) {
 	count := map[string]int{}
 	holds := map[string]bool{}
@@ -166,8 +165,8 @@ func judge(answers []answered, effects map[string]int) (complaints []string) {
 	return complaints
 }
 
-// testDeadlocks: racing tries and undos of one branch whose first one is rolled back
-// leave no error behind but such as say that nothing was done, at either level.
+// testDeadlocks: concurrent tries and undos of one branch whose first one is rolled back return only
+// errors without an effect, at either level.
 func testDeadlocks(t *testing.T, w world) {
 	for _, level := range []driver.Isolation{driver.RepeatableRead, driver.ReadCommitted} {
 		w.table.Level, w.table.Attempts = level, 1

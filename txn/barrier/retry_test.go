@@ -11,11 +11,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// undoneByOthers is what drivers say of a deadlock.
+// undoneByOthers is the error of drivers for a deadlock.
 var undoneByOthers = &interlock.Error{Op: "run statement", Driver: "x", Kind: interlock.Retryable, Err: errors.New("deadlock")}
 
-// TestRepeat: what the database undid because of others runs again, with pauses, a
-// bounded number of times; nothing else does. It is reported as not done.
+// TestRepeat: a transaction that the database undid because of others runs again, with pauses, a
+// bounded number of times; no other does. It is reported as not done.
 func TestRepeat(t *testing.T) {
 	plain := errors.New("plain")
 	for _, c := range []struct {
@@ -56,7 +56,7 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
-// TestRepeatEnds: a caller that goes is not kept waiting.
+// TestRepeatEnds: repetition ends with the caller's context.
 func TestRepeatEnds(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -69,7 +69,7 @@ func TestRepeatEnds(t *testing.T) {
 	})
 }
 
-// TestReason: what is stored of a refusal is bounded, and is text.
+// TestReason: the stored reason of a refusal is bounded, and is text.
 func TestReason(t *testing.T) {
 	long := make([]byte, maxReason+1)
 	for i := range long {

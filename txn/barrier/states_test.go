@@ -12,9 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// TestMoves: the whole of the barrier, written down by hand once more: for each state
-// the answers to a forward call, a finish and an undo, and where they lead in a
-// transaction / before a call to the outside. "-" stays.
+// TestMoves: the whole barrier, written by hand: for each state the answers to a forward call, a
+// finish and an undo, and the next state in a transaction / before an outside call. "-" means no
+// change.
 func TestMoves(t *testing.T) {
 	const table = `
 absent      run:tried/started  violation:-               nothing:blocked
@@ -47,8 +47,8 @@ blocked     late:-             violation:-               nothing:-`
 				t.Errorf("%s, event %d: %+v, want %s", from, e, m, fields[i+1])
 			}
 		}
-		// A refusal is remembered if nothing is known of the branch yet, and otherwise
-		// answered as any repeated call.
+		// A refusal is stored if the branch has no row yet, and otherwise answered like any repeated
+		// call.
 		want := moves[from][forward]
 		switch from {
 		case absent:
@@ -65,8 +65,8 @@ blocked     late:-             violation:-               nothing:-`
 	}
 }
 
-// TestReachable: from any state no events confirm what was undone, or undo what was
-// confirmed, whatever forms are mixed.
+// TestReachable: from any state no events confirm an undone branch, or undo a confirmed one, with
+// any mix of forms.
 func TestReachable(t *testing.T) {
 	reach := func(from state) map[state]bool {
 		seen, todo := map[state]bool{}, []state{from}
@@ -100,8 +100,8 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// TestForgetInForce: a mark that another process has stored, and that calls which
-// began before are still to be waited for, deletes nothing yet.
+// TestForgetInForce: a mark stored by another process deletes nothing until the calls that began
+// before it have ended.
 func TestForgetInForce(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

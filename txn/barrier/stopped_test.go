@@ -13,9 +13,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// testStopped: a process that is stopped within the function of a branch does not keep the
-// next call of the branch waiting for longer than Table.Idle. What it did is not committed
-// when it wakes up, and it finds the output of the other call.
+// testStopped: a process that is stopped within the function of a branch delays the next call of the
+// branch by at most Table.Idle. When it wakes up its effects are not committed, and it finds the
+// output of the other call.
 func testStopped(t *testing.T, w world) {
 	w.table.Idle = time.Second
 	stopped, wake := make(chan struct{}, 2), make(chan struct{})

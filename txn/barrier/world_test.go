@@ -19,17 +19,17 @@ import (
 
 func TestMain(m *testing.M) { crash.Main(m, roles) }
 
-// bound is how long a test waits for what must happen.
+// bound bounds the wait of a test for a condition.
 const bound = 20 * time.Second
 
-// begun is when the transactions of tests began.
+// begun is the time when the transactions of tests began.
 var begun = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // world is a database of one test, with a barrier and a table of effects.
 type world struct {
 	*databases.DB
 	table  barrier.Table
-	beyond *databases.DB // where effects outside are: no crash comes between
+	beyond *databases.DB // has the outside effects, which have no crash points
 }
 
 func newWorld(tb testing.TB, db *databases.DB) world {
@@ -40,7 +40,7 @@ func newWorld(tb testing.TB, db *databases.DB) world {
 	return world{db, table, db}
 }
 
-// call is a call of a branch.
+// call returns a call of a branch.
 func call(name string, op branch.Operation) branch.Call {
 	return branch.Call{Transaction: "tx", Branch: name, Operation: op, Attempt: 1, Begun: begun}
 }
@@ -59,14 +59,14 @@ var seat = Seat{12}
 
 var errNoSeat = errors.New("no seat left in row 12")
 
-// effect adds a row for what was done to a branch, which is the test's own text.
+// effect adds a row for an effect on a branch; kind is any text of the test.
 func effect(ctx context.Context, tx driver.SQL, name, kind string) error {
 	_, err := tx.Exec(ctx, fmt.Sprintf(`insert into effect (branch, kind) values ('%s', '%s')`, name, kind))
 	return err
 }
 
-// form is one way to pass the barrier. Its try takes a hold of that id, or refuses
-// after it has left an effect, if the id is empty.
+// form is one way to pass the barrier. Its try takes a hold of an id, or if the id is empty refuses
+// after an effect.
 type form struct {
 	name    string
 	try     func(ctx context.Context, w world, id string) (Hold, error)
@@ -96,7 +96,7 @@ func free(ctx context.Context, tx driver.SQL, done *Hold) error {
 	return effect(ctx, tx, branch.From(ctx).Branch, kind)
 }
 
-// owned passes in transactions of the barrier's.
+// owned passes in transactions of the barrier.
 var owned = form{
 	name: "owned",
 	try: func(ctx context.Context, w world, id string) (Hold, error) {
@@ -106,7 +106,7 @@ var owned = form{
 	cancel:  func(ctx context.Context, w world) error { return barrier.Undo(ctx, w.DB, w.table, free) },
 }
 
-// lent passes in transactions of the user's.
+// lent passes in transactions of the user.
 var lent = form{
 	name: "lent",
 	try: func(ctx context.Context, w world, id string) (Hold, error) {
@@ -153,7 +153,7 @@ var outside = form{
 	},
 }
 
-// effects is what was done to a branch, by kind.
+// effects counts the effects on a branch, by kind.
 func (w world) effects(tb testing.TB, name string) map[string]int {
 	tb.Helper()
 	all := map[string]int{}
@@ -168,7 +168,7 @@ func (w world) effects(tb testing.TB, name string) map[string]int {
 	return all
 }
 
-// rows is how many rows the barrier has.
+// rows returns the number of the barrier's rows.
 func (w world) rows(tb testing.TB) int64 {
 	tb.Helper()
 	return databases.One[int64](tb, w.DB, `select count(*) from interlock_barrier`)
