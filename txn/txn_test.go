@@ -22,15 +22,15 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// systems are the backends that keep a journal, and locks of each kind: with values and
-// without.
+// systems runs a test on backends with a journal, and with locks of each kind: with and without
+// values.
 func systems(t *testing.T, test func(t *testing.T, url string)) {
 	t.Run("memory", func(t *testing.T) { test(t, "memory://shop") })
 	t.Run("postgres", func(t *testing.T) { test(t, testbed.Postgres(t).URL()) })
 	t.Run("mariadb", func(t *testing.T) { test(t, "mysql://root@"+testbed.MariaDB(t).Addr()+"/test?mode=table") })
 }
 
-// shop is a process that takes orders.
+// shop is a process that handles orders.
 type shop struct {
 	*txn.Runtime
 	engine *saga.Engine
@@ -39,7 +39,7 @@ type shop struct {
 	drove    atomic.Int64 // steps
 	undone   atomic.Int64
 	slow     chan struct{} // receives when a step of the order "slow" has begun
-	passable chan struct{} // lets it go on
+	passable chan struct{} // continues it
 }
 
 func open(t *testing.T, url string, o *txn.Options) *shop {
@@ -80,8 +80,8 @@ func open(t *testing.T, url string, o *txn.Options) *shop {
 	return s
 }
 
-// TestOwnersAreWoken: what begins in a process that does not own its shard is driven, and its
-// end is seen there, without a poll, where the backend has a notifier.
+// TestOwnersAreWoken: with a notifier, a saga that begins in a process without its shard is driven,
+// and its end is seen there, without a poll.
 func TestOwnersAreWoken(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) string{
 		"memory":   func(*testing.T) string { return "memory://woken" },
@@ -113,8 +113,8 @@ func TestOwnersAreWoken(t *testing.T) {
 	}
 }
 
-// TestProcessesShareTheWork: sagas that begin in any process end, and what one leaves behind
-// when it closes the other finishes.
+// TestProcessesShareTheWork: sagas that begin in any process end, and those of a closed process are
+// completed by the other.
 func TestProcessesShareTheWork(t *testing.T) {
 	systems(t, func(t *testing.T, url string) {
 		here, there := open(t, url, nil), open(t, url, nil)
@@ -155,7 +155,7 @@ func TestProcessesShareTheWork(t *testing.T) {
 	})
 }
 
-// TestMisuse: what cannot work is refused when the process starts.
+// TestMisuse: invalid options are refused when the process starts.
 func TestMisuse(t *testing.T) {
 	first := open(t, "memory://misuse", &txn.Options{Shards: 8})
 	if err := first.Health(t.Context()); err != nil {
@@ -177,8 +177,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestGo: work beside the transactions runs again after a failure, which is reported, and
-// ends with the runtime.
+// TestGo: background work runs again after a failure, which is reported, and ends with the runtime.
 func TestGo(t *testing.T) {
 	failure := errors.New("no connection")
 	reported, ended := make(chan error, 1), make(chan error, 1)

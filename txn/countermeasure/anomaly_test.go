@@ -15,13 +15,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-// seed of the random schedules.
+// seed is the seed of the random schedules.
 const seed = 20260305
 
 // without is the variant that has no countermeasure.
 const without = "without"
 
-// judged records a run, and lets a checker of package history judge it.
+// judged records a run, and checks it by a checker of package history.
 func (w world) judged(check func(iter.Seq2[history.Event, error]) (history.Verdict, error), run func(h *history.Writer)) history.Verdict {
 	w.Helper()
 	var file bytes.Buffer
@@ -36,10 +36,10 @@ func (w world) judged(check func(iter.Seq2[history.Event, error]) (history.Verdi
 	return v
 }
 
-// tried runs an anomaly's sagas in a schedule that is known to show it, and then in
-// random ones; found says whether a run shows it. Without a countermeasure it must be
-// seen in the known schedule, in some of the others, and not in all: then it is the
-// interleaving that makes it. With one it must never be seen.
+// tried runs an anomaly's sagas in a schedule that is known to show it, and then in random ones;
+// found reports whether a run shows it. Without a countermeasure the anomaly must occur in the
+// known schedule and in some others, but not in all, so that its cause is the interleaving. With
+// one it must never occur.
 func (w world) tried(variant, known string, turns []int, found func(schedule string) bool) {
 	w.Helper()
 	broken := variant == without
@@ -69,10 +69,10 @@ func settles(call history.Call) func(done bool) {
 	}
 }
 
-// act is what a step does.
+// act is the function of a step.
 type act = func(ctx context.Context, db driver.SQL) error
 
-// all does one thing after the other, in one transaction.
+// all returns an act that calls acts one after the other, in one transaction.
 func all(acts ...act) act {
 	return func(ctx context.Context, db driver.SQL) error {
 		for _, a := range acts {
@@ -84,7 +84,7 @@ func all(acts ...act) act {
 	}
 }
 
-// The acts that the sagas of these tests are made of.
+// The acts of the sagas in these tests.
 
 func into(seen *int64, query string) act {
 	return func(ctx context.Context, db driver.SQL) (err error) {
@@ -106,7 +106,7 @@ func (w world) releases(resource, owner string) act {
 	}
 }
 
-// versioned is the accounts with their versions.
+// versioned has the version column of accounts.
 var versioned = countermeasure.Reread{Row: version.Column{Table: "account", Key: "id", Version: "version"}}
 
 // unchanged undoes the saga if the account was written since it was seen.
@@ -116,8 +116,8 @@ func unchanged(account string, seen *int64) act {
 	}
 }
 
-// reprice is the steps of a saga that sets a price, asks for leave, and undoes the price
-// if it is refused; and those of one that reads the price.
+// reprice returns the steps of a saga that sets a price, calls leave, and undoes the price if that
+// refuses; and those of one that reads the price.
 func (w world) reprice(variant, id string, from, to int64, leave act, seen *int64) (write, read []step) {
 	set := func(price int64) act { return exec(fmt.Sprintf(`update item set price = %d where id = 1`, price)) }
 	look := into(seen, `select price from item where id = 1`)
@@ -135,8 +135,8 @@ func (w world) reprice(variant, id string, from, to int64, leave act, seen *int6
 	return []step{{set(to), set(from)}, {do: leave}}, []step{{do: look}}
 }
 
-// testSagasReadNothingDirty: one saga sets a price, and undoes that or not; another one
-// reads it. Judged by who wrote what was read.
+// testSagasReadNothingDirty: one saga sets a price, and undoes that or not; another one reads it.
+// The writer of each value that was read is checked.
 func testSagasReadNothingDirty(w world) {
 	granted := func(context.Context, driver.SQL) error { return nil }
 	for _, variant := range []string{without, "semantic lock", "staging"} {
@@ -164,9 +164,9 @@ func testSagasReadNothingDirty(w world) {
 	}
 }
 
-// testOrderOfSteps: a saga credits an account and is then refused, while another one
-// spends what there is. In the order that CheckOrder minds, money is spent that was
-// never there and the undo cannot have it back; in the other one it is not.
+// testOrderOfSteps: a saga credits an account and is then refused, while another one spends the
+// balance. In the order that CheckOrder rejects, the second one spends money that the undo cannot
+// recover; in the other order it does not.
 func testOrderOfSteps(w world) {
 	for i, c := range []struct {
 		order  []countermeasure.Step
@@ -211,8 +211,8 @@ func testOrderOfSteps(w world) {
 	}
 }
 
-// purchase is the steps of a saga that quotes a price in one, and charges it in the
-// next; and those of one that changes the price.
+// purchase returns the steps of a saga that quotes a price in one, and charges it in the next; and
+// those of one that changes the price.
 func (w world) purchase(variant, id string, quoted, charged *int64) (buy, change []step) {
 	const price, version = `select balance from account where id = 'price'`, `select coalesce(version, 0) from account where id = 'price'`
 	raise := exec(`update account set balance = balance + 1, version = coalesce(version, 0) + 1 where id = 'price'`)
@@ -256,7 +256,7 @@ func testSagasReadTheSameTwice(w world) {
 	}
 }
 
-// raise is the steps of a saga that reads a balance in one and raises it in the next.
+// raise returns the steps of a saga that reads a balance in one and raises it in the next.
 func (w world) raise(variant, id string, amount int64) []step {
 	const balance, version = `select balance from account where id = 'a'`, `select coalesce(version, 0) from account where id = 'a'`
 	var seen, at int64
@@ -278,8 +278,7 @@ func (w world) raise(variant, id string, amount int64) []step {
 	return []step{{do: into(&seen, balance)}, {do: set}}
 }
 
-// testSagasLoseNoUpdate: two sagas raise one balance. Judged by what was added and what
-// is there.
+// testSagasLoseNoUpdate: two sagas raise one balance. The sum of both is compared with the balance.
 func testSagasLoseNoUpdate(w world) {
 	run := 0
 	for _, variant := range []string{without, "sum", "reread", "semantic lock"} {

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-// TestChoose: what exceeds the limit goes the way of Above, all else that of Below.
+// TestChoose: a risk above the limit gets the protocol Above, any other Below.
 func TestChoose(t *testing.T) {
 	careful := countermeasure.ByValue{Limit: 1000, Below: countermeasure.TCC, Above: countermeasure.TwoPhase}
 	for _, c := range []struct {
@@ -50,7 +50,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// testDecided: the first decision is everybody's, whatever limits are later.
+// testDecided: the first decision holds for all callers, whatever the later limits.
 func testDecided(w world) {
 	decide := func(by countermeasure.ByValue, id string, risk int64) (d countermeasure.Decision, err error) {
 		err = w.in(func(ctx context.Context, db driver.SQL) (err error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-// TestCheckOrder: increases before the pivot and decreases behind it are misplaced, at
-// the pivot neither is, and without one all steps are before it.
+// TestCheckOrder: increases before the pivot and decreases after it are misplaced, at the pivot
+// neither is. Without a pivot all steps count as before it.
 func TestCheckOrder(t *testing.T) {
 	up := func(name string) countermeasure.Step {
 		return countermeasure.Step{Name: name, Increases: []string{"credit"}}

@@ -23,7 +23,7 @@ func TestPage(t *testing.T) {
 	generated.CheckCode(t, "../../docs/explanation/countermeasures.md", "page_code_test.go")
 }
 
-// hall is what the page's code works on.
+// hall has the data of the page's code.
 type hall struct {
 	*testing.T
 	pool *pgxpool.Pool
@@ -49,7 +49,7 @@ func newHall(t *testing.T) hall {
 	return h
 }
 
-// says requires what a query gives, as text.
+// says requires the result of a query, as text.
 func (h hall) says(query, want string) {
 	h.Helper()
 	var got *string
@@ -62,8 +62,8 @@ func (h hall) call(transaction, name string, operation branch.Operation) context
 	return branch.With(h.Context(), branch.Call{Transaction: transaction, Branch: name, Operation: operation})
 }
 
-// TestPageWorks runs the code of the page: each does what it says, and again what it
-// says of that.
+// TestPageWorks runs the code of the page: each call, and each repeated call, has the effect that
+// the page describes.
 func TestPageWorks(t *testing.T) {
 	t.Parallel()
 	h := newHall(t)

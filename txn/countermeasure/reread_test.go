@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-// testReread: only who has seen the last version may write, once.
+// testReread: only a caller that has seen the last version may write, once.
 func testReread(w world) {
 	unchanged := func(seen int64) error {
 		return w.in(func(ctx context.Context, db driver.SQL) error { return versioned.Unchanged(ctx, db, "a", seen) })
@@ -28,7 +28,7 @@ func testReread(w world) {
 	ok(w, unchanged(1))
 	changed(0)
 	changed(1)
-	// Who writes by version.Update raises the same column.
+	// A write by version.Update raises the same column.
 	updater, err := version.NewUpdater(nil)
 	ok(w, err)
 	rows := version.Rows[int64]{Table: "account", Key: "id", Version: "version", Columns: []string{"balance"},
@@ -48,8 +48,8 @@ func testReread(w world) {
 	wantKind(w, versioned.Unchanged(w.Context(), nil, "a", 1), interlock.Bug, nil)
 }
 
-// testRereadOfAnotherRow: a row that was deleted and created again is not the one that was
-// read, though its version is lower.
+// testRereadOfAnotherRow: a row that was deleted and created again is not the one that was read,
+// although its version is lower.
 func testRereadOfAnotherRow(w world) {
 	w.Exec(w.T, `update account set version = 5 where id = 'a'`)
 	w.Exec(w.T, `delete from account where id = 'a'`)
@@ -64,8 +64,8 @@ func testRereadOfAnotherRow(w world) {
 	}
 }
 
-// testRereadWaits: who comes second waits for the first one, and then sees that it has
-// changed, or has not.
+// testRereadWaits: the second caller waits for the first one, and then sees whether the row has
+// changed.
 func testRereadWaits(w world) {
 	for _, commit := range []bool{false, true} {
 		first := w.Begun(w.T, driver.SessionIsolation)

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-// testFlagIsOneOwners, from one transaction to another, until its owner releases it.
+// testFlagIsOneOwners: a flag belongs to one owner over several transactions, until it is released.
 func testFlagIsOneOwners(w world) {
 	ok(w, w.acquire(intent("saga/1")))
 	first := w.flag("account/a")
@@ -50,7 +50,7 @@ func testFlagIsOneOwners(w world) {
 	}
 }
 
-// testFlagIsProlongedNotShortened by its owner, who repeats a step.
+// testFlagIsProlongedNotShortened: a repeated step of its owner does not shorten a flag.
 func testFlagIsProlongedNotShortened(w world) {
 	i := intent("saga/1")
 	i.TTL = time.Hour
@@ -69,8 +69,8 @@ func testFlagIsProlongedNotShortened(w world) {
 	}
 }
 
-// testExpiredFlagStands until somebody asks the coordinator, or states a risk; its
-// owner can still use it.
+// testExpiredFlagStands: an expired flag stays until another saga asks the coordinator, or accepts
+// a risk; its owner can still use it.
 func testExpiredFlagStands(w world) {
 	ok(w, w.acquire(intent("slow")))
 	w.expire()
@@ -95,11 +95,11 @@ func testExpiredFlagStands(w world) {
 	if f := w.flag("account/a"); f.Owner != "second" || f.Former != "slow" || f.Risk != second.Risk || f.Expired || f.Until.Sub(f.Since) != countermeasure.DefaultTTL {
 		w.Errorf("%+v", f)
 	}
-	ok(w, w.acquire(second)) // again: what is known of it stays
+	ok(w, w.acquire(second)) // again: its former owner stays known
 	if f := w.flag("account/a"); f.Former != "slow" || f.Risk != second.Risk {
 		w.Errorf("%+v", f)
 	}
-	// The former owner learns of it, and can do nothing about it.
+	// The former owner detects it, and cannot change it.
 	if w.release("account/a", "slow") {
 		w.Error("the former owner has released it")
 	}
@@ -111,8 +111,8 @@ func testExpiredFlagStands(w world) {
 	}
 }
 
-// testFlagOfAnEndedTransactionIsTakenOver, whatever its age, and of no other; a risk is
-// none while it has not expired.
+// testFlagOfAnEndedTransactionIsTakenOver: only the flag of an ended transaction is taken over, at
+// any age; a risk is accepted only for an expired flag.
 func testFlagOfAnEndedTransactionIsTakenOver(w world) {
 	ok(w, w.acquire(intent("alive")))
 	i := intent("next")
@@ -133,7 +133,7 @@ func testFlagOfAnEndedTransactionIsTakenOver(w world) {
 	}
 }
 
-// testCheckAndVacantHold what they say until their transaction ends.
+// testCheckAndVacantHold: results of Check and Vacant hold until their transaction ends.
 func testCheckAndVacantHold(w world) {
 	vacant := func(ctx context.Context, db driver.SQL) error { return w.locks.Vacant(ctx, db, "account/a") }
 	check := func(ctx context.Context, db driver.SQL) error { return w.locks.Check(ctx, db, "account/a", "saga/1") }
@@ -168,7 +168,7 @@ func (w world) blocked(when string) {
 	testbed.Eventually(w.T, when+": it waits for a lock", bound, func() bool { return w.Waiting(w.T) == 1 })
 }
 
-// testRolledBackFlagIsNone, and so is a release.
+// testRolledBackFlagIsNone: a flag that is rolled back does not exist, and neither does a release.
 func testRolledBackFlagIsNone(w world) {
 	oops := errors.New("oops")
 	err := w.in(func(ctx context.Context, db driver.SQL) error {
@@ -188,8 +188,8 @@ func testRolledBackFlagIsNone(w world) {
 	wantHeld(w, w.acquire(intent("saga/2")), "saga/1")
 }
 
-// testEarlySnapshotIsRefused: who has read before the flag's last change, at a level
-// that shows it the same again, is not let in on top of that.
+// testEarlySnapshotIsRefused: a transaction whose snapshot is older than the flag's last change, at a
+// level that repeats reads, is refused.
 func testEarlySnapshotIsRefused(w world) {
 	ok(w, w.acquire(intent("saga/0")))
 	w.release("account/a", "saga/0")
@@ -212,8 +212,8 @@ func testEarlySnapshotIsRefused(w world) {
 	}
 }
 
-// testRacingSagasFlagOneAtATime: of many who want the same flag, at any moment one has
-// it, and each gets it in the end by waiting.
+// testRacingSagasFlagOneAtATime: of many sagas that request one flag, at most one has it at any time,
+// and each finally gets it by waiting.
 func testRacingSagasFlagOneAtATime(w world) {
 	const sagas, rounds = 6, 4
 	var mu sync.Mutex
@@ -237,7 +237,7 @@ func testRacingSagasFlagOneAtATime(w world) {
 				inside = owner
 				entered++
 				mu.Unlock()
-				// A transaction of the saga's in between.
+				// A transaction of the saga in between.
 				if err := w.in(func(ctx context.Context, db driver.SQL) error { return w.locks.Check(ctx, db, "account/a", owner) }); err != nil {
 					w.Errorf("%s: %v", owner, err)
 				}
@@ -263,7 +263,7 @@ func testRacingSagasFlagOneAtATime(w world) {
 	}
 }
 
-// testOneTakesOver: of several who find an ended owner, one takes the flag over.
+// testOneTakesOver: of several sagas that find an ended owner, one takes the flag over.
 func testOneTakesOver(w world) {
 	for range 5 {
 		ok(w, w.acquire(intent("ended")))
@@ -292,7 +292,7 @@ func testOneTakesOver(w world) {
 	}
 }
 
-// testSweepForgetsWhatIsNobodys, and no flag.
+// testSweepForgetsWhatIsNobodys: Sweep removes rows without an owner, and no flag.
 func testSweepForgetsWhatIsNobodys(w world) {
 	for _, resource := range []string{"one", "two", "three", "held"} {
 		ok(w, w.acquire(countermeasure.Intent{Resource: resource, Owner: "saga"}))
@@ -319,7 +319,7 @@ func testSweepForgetsWhatIsNobodys(w world) {
 	}
 }
 
-// testBadIntents end in a clear error, and change nothing.
+// testBadIntents: invalid intents return a clear error, and change nothing.
 func testBadIntents(w world) {
 	good := intent("saga/1")
 	for name, change := range map[string]func(*countermeasure.Intent){

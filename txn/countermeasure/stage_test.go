@@ -13,16 +13,15 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// A play is a saga: steps in transactions of their own, one after the other. If one
-// fails for good, those before it are undone, the last one first.
+// A play is a saga: successive steps in separate transactions. If one fails for good, those before
+// it are undone in reverse order.
 type play struct {
 	id    string
 	steps []step
 	ended func(done bool) // called when it has ended; may be nil
 }
 
-// A step that is refused for now, an ErrHeld or another Retryable error, is tried again
-// at the saga's next turn.
+// A step is called again at the saga's next turn after an ErrHeld or another Retryable error.
 type step struct {
 	do, undo func(ctx context.Context, db driver.SQL) error
 }
@@ -30,9 +29,9 @@ type step struct {
 // A turn lets a saga run one transaction, and ends when that has.
 type turn struct{ over chan struct{} }
 
-// interleave runs sagas in goroutines of their own, one transaction at a time: each
-// letter of the schedule is a turn of the saga of that letter, A being the first. After
-// it they come to their ends in turns. It returns which were done, and not undone.
+// interleave runs sagas in separate goroutines, one transaction at a time. Each letter of the
+// schedule is a turn of a saga; A is the first one. After the schedule they take turns until they
+// end. It returns which ones were done, and not undone.
 func (w world) interleave(schedule string, plays ...play) (done []bool) {
 	w.Helper()
 	done = make([]bool, len(plays))
@@ -68,7 +67,7 @@ func (w world) interleave(schedule string, plays ...play) (done []bool) {
 	return done
 }
 
-// run plays a saga, a transaction in each turn.
+// run runs a saga, one transaction in each turn.
 func (w world) run(p play, turns <-chan turn) (done bool) {
 	act := func(fn func(ctx context.Context, db driver.SQL) error) (err error) {
 		for held := true; held; {
@@ -104,8 +103,8 @@ func (w world) run(p play, turns <-chan turn) (done bool) {
 	return true
 }
 
-// schedules are every way in which sagas of so many turns can follow each other, as far
-// as a hundred of them go, in an order that the seed says.
+// schedules returns all interleavings of sagas with these numbers of turns, up to a hundred, in an
+// order of the seed.
 func schedules(seed uint64, turns ...int) (all []string) {
 	var letters []byte
 	for i, n := range turns {
@@ -123,7 +122,7 @@ func schedules(seed uint64, turns ...int) (all []string) {
 	return all
 }
 
-// refused makes what a countermeasure found out a reason to undo.
+// refused converts an error of a countermeasure to a refusal.
 func refused[E error](err error) error {
 	var e E
 	if errors.As(err, &e) {
@@ -143,7 +142,7 @@ var errOops = errors.New("the last step does not work out")
 
 func oops(context.Context, driver.SQL) error { return branch.Fail(errOops) }
 
-// TestInterleave: what the tests of anomalies stand on does what it says.
+// TestInterleave tests interleave, which the tests of anomalies use.
 func TestInterleave(t *testing.T) {
 	if all := schedules(1, 2, 2); len(all) != 6 {
 		t.Errorf("%d schedules: %q", len(all), all)
@@ -169,7 +168,7 @@ func testStage(w world) {
 	done := w.interleave("ABAAB",
 		play{id: "A", steps: []step{{note("a1"), note("-a1")}, {note("a2"), note("-a2")}, {oops, note("never")}}},
 		play{id: "B", steps: []step{{held, nil}, {note("b2"), nil}}})
-	// After ABAAB come A (-a2), B, A (-a1), B.
+	// A (-a2), B, A (-a1), B follow ABAAB.
 	if want := "a1 held a2 held -a2 held -a1 b2 "; order != want || done[0] || !done[1] {
 		w.Errorf("%q, want %q; done %v", order, want, done)
 	}

@@ -42,7 +42,7 @@ func (w world) dropped(transaction string) (n int64) {
 	return n
 }
 
-// items is what readers see: the price and the name of each, and what is not staged.
+// items returns the items of readers: price and name of each, and the column that is not staged.
 func (w world) items() string {
 	w.Helper()
 	var all []string
@@ -58,7 +58,7 @@ func (w world) items() string {
 	return strings.Join(all, ", ")
 }
 
-// testStagedRowsAreSeenAtOnce, when they are published, or never.
+// testStagedRowsAreSeenAtOnce: staged rows are visible together when they are published, or never.
 func testStagedRowsAreSeenAtOnce(w world) {
 	want := func(items string) {
 		w.Helper()
@@ -74,7 +74,7 @@ func testStagedRowsAreSeenAtOnce(w world) {
 		w.Errorf("%d published, %v", n, err)
 	}
 	want("1 11 stool kept, 2 20 desk -")
-	for range 2 { // again: somebody has changed it since
+	for range 2 { // the second time after a change by others
 		w.Exec(w.T, `update item set price = 12 where id = 1`)
 		if n, err := w.published("s1"); n != 0 || err != nil {
 			w.Errorf("%d published again, %v", n, err)
@@ -89,8 +89,8 @@ func testStagedRowsAreSeenAtOnce(w world) {
 	want("1 12 stool kept, 2 20 desk -")
 }
 
-// testPublishedOnce: of two who publish the same, one finds nothing, and does not
-// write over what another saga has published in between.
+// testPublishedOnce: of two publications of the same, the second finds nothing, and does not
+// overwrite rows that another saga has published in between.
 func testPublishedOnce(w world) {
 	for _, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead} {
 		w.staged("s1", []any{1, 11, "stool"})
@@ -122,8 +122,8 @@ func testPublishedOnce(w world) {
 	}
 }
 
-// testPublishedUnderItsKey: a row that collides with another one by a key that is not
-// Key is refused, and writes over nothing.
+// testPublishedUnderItsKey: a row that collides with another one by a key other than Key is refused,
+// and overwrites nothing.
 func testPublishedUnderItsKey(w world) {
 	w.Exec(w.T, `create table guest (id bigint primary key, room bigint unique, name varchar(20))`)
 	w.Exec(w.T, `insert into guest values (1, 101, 'first')`)
@@ -156,7 +156,7 @@ func testPublishedUnderItsKey(w world) {
 	}
 }
 
-// testOtherSchema: tables may stand elsewhere than where the session is.
+// testOtherSchema: tables may be in another schema than the session's.
 func testOtherSchema(w world) {
 	schema := "elsewhere_" + databases.One[string](w.T, w.DB, `select `+on(w, "current_database()", "database()"))
 	w.Exec(w.T, `create schema `+schema)
@@ -235,7 +235,7 @@ func testRacingPublishers(w world) {
 	}
 }
 
-// testLeftovers: they are recognised by their age, and not those of a saga that goes on.
+// testLeftovers: staged rows are found by their age, except those of a running saga.
 func testLeftovers(w world) {
 	leftover := func(age time.Duration, limit int) (all []string) {
 		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
@@ -257,7 +257,7 @@ func testLeftovers(w world) {
 	}
 }
 
-// testBadStaging ends in a clear error.
+// testBadStaging: invalid arguments return a clear error.
 func testBadStaging(w world) {
 	stage := func(s countermeasure.Staging, transaction string, values ...any) error {
 		return w.in(func(ctx context.Context, db driver.SQL) error { return s.Stage(ctx, db, transaction, values...) })

@@ -23,8 +23,7 @@ func (w world) add(s countermeasure.Sum, key string, delta int64) error {
 	return w.in(func(ctx context.Context, db driver.SQL) error { return s.Add(ctx, db, key, delta) })
 }
 
-// testSumKeepsItsBounds: what would pass them is refused, and only that, to the ends
-// of the type.
+// testSumKeepsItsBounds: only changes beyond the bounds are refused, up to the limits of the type.
 func testSumKeepsItsBounds(w world) {
 	numbers := []int64{math.MinInt64, math.MinInt64 + 1, -7, -1, 0, 1, 7, math.MaxInt64 - 1, math.MaxInt64}
 	bounds := [][2]int64{{0, 0}, {math.MinInt64, 0}, {-7, 7}, {-7, -2}, {1, math.MaxInt64}, {math.MaxInt64, math.MaxInt64}}
@@ -75,7 +74,7 @@ func testSumKeepsItsBounds(w world) {
 	}
 }
 
-// testBadSums end in a clear error, and add nothing.
+// testBadSums: invalid arguments return a clear error, and add nothing.
 func testBadSums(w world) {
 	for name, err := range map[string]error{
 		"zero":          w.add(w.sum, "a", 0),
@@ -111,7 +110,7 @@ func testBadSums(w world) {
 	wantKind(w, err, interlock.Definite, nil)
 }
 
-// applied is Sum.Apply in a transaction of its own.
+// applied calls Sum.Apply in a separate transaction.
 func (w world) applied(key string, c branch.Call, delta int64) error {
 	return w.in(func(ctx context.Context, db driver.SQL) error {
 		_, err := w.sum.Apply(ctx, db, w.file, c, key, delta)
@@ -119,9 +118,9 @@ func (w world) applied(key string, c branch.Call, delta int64) error {
 	})
 }
 
-// testCallsInAnyOrder: a step and its undo come as often and in whatever order they
-// like, up to five of them: what is left is nothing if it was undone, and one of it
-// otherwise. Without a version file, an undo that comes first leaves the step.
+// testCallsInAnyOrder: up to five calls of a step and its undo arrive in any order. An undone step
+// has no effect, any other one effect. Without a version file, an undo that arrives first leaves the
+// step's effect.
 func testCallsInAnyOrder(w world) {
 	naive, run := 0, 0
 	var each func(calls string)
@@ -139,7 +138,7 @@ func testCallsInAnyOrder(w world) {
 					c.Operation = branch.Undo
 				}
 				ok(w, w.applied("a", c, 7))
-				// Once each, and an undo of what is not there does nothing.
+				// Once each; an undo without an effect does nothing.
 				switch {
 				case letter == 'D' && !strings.Contains(calls[:i], "D"):
 					plain += 7
@@ -165,8 +164,8 @@ func testCallsInAnyOrder(w world) {
 	}
 }
 
-// testRefusedCallIsNotLogged if it is rolled back: then it may come again when there is
-// room, and its undo finds nothing to undo.
+// testRefusedCallIsNotLogged: a refused call that is rolled back is not logged. It can be repeated
+// when there is room, and its undo finds nothing to undo.
 func testRefusedCallIsNotLogged(w world) {
 	take := branch.Call{Transaction: "t", Branch: "take", Operation: branch.Do}
 	wants[*countermeasure.BoundError](w, w.applied("a", take, -150), interlock.Definite)
@@ -182,14 +181,14 @@ func testRefusedCallIsNotLogged(w world) {
 	wants[*countermeasure.BoundError](w, w.applied("a", other, -1), interlock.Definite)
 	ok(w, w.applied("a", undo, -1))
 	ok(w, w.add(w.sum, "a", 10))
-	ok(w, w.applied("a", other, -1)) // it comes late, and finds itself cancelled
+	ok(w, w.applied("a", other, -1)) // it arrives late, and is cancelled
 	if b := w.balance("a"); b != 10 {
 		w.Errorf("balance %d", b)
 	}
 }
 
-// testRefusedCallStaysSo: a step that was refused by a bound, with an error, has no
-// effect when it comes again though there is room by then: nobody would undo it.
+// testRefusedCallStaysSo: a step that was refused by a bound has no effect when it is repeated,
+// although there is room by then: no saga would undo it.
 func testRefusedCallStaysSo(w world) {
 	take := branch.Call{Transaction: "t", Branch: "take", Operation: branch.Do}
 	undo := take
@@ -241,9 +240,9 @@ func testRefusedCallStaysSo(w world) {
 
 func second[T any](_ T, err error) error { return err }
 
-// testRacingTransfers: many transfer at once, in two transactions each, repeat their
-// calls and undo some of them. No money comes or goes, no balance is ever below zero,
-// and the log says what the balances are.
+// testRacingTransfers: many concurrent transfers, in two transactions each, repeat their calls and
+// undo some of them. The sum of money stays the same, no balance is ever below zero, and the log
+// matches the balances.
 func testRacingTransfers(w world) {
 	w.Exec(w.T, `alter table account add constraint solvent check (balance >= 0)`)
 	const lanes, each = 5, 12
@@ -282,7 +281,7 @@ func testRacingTransfers(w world) {
 	}
 }
 
-// transfer moves money from one account to the other, and back again if it pleases.
+// transfer moves money from one account to the other, and at random back again.
 func (w world) transfer(random *rand.Rand, id string) {
 	from, to := "a", "b"
 	if random.IntN(2) == 0 {
@@ -304,7 +303,7 @@ func (w world) transfer(random *rand.Rand, id string) {
 	var short *countermeasure.BoundError
 	switch err := call(branch.Do, from, -amount); {
 	case errors.As(err, &short):
-		_ = call(branch.Undo, from, -amount) // nobody minds
+		_ = call(branch.Undo, from, -amount) // its error does not matter
 	case err != nil:
 	case random.IntN(3) == 0:
 		_ = call(branch.Undo, from, -amount)
@@ -315,7 +314,7 @@ func (w world) transfer(random *rand.Rand, id string) {
 	}
 }
 
-// testEarlySnapshots do not matter to who writes by differences, or compares.
+// testEarlySnapshots: an early snapshot does not affect writes of differences and comparisons.
 func testEarlySnapshots(w world) {
 	if w.Dialect == driver.Postgres {
 		return // it ends such a transaction by itself
@@ -342,8 +341,8 @@ func testEarlySnapshots(w world) {
 	}
 }
 
-// testRoomIsWaitedFor: who finds too little while somebody adds waits, and then has it
-// or is refused by what is there.
+// testRoomIsWaitedFor: a call that finds too little while another transaction adds waits, and is
+// then done or refused by the new value.
 func testRoomIsWaitedFor(w world) {
 	for _, commit := range []bool{false, true} {
 		first := w.Begun(w.T, driver.SessionIsolation)

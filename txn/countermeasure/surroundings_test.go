@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-// testCosts: how many statements each call is, and that none commits.
+// testCosts counts the statements of each call; none commits.
 func testCosts(w world) {
 	do := branch.Call{Transaction: "t", Branch: "b", Operation: branch.Do}
 	undo := do
@@ -71,7 +71,7 @@ func testCosts(w world) {
 	}
 }
 
-// ignored is err, unless it is what was expected.
+// ignored returns err, or nil if it is the expected error.
 func ignored[E error](err error) error {
 	if refused[E](err) != err {
 		return nil

@@ -73,8 +73,8 @@ func testVerdicts(w world) {
 	})
 }
 
-// testReplay: what cannot be reversed by itself is computed again without it, in the
-// order in which it was logged, by who cancels it.
+// testReplay: a cancellation of an operation that cannot be reversed computes the record again
+// without it, in the order of the log.
 func testReplay(w world) {
 	apply := map[string]func(int64) int64{"+50": func(n int64) int64 { return n + 50 }, "*2": func(n int64) int64 { return n * 2 }}
 	replay := func(standing []countermeasure.Operation) int64 {
@@ -107,9 +107,8 @@ func testReplay(w world) {
 	}
 }
 
-// testLogIsInOrder: who logs on a record waits for the one before, so that nobody's
-// operation comes into the log before one that took effect earlier; other records
-// wait for nobody.
+// testLogIsInOrder: an operation on a record waits for the previous one, so that the log has the
+// order of the effects; operations on other records do not wait.
 func testLogIsInOrder(w world) {
 	first := w.Begun(w.T, driver.SessionIsolation)
 	_, err := w.file.Log(w.Context(), first, countermeasure.Operation{Record: "r", ID: "first"})
@@ -132,7 +131,7 @@ func testLogIsInOrder(w world) {
 	})
 }
 
-// testBadOperations end in a clear error, and are not logged.
+// testBadOperations: invalid operations return a clear error, and are not logged.
 func testBadOperations(w world) {
 	long := strings.Repeat("x", driver.MaxName+1)
 	for _, o := range []countermeasure.Operation{
@@ -162,7 +161,7 @@ func testBadOperations(w world) {
 	if wantKind(w, err, interlock.Definite, nil); !strings.Contains(err.Error(), "Create") {
 		w.Error(err)
 	}
-	// A difference that somebody else has written into the log.
+	// A difference that was written into the log by hand.
 	c := branch.Call{Transaction: "t", Branch: "b", Operation: branch.Undo}
 	_, err = w.log("account/balance/a", countermeasure.OperationID(c), "no number")
 	ok(w, err)
@@ -179,7 +178,7 @@ func testBadOperations(w world) {
 	}
 }
 
-// testOldOperationsAreForgotten, oldest first, and what comes again keeps them.
+// testOldOperationsAreForgotten: the oldest first; a repeated call keeps its operation.
 func testOldOperationsAreForgotten(w world) {
 	for _, id := range []string{"a", "b", "c", "d"} {
 		_, err := w.log("r "+id, id, "")

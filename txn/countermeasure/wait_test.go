@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-// attempts is a database that counts transactions, and knows how many are open.
+// attempts is a database that counts begun, open and committed transactions.
 type attempts struct{ begun, open, committed int }
 
 func (a *attempts) Begin(context.Context) (driver.Tx[driver.SQL], error) {
@@ -35,8 +35,8 @@ func held(context.Context, driver.SQL) error {
 	return &countermeasure.HeldError{Flag: countermeasure.Flag{Resource: "r", Owner: "other"}}
 }
 
-// TestWaitIsBounded: it gives up in time, says who is in the way, and has nothing open
-// while it pauses.
+// TestWaitIsBounded: Wait gives up in time, returns the owner of the flag, and has no open
+// transaction during pauses.
 func TestWaitIsBounded(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var db attempts
@@ -54,7 +54,7 @@ func TestWaitIsBounded(t *testing.T) {
 	})
 }
 
-// TestWaitGoesOn once the flag is free, after pauses that grow.
+// TestWaitGoesOn: Wait continues once the flag is free, after growing pauses.
 func TestWaitGoesOn(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var db attempts
@@ -79,8 +79,8 @@ func TestWaitGoesOn(t *testing.T) {
 	})
 }
 
-// TestWaitRepeatsNothingElse: not an error of another kind, nor after its caller has
-// gone.
+// TestWaitRepeatsNothingElse: Wait repeats after no other error, and not after its context has
+// ended.
 func TestWaitRepeatsNothingElse(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		mine, gone := errors.New("mine"), errors.New("the caller has gone")

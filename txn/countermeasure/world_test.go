@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// bound is how long a test waits for what must happen.
+// bound bounds the wait of a test for a condition.
 const bound = 30 * time.Second
 
 // world is one database with all tables, reached by one client.
@@ -51,7 +51,7 @@ func newWorld(t *testing.T, db *databases.DB) world {
 	return w
 }
 
-// TestSQL runs every test on each database by each client, in a database of its own.
+// TestSQL runs every test on each database by each client, in a separate database.
 func TestSQL(t *testing.T) {
 	tests := []struct {
 		name string
@@ -111,7 +111,7 @@ func TestSQL(t *testing.T) {
 	})
 }
 
-// in runs fn in a transaction of its own, which is over also if fn ends the test.
+// in runs fn in a separate transaction, which also ends if fn ends the test.
 func (w world) in(fn func(ctx context.Context, db driver.SQL) error) error {
 	ctx := context.Background()
 	tx, err := w.Begin(ctx)
@@ -125,7 +125,7 @@ func (w world) in(fn func(ctx context.Context, db driver.SQL) error) error {
 	return tx.Commit(ctx)
 }
 
-// balance of an account.
+// balance returns the balance of an account.
 func (w world) balance(id string) int64 {
 	w.Helper()
 	return databases.One[int64](w.T, w.DB, `select balance from account where id = '`+id+`'`)
@@ -158,7 +158,7 @@ func (w world) flag(resource string) (f countermeasure.Flag) {
 	return f
 }
 
-// expire makes all flags as old as they may get, by the database's clock.
+// expire makes all flags expired, by the database's clock.
 func (w world) expire() {
 	w.Helper()
 	earlier := "until_at - interval '100 days'"
@@ -194,7 +194,7 @@ func wantHeld(t testing.TB, err error, owner string) countermeasure.Flag {
 	return e.Flag
 }
 
-// on is a value for each dialect.
+// on returns the value for the dialect.
 func on[V any](w world, postgres, mariadb V) V {
 	if w.Dialect == driver.MariaDB {
 		return mariadb

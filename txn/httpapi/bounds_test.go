@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// TestBounds: what would take more than its share is refused, with what is allowed.
+// TestBounds: requests beyond a bound are refused, with the bound.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	s := serve(t, memory.NewJournal(), &httpapi.Options{Steps: 3, Pause: 100 * time.Millisecond})
@@ -34,8 +34,7 @@ func TestBounds(t *testing.T) {
 	same(t, "state", s.do("POST", "/v1/sagas/1?wait=30s", `{"type":"x","steps":[`+fmt.Sprintf(sleep, 1)+`]}`, 200)["state"], "SUCCEEDED")
 }
 
-// TestSecretsOfAddresses: what stands in the query of an address, or before its host, is
-// in no error.
+// TestSecretsOfAddresses: no error contains the query or the user of an address.
 func TestSecretsOfAddresses(t *testing.T) {
 	t.Parallel()
 	closed := httptest.NewServer(http.NotFoundHandler())
@@ -67,7 +66,7 @@ func TestSecretsOfAddresses(t *testing.T) {
 		`{"type":"x","steps":[{"name":"a","do":"http://x/y?…","undo":"http://x/"}]}`)
 }
 
-// TestTimeoutOfASaga: one that has not called its pivot in time is undone.
+// TestTimeoutOfASaga: a saga that has not called its pivot in time is undone.
 func TestTimeoutOfASaga(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -76,7 +75,7 @@ func TestTimeoutOfASaga(t *testing.T) {
 	same(t, "state", s.do("POST", "/v1/sagas/1?wait=1m", body, 200)["state"], "COMPENSATED")
 }
 
-// TestLists: pages of all that are in some states, and those that wait for a person.
+// TestLists: pages of all transactions in some states, and of those that wait for an operator.
 func TestLists(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -118,7 +117,7 @@ func TestLists(t *testing.T) {
 	s.do("GET", "/v1/sagas?stat=RUNNING", "", 400)
 }
 
-// TestHealth needs nothing but a journal that answers.
+// TestHealth: a journal that answers suffices.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	s := serve(t, memory.NewJournal(), nil)

@@ -18,11 +18,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/httpapi"
 )
 
-// said is what the page has its branches answer.
+// said has the answers of the page's branches.
 var said = map[string]string{"pay": `{"receipt":7}`, "hotel": `{"room":7}`, "north": `{"balance":90}`}
 
-// TestPage: the requests of docs/reference/http.md have the answers that stand there, but for the
-// day that one waits.
+// TestPage: the requests of docs/reference/http.md have the answers on the page, except one that
+// waits for a day.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/reference/http.md")
@@ -43,7 +43,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestPageNamesRoutes: whatever can be asked is on the page.
+// TestPageNamesRoutes: all routes are on the page.
 func TestPageNamesRoutes(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("httpapi.go")
@@ -62,7 +62,7 @@ func TestPageNamesRoutes(t *testing.T) {
 	}
 }
 
-// contains requires of an answer what is wanted, and allows for more outputs.
+// contains requires that an answer contains want; it may have more outputs.
 func contains(t *testing.T, at string, got, want any) {
 	t.Helper()
 	members, nested := want.(map[string]any)
@@ -76,7 +76,7 @@ func contains(t *testing.T, at string, got, want any) {
 	}
 }
 
-// everywhere is a client whose requests all come to one handler, whatever their address.
+// everywhere returns a client that sends all requests to one handler, whatever their address.
 func everywhere(t *testing.T, h http.Handler) *http.Client {
 	t.Helper()
 	server := httptest.NewServer(h)

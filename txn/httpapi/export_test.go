@@ -2,5 +2,5 @@ package httpapi
 
 import "time"
 
-// Patience is how long a request may take to come.
+// Patience sets the bound for the arrival of a request.
 func Patience(s *Service, d time.Duration) { s.patience = d }

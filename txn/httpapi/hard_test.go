@@ -22,8 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestNothingIsDropped: a step that says more than it can mean is refused, instead of
-// being taken for a part of what it says.
+// TestNothingIsDropped: a step with contradictory fields is refused; none of them is ignored.
 func TestNothingIsDropped(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -40,13 +39,13 @@ func TestNothingIsDropped(t *testing.T) {
 	}
 	s.do("POST", "/v1/sagas/1", `{"type":"x","steps":[]} }`, 400)
 	s.do("GET", "/v1/sagas/1", "", 404)
-	// What many libraries write for a list that is not there.
+	// Many libraries encode a missing list like this.
 	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","parallel":[],"uncompensable":true},{"name":"b","do":"%[1]s","parallel":null,"sleep":"0s","pivot":true}]}`, shop.url)
 	same(t, "state", s.do("POST", "/v1/sagas/2?wait=10s", body, 200)["state"], "SUCCEEDED")
 	has(t, shop.history, "a do", "b do")
 }
 
-// TestUndoIsRepeatedAsAsked: the retry of a step says how often its undo is tried.
+// TestUndoIsRepeatedAsAsked: the retry of a step sets the attempts of its undo.
 func TestUndoIsRepeatedAsAsked(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -66,8 +65,8 @@ func TestUndoIsRepeatedAsAsked(t *testing.T) {
 	}
 }
 
-// TestHelpIsNoWayRound: what is done by hand sends a step another input, and cannot send
-// it elsewhere; a request that is refused has done nothing.
+// TestHelpIsNoWayRound: an operator can change the input of a step, and not its address; a refused
+// request has no effect.
 func TestHelpIsNoWayRound(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -99,8 +98,8 @@ func TestHelpIsNoWayRound(t *testing.T) {
 	}
 }
 
-// TestAllowedWhenCalled: what is not allowed any more is not called for transactions
-// that were begun when it was.
+// TestAllowedWhenCalled: an address that is no longer allowed is not called, also for transactions
+// that began before.
 func TestAllowedWhenCalled(t *testing.T) {
 	t.Parallel()
 	shop, store := newShop(t), memory.NewJournal()
@@ -114,7 +113,7 @@ func TestAllowedWhenCalled(t *testing.T) {
 	same(t, "state", next.do("GET", "/v1/sagas/1?wait=500ms", "", 200)["state"], "RUNNING")
 }
 
-// forbidden is a transport that nothing is to be sent by.
+// forbidden is a transport that must not be used.
 type forbidden struct{ t *testing.T }
 
 func (f forbidden) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -122,7 +121,7 @@ func (f forbidden) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errNo
 }
 
-// forgetful is a journal that cannot be read once something was decided.
+// forgetful is a journal that cannot be read after a decision.
 type forgetful struct {
 	*memory.Journal
 	broken atomic.Bool
@@ -148,8 +147,8 @@ func (f *forgetful) Read(ctx context.Context, id string, after int64) (driver.He
 	return f.Journal.Read(ctx, id, after)
 }
 
-// TestDecisionIsTold, even if the journal cannot be asked how far it has been carried
-// out: an error would say that nothing happened, or that it is to be repeated.
+// TestDecisionIsTold: a decision is returned even if the journal cannot be read afterwards: an error
+// would mean that nothing happened, or that the request should be repeated.
 func TestDecisionIsTold(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -167,8 +166,7 @@ func TestDecisionIsTold(t *testing.T) {
 	}
 }
 
-// TestBegunIsNotDenied: a saga that has begun, and cannot be looked at, is not said not to
-// have.
+// TestBegunIsNotDenied: a saga that has begun, and cannot be read, is not reported as not begun.
 func TestBegunIsNotDenied(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -184,7 +182,7 @@ func TestBegunIsNotDenied(t *testing.T) {
 	}
 }
 
-// TestSlowClient: who does not send what he has announced is not waited for.
+// TestSlowClient: a client that does not send the announced body is not waited for.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	j, err := journal.New(memory.NewJournal(), nil)
@@ -209,8 +207,8 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// TestWaitOutlivesThePatience: the time to send a request is not that to wait for its
-// answer, and a connection can be used again behind it.
+// TestWaitOutlivesThePatience: the bound for the arrival of a request does not bound the wait for its
+// answer, and the connection can be used again.
 func TestWaitOutlivesThePatience(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -226,8 +224,7 @@ func TestWaitOutlivesThePatience(t *testing.T) {
 	}
 }
 
-// TestForeignPage: a page of another site, in the browser of somebody who can reach the
-// service, starts nothing.
+// TestForeignPage: a page of another origin, in a browser that can reach the service, starts nothing.
 func TestForeignPage(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)

@@ -56,7 +56,7 @@ func TestSaga(t *testing.T) {
 	s.do("POST", "/v1/sagas/"+escaped, strings.Replace(steps(shop), "book", "pen", 1), http.StatusConflict)
 }
 
-// TestSagaUndone: a refusal undoes what was done, and says so.
+// TestSagaUndone: after a refusal completed steps are undone, and the answer has the reason.
 func TestSagaUndone(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -73,8 +73,8 @@ func TestSagaUndone(t *testing.T) {
 		`{"input":{"item":"book"},"outputs":{"reserve":{"branch":"reserve"}},"output":{"branch":"gift"}}`)
 }
 
-// TestSagaHelped: a saga that could not be undone is a dead letter, which a person has
-// tried again, by name and for a reason.
+// TestSagaHelped: a saga that could not be undone is a dead letter, which an operator retries, with
+// name and reason.
 func TestSagaHelped(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -97,8 +97,8 @@ func TestSagaHelped(t *testing.T) {
 	same(t, "a", shop.state("1 a"), "back")
 }
 
-// TestSagaSettled: the outcome of a pivot that nothing answers for is recorded by a
-// person, with the output or with nothing.
+// TestSagaSettled: an operator records the outcome of a pivot that does not answer, with or without
+// an output.
 func TestSagaSettled(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -123,8 +123,7 @@ func TestSagaSettled(t *testing.T) {
 	}
 }
 
-// TestSagaGoesOn: a service that is gone leaves its sagas to the next one, which knows
-// of them only what the journal says.
+// TestSagaGoesOn: the next service continues the sagas of a closed one from the journal.
 func TestSagaGoesOn(t *testing.T) {
 	t.Parallel()
 	shop, store := newShop(t), memory.NewJournal()
@@ -140,8 +139,8 @@ func TestSagaGoesOn(t *testing.T) {
 	same(t, "state", next.do("GET", "/v1/sagas/1?wait=10s", "", 200)["state"], "SUCCEEDED")
 }
 
-// TestTCC: all branches are confirmed if each holds, else all are cancelled; the try
-// says how long to hold.
+// TestTCC: all branches are confirmed if each holds, else all are cancelled; the try has the time of
+// the hold.
 func TestTCC(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -179,8 +178,8 @@ func TestTCC(t *testing.T) {
 	s.do("POST", "/v1/tcc/"+escaped+"/pray", `{"actor":"me","reason":"why not"}`, http.StatusBadRequest)
 }
 
-// TestTCCHelped: a branch that refuses to confirm is a dead letter, named as what it is
-// where it is shown and where it is helped.
+// TestTCCHelped: a branch that refuses to confirm is a dead letter. Answers and operators' requests
+// call it a branch.
 func TestTCCHelped(t *testing.T) {
 	t.Parallel()
 	store, confirmed := memory.NewJournal(), atomic.Bool{}
@@ -219,7 +218,7 @@ func TestTwoPC(t *testing.T) {
 	shop.set(func() { shop.refuse = "south" })
 	same(t, "decision", s.do("POST", "/v1/2pc/2", body, 200)["decision"], "abort")
 	has(t, shop.history, "north rollback")
-	for key, state := range shop.states { // participants know a run by a name of its own
+	for key, state := range shop.states { // participants get a separate id for each run
 		name, _, _ := strings.Cut(key, " ")
 		want := map[string]string{"final": "commit", "back": "abort"}[state]
 		same(t, "asked", s.do("POST", "/v1/2pc/"+url.PathEscape(name)+"/decision", "", 200)["decision"], want)
@@ -227,7 +226,7 @@ func TestTwoPC(t *testing.T) {
 	s.do("POST", "/v1/2pc/1/resolve", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
 }
 
-// TestBadRequests: each says what is wrong, and nothing is begun.
+// TestBadRequests: each error has the reason, and nothing begins.
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -279,7 +278,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// TestWithin: what is permitted goes on with whole segments of the canonical path.
+// TestWithin: permitted paths have further segments, in canonical form.
 func TestWithin(t *testing.T) {
 	allow, err := httpapi.Within("http://stock.internal/good", "https://10.0.0.7:8443/", "http://[::1]:80/a/")
 	ok(t, err)
@@ -309,11 +308,11 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// failures are four or more.
+// failures matches four or more attempts.
 var failures = regexp.MustCompile(`"attempts":([4-9]|\d\d)`)
 
-// TestFailuresAreShown: a transaction whose participant fails shows which call, how often
-// it failed and the last error, whatever the protocol.
+// TestFailuresAreShown: for each protocol, a transaction with a failing participant shows the call,
+// its number of failures and the last error.
 func TestFailuresAreShown(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)

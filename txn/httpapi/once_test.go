@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/httpapi"
 )
 
-// slow is a journal that keeps its first decision waiting on its way to the store.
+// slow is a journal that delays its first decision before the store.
 type slow struct {
 	*memory.Journal
 	once    sync.Once
@@ -36,9 +36,8 @@ func (s *slow) Append(ctx context.Context, appends []driver.Append) []error {
 	return s.Journal.Append(ctx, appends)
 }
 
-// TestOneOutcomeIsTold: of two requests of one id that overlap at two coordinators, the
-// second of which finds the participants taken, no request reports an abort while the
-// other one commits.
+// TestOneOutcomeIsTold: two requests of one id overlap at two coordinators, and the second finds the
+// participants in use. Neither reports an abort while the other one commits.
 func TestOneOutcomeIsTold(t *testing.T) {
 	t.Parallel()
 	body := `{"branches":{"north":{"add":-1},"south":{"add":1}}}`
@@ -80,7 +79,7 @@ func TestOneOutcomeIsTold(t *testing.T) {
 	}
 }
 
-// TestAbortHasAReason, the same when it is asked for again.
+// TestAbortHasAReason: an abort has a reason, and a repeated request gets the same one.
 func TestAbortHasAReason(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -97,8 +96,8 @@ func TestAbortHasAReason(t *testing.T) {
 	}
 }
 
-// TestOneParticipantCommitsOnce: however often its request comes, though one alone needs
-// no two phases.
+// TestOneParticipantCommitsOnce: a single participant, which needs no two phases, commits once for
+// any number of requests.
 func TestOneParticipantCommitsOnce(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -111,8 +110,8 @@ func TestOneParticipantCommitsOnce(t *testing.T) {
 	}
 }
 
-// TestHeuristicIsAcknowledged: a participant that refuses to commit what it has voted for
-// is reported, until a person acknowledges it.
+// TestHeuristicIsAcknowledged: a participant that refuses to commit after its vote is reported until
+// an operator acknowledges it.
 func TestHeuristicIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)

@@ -20,9 +20,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// TestEveryOperatorEditsInputs: what an operator says is the input of a step is what the
-// step is sent, whether it is said over HTTP or by saga.Operator, as `interlock saga
-// retry --input` does.
+// TestEveryOperatorEditsInputs: a step gets the input of an operator, over HTTP and by
+// saga.Operator, which `interlock saga retry --input` uses.
 func TestEveryOperatorEditsInputs(t *testing.T) {
 	t.Parallel()
 	shop, store := newShop(t), memory.NewJournal()
@@ -55,8 +54,8 @@ func TestEveryOperatorEditsInputs(t *testing.T) {
 	}
 }
 
-// TestRetryWithoutAStep calls the step that waits, also of a saga that is RUNNING or
-// UNDOING.
+// TestRetryWithoutAStep: a retry without a step calls the waiting step, also of a saga that is
+// RUNNING or UNDOING.
 func TestRetryWithoutAStep(t *testing.T) {
 	t.Parallel()
 	var well atomic.Bool
@@ -96,8 +95,8 @@ func TestRetryWithoutAStep(t *testing.T) {
 	}
 }
 
-// TestEditComesTooLate: a call with the input before an edit was done, and its answer was
-// lost. The participant says so, and the coordinator shows it.
+// TestEditComesTooLate: a call with the former input was done, and its answer was lost. The
+// participant reports that, and the coordinator shows it.
 func TestEditComesTooLate(t *testing.T) {
 	t.Parallel()
 	p := barrier.Keyed[memory.Business]{Barrier: memory.NewBarrier(), Business: func(_ context.Context, input []byte) (memory.Business, error) {

@@ -17,14 +17,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-// ledger is a participant that does each branch once, answers a repeated call as the
-// first one, and takes none for it that has another input, as barriers do. What says
-// what a call is answered, once.
+// ledger is a participant that does each branch once, gives a repeated call the first answer, and
+// rejects one with another input, as barriers do.
 type ledger struct {
 	url string
 
 	mu     sync.Mutex
-	inputs map[string]string // of what was done, by branch
+	inputs map[string]string // of completed calls, by branch
 	undone map[string]bool
 	lose   map[string]int // answers to a branch that are lost, though it is done
 	output func(name string) []byte
@@ -59,8 +58,8 @@ func (l *ledger) answer(ctx context.Context, input []byte) ([]byte, error) {
 	return l.output(c.Branch), nil
 }
 
-// TestRepeatedStepIsSentTheSame: one of a group, too, whose answer was lost while others
-// were done.
+// TestRepeatedStepIsSentTheSame: a repeated call has the same body, also in a group in which others
+// have completed since.
 func TestRepeatedStepIsSentTheSame(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
@@ -76,8 +75,8 @@ func TestRepeatedStepIsSentTheSame(t *testing.T) {
 	same(t, "what e was sent", l.inputs["e"], `{"input":1,"outputs":{"a":"a","b":"b","c":"c","d":"d","z":"z"}}`)
 }
 
-// TestLongOutputsAreKept: an output of just the documented size is one, whatever is in
-// it, and comes to the steps after it and to the undo.
+// TestLongOutputsAreKept: an output of the documented maximum size, with any content, reaches later
+// steps and the undo.
 func TestLongOutputsAreKept(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
@@ -97,8 +96,8 @@ func TestLongOutputsAreKept(t *testing.T) {
 	same(t, "decision", s.do("POST", "/v1/tcc/2?wait=1m", hold, 200)["state"], "CONFIRMED")
 }
 
-// TestLongOutputsCanBeUndone: outputs that together are too long for the next step make
-// it fail, and the undos are sent what fits.
+// TestLongOutputsCanBeUndone: outputs that together are too long for the next step make it fail, and
+// the undos get the outputs that fit.
 func TestLongOutputsCanBeUndone(t *testing.T) {
 	t.Parallel()
 	l := newLedger(t)
@@ -120,7 +119,7 @@ func TestLongOutputsCanBeUndone(t *testing.T) {
 	}
 }
 
-// TestStepThatAnswersNoJSON is done, once, and has no output.
+// TestStepThatAnswersNoJSON: such a step is done, once, and has no output.
 func TestStepThatAnswersNoJSON(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int64

@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestSignals: a saga waits for an approval by its name, which the steps after it are
-// sent; what comes in no time is what the step says, or undoes the saga.
+// TestSignals: a saga waits for an approval by its name, and later steps get it. Without a signal in
+// time the step has its Else value, or the saga is undone.
 func TestSignals(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -39,7 +39,7 @@ func TestSignals(t *testing.T) {
 	s.do("POST", "/v1/sagas/none/signals/approval", `{}`, 404)
 }
 
-// TestStartAt: nothing is called before.
+// TestStartAt: nothing is called before the start time.
 func TestStartAt(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -54,7 +54,7 @@ func TestStartAt(t *testing.T) {
 	s.do("POST", "/v1/sagas/3", body("tomorrow"), 400)
 }
 
-// TestOnEnd: how a saga has ended is posted until that is answered.
+// TestOnEnd: the outcome of a saga is posted until the address answers.
 func TestOnEnd(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

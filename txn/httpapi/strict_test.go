@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/httpapi"
 )
 
-// TestErrorsHaveOneShape: also those that come before anything is read. The helper
-// looks at the shape of each.
+// TestErrorsHaveOneShape: also those of requests that are refused unread. The helper checks the shape
+// of each.
 func TestErrorsHaveOneShape(t *testing.T) {
 	t.Parallel()
 	s := serve(t, memory.NewJournal(), nil)
@@ -22,7 +22,7 @@ func TestErrorsHaveOneShape(t *testing.T) {
 	}{
 		{"GET", "/", 404}, {"GET", "/v1/saga/1", 404}, {"POST", "/v1/sagas/", 404}, {"POST", "/v1/sagas/1/", 404},
 		{"DELETE", "/v1/sagas/1", 405}, {"PUT", "/v1/tcc/1", 405}, {"GET", "/v1/2pc/1/decision", 405}, {"OPTIONS", "/v1/2pc/1", 405},
-		// A redirect would make a GET of a POST: of another transaction's, perhaps.
+		// A redirect would change a POST to a GET, perhaps of another transaction.
 		{"POST", "/v1/sagas//1", 404}, {"POST", "/v1/sagas/../sagas/1", 404}, {"POST", "//v1/sagas/1", 404}, {"POST", "/v1/./sagas/1", 404},
 	} {
 		s.do(c.method, c.path, "", c.status)
@@ -30,7 +30,7 @@ func TestErrorsHaveOneShape(t *testing.T) {
 	s.do("POST", "/v1/sagas/%2e%2e", `{"type":"x"}`, http.StatusUnprocessableEntity) // is an id like any other
 }
 
-// TestAllowedMethodsAreTold with what is refused because of its method.
+// TestAllowedMethodsAreTold: the refusal of a method has the allowed ones.
 func TestAllowedMethodsAreTold(t *testing.T) {
 	t.Parallel()
 	s := serve(t, memory.NewJournal(), nil)
@@ -45,8 +45,8 @@ func TestAllowedMethodsAreTold(t *testing.T) {
 	}
 }
 
-// TestAmbiguousRequestsAreRefused: what one reader takes so and another otherwise. What
-// is the user's own is not looked into.
+// TestAmbiguousRequestsAreRefused: requests that parsers read differently are refused. Values of the
+// user are not checked.
 func TestAmbiguousRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -93,7 +93,7 @@ func TestQueryIsRead(t *testing.T) {
 	s.do("POST", "/v1/sagas/1?wait=", steps(shop), 200)
 }
 
-// TestNamesAreRefusedOrKept: never changed on their way.
+// TestNamesAreRefusedOrKept: names are never changed.
 func TestNamesAreRefusedOrKept(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
@@ -125,7 +125,7 @@ func TestNamesAreRefusedOrKept(t *testing.T) {
 	}
 }
 
-// TestTooLong: a request is refused whole, and as what it is.
+// TestTooLong: a request that is too long is refused as such.
 func TestTooLong(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 )
 
-// TestOneRunOfABooking: of 50 copies of a request at two coordinators one tries the
-// branches, and all have its outcome, also if the client of the first one leaves.
+// TestOneRunOfABooking: of 50 copies of a request at two coordinators one tries the branches, and all
+// return its outcome, also if the client of the first one disconnects.
 func TestOneRunOfABooking(t *testing.T) {
 	t.Parallel()
 	shop, store := newShop(t), memory.NewJournal()

@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 
 var ok = txntest.OK
 
-// shop is the branches of somebody else's services, behind one address: it keeps the
-// outcome of each branch, and answers a repeated call as the first one.
+// shop has the branches of other services, behind one address. It keeps the outcome of each branch,
+// and gives a repeated call the first answer.
 type shop struct {
 	url string
 
@@ -113,7 +113,7 @@ func (s *shop) state(key string) string {
 	return s.states[key]
 }
 
-// count is how many branches are in a state.
+// count returns the number of branches in a state.
 func (s *shop) count(state string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *shop) set(change func()) {
 	change()
 }
 
-// service is one over a journal in memory, served until it is stopped.
+// service is a Service over a journal in memory, served until it is stopped.
 type service struct {
 	t    *testing.T
 	url  string
@@ -139,7 +139,7 @@ type service struct {
 	stop func()
 }
 
-// wild is a name that has to be encoded wherever it stands.
+// wild is a name that must be encoded everywhere.
 const wild = "order/42 é?"
 
 func serve(t *testing.T, store driver.Journal, o *httpapi.Options) *service {
@@ -147,7 +147,7 @@ func serve(t *testing.T, store driver.Journal, o *httpapi.Options) *service {
 	return servePolling(t, store, o, 20*time.Millisecond)
 }
 
-// servePolling looks at its transactions so often: those that are long take a while.
+// servePolling serves with a poll interval, for tests of long transactions.
 func servePolling(t *testing.T, store driver.Journal, o *httpapi.Options, poll time.Duration) *service {
 	t.Helper()
 	transport := &http.Transport{}
@@ -159,7 +159,7 @@ func servePolling(t *testing.T, store driver.Journal, o *httpapi.Options, poll t
 	}
 	o.Sagas = &saga.Options{}
 	if o.Pause == 0 {
-		o.Pause = time.Millisecond // a test does not wait for what is not its subject
+		o.Pause = time.Millisecond // tests of other subjects must not wait for it
 	}
 	j, err := journal.New(store, &journal.Options{Shards: 2})
 	ok(t, err)
@@ -191,7 +191,7 @@ func servePolling(t *testing.T, store driver.Journal, o *httpapi.Options, poll t
 	return s
 }
 
-// text is the answer to a GET.
+// text returns the answer to a GET.
 func (s *service) text(path string) string {
 	s.t.Helper()
 	text, err := json.Marshal(s.do("GET", path, "", 200))
@@ -199,7 +199,7 @@ func (s *service) text(path string) string {
 	return string(text)
 }
 
-// do sends a request, and wants a status; it returns the answer's JSON.
+// do sends a request, requires a status, and returns the answer's JSON.
 func (s *service) do(method, path, body string, want int) map[string]any {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
