@@ -11,9 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestAnswersToCommit ends a COMMIT while something keeps it from being done. What the
-// server gives up by itself is known to be undone; what ended because somebody asked
-// for it is not.
+// TestAnswersToCommit ends a COMMIT while it waits. If the server gives up by itself, the
+// transaction is undone; if the COMMIT is ended from outside, the outcome is unknown.
 func TestAnswersToCommit(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)
@@ -24,7 +23,7 @@ func TestAnswersToCommit(t *testing.T) {
 			for _, tt := range []struct {
 				name, before, during string
 				kind                 interlock.ErrorKind
-				number               uint16 // 0 is any, or none
+				number               uint16 // 0 means any, or none
 			}{
 				{"lock time-out", "set session lock_wait_timeout = 1", "", interlock.Retryable, 1205},
 				{"query killed", "", "kill query %d", interlock.Uncertain, 1317},
@@ -52,8 +51,8 @@ func TestAnswersToCommit(t *testing.T) {
 	}
 }
 
-// held commits x while commits are kept from being done, has the server run another
-// statement as soon as it waits, and gives the answer.
+// held commits x while commits are blocked, runs another statement on the server as soon as it
+// waits, and returns the answer.
 func held(t *testing.T, d database, x tx, during string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -77,7 +76,7 @@ func held(t *testing.T, d database, x tx, during string) error {
 		d.do(t, fmt.Sprintf(during, id))
 	}
 	err = <-answer
-	if strings.HasPrefix(during, "kill connection") { // its client may know before its thread does
+	if strings.HasPrefix(during, "kill connection") { // its client may see that before its thread
 		testbed.Eventually(t, "the session ends", bound, func() bool {
 			return d.text(t, "select count(*) from information_schema.processlist where id = ?", id) == "0"
 		})
@@ -85,7 +84,7 @@ func held(t *testing.T, d database, x tx, during string) error {
 	return err
 }
 
-// TestCommitOnAServerThatBecameReadOnly is refused, and nothing is committed.
+// TestCommitOnAServerThatBecameReadOnly: COMMIT is refused, and nothing is committed.
 func TestCommitOnAServerThatBecameReadOnly(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)

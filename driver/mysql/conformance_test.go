@@ -23,8 +23,8 @@ func TestTableBreaker(t *testing.T) { drivertest.RunBreaker(t, tableHarness(t)) 
 
 var namespaces atomic.Int64
 
-// serverFor gives a test a server of its own or, in a namespace of its own, the
-// shared one.
+// serverFor returns a separate server for a test, or the shared one with a separate
+// namespace.
 func serverFor(t *testing.T, shared *testbed.Server, exclusive bool) (*testbed.Server, string) {
 	if exclusive {
 		return testbed.MariaDB(t), mysql.DefaultNamespace
@@ -39,7 +39,7 @@ func tableHarness(t *testing.T) drivertest.Harness {
 	}, func(b backend) drivertest.Backend { return &tableBackend{b} })
 }
 
-// harness is that of one kind of lock.
+// harness returns the harness of one kind of lock.
 func harness(t *testing.T, without drivertest.Ability, opener func(t *testing.T, dsn, namespace string) (driver.Fenced, error),
 	kind func(backend) drivertest.Backend) drivertest.Harness {
 	shared := testbed.MariaDB(t)
@@ -52,16 +52,16 @@ func harness(t *testing.T, without drivertest.Ability, opener func(t *testing.T,
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  mysql.DefaultPoll,
-		DeadWaiter: suiteTTL + 2*mysql.DefaultPoll, // it may die with a try under way
+		DeadWaiter: suiteTTL + 2*mysql.DefaultPoll, // it may die during a try
 		HandOvers:  100,
 		Without:    drivertest.FIFO | drivertest.LostPushes | without,
 	}
 }
 
-// backend is a server with a path of its own for each driver.
+// backend is a server with a separate path for each driver.
 type backend struct {
 	paths.Backend[driver.Fenced]
-	operator  database // past every fault of the paths
+	operator  database // not by a path with faults
 	namespace string
 }
 
@@ -104,7 +104,7 @@ func config(t testing.TB, dsn string) *client.Config {
 	return c
 }
 
-// user is the connection that has the lock of name; 0 if none has.
+// user returns the connection that has the lock of name, or 0.
 func (b *sessionBackend) user(t *testing.T, name string) string {
 	t.Helper()
 	return b.operator.text(t, `select coalesce(is_used_lock(?), 0)`, mysql.LockName("test", b.namespace, name))

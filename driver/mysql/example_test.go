@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
-// What the shorter examples stand on.
+// Variables of the shorter examples.
 var (
 	ctx   = context.Background()
 	db    *sql.DB
@@ -45,7 +45,7 @@ func ExampleOpen() {
 	defer locks.Close(ctx)
 }
 
-// Locks by rows, on the pool that there is, and behind any proxy.
+// Locks by rows, on the existing pool, behind any proxy.
 func ExampleOpenTable() {
 	db, err := sql.Open("mysql", "app@tcp(localhost:3306)/shop?interpolateParams=true")
 	if err != nil {
@@ -57,7 +57,7 @@ func ExampleOpenTable() {
 		log.Fatal(err)
 	}
 	defer d.Close(ctx)
-	// A crash of the server must not let two believe that they hold one name.
+	// A crash of the server must not give two processes one lock.
 	locks, err := lock.NewFenced(d, &lock.Options{Require: interlock.Requirements{ExclusionSurvives: interlock.ServerCrash}})
 	if err != nil {
 		log.Fatal(err)
@@ -78,7 +78,7 @@ func ExampleDB() {
 	}
 }
 
-// A mark that is raised in a transaction of one's own, before its first read.
+// A mark that is raised in the user's transaction, before its first read.
 func ExampleTx() {
 	err := locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
 		tx, err := db.BeginTx(ctx, nil)
@@ -99,7 +99,7 @@ func ExampleTx() {
 	}
 }
 
-// The name that a process without this library gives to GET_LOCK.
+// The name of the lock in GET_LOCK, for a process without this library.
 func ExampleLockName() {
 	name := mysql.LockName("shop", mysql.DefaultNamespace, "account/42")
 	fmt.Println(len(name), name[:10])

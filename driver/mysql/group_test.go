@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// together has a session driver do things that wait while the server is busy with a first one.
+// together makes a session driver do things that wait while the server is busy with a first one.
 func together(t *testing.T, admin database, d *mysql.Driver, things ...func() error) []error {
 	t.Helper()
 	c, err := admin.Conn(t.Context())
@@ -58,8 +58,8 @@ func sessionOf(t *testing.T, server *testbed.Server) *mysql.Driver {
 	return modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute}).(*mysql.Driver)
 }
 
-// TestCostOfManyAtOnce: what many ask for while the server is busy is a statement and a commit
-// for each 64 of them, each way.
+// TestCostOfManyAtOnce: concurrent acquires while the server is busy cost one statement and one
+// commit for each 64, and so do releases.
 func TestCostOfManyAtOnce(t *testing.T) {
 	server := testbed.MariaDB(t)
 	admin, d := open(t, server.URL()), sessionOf(t, server)
@@ -91,7 +91,7 @@ func TestCostOfManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestAllocations of a pair of acquire and release, in the driver and its client.
+// TestAllocations bounds the allocations of an acquire and a release, in the driver and its client.
 func TestAllocations(t *testing.T) {
 	d := sessionOf(t, testbed.MariaDB(t))
 	n := testing.AllocsPerRun(100, func() {
@@ -107,7 +107,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestRefusedRowFailsAlone, and not those that share its statement.
+// TestRefusedRowFailsAlone: a refused row does not fail others in its statement.
 func TestRefusedRowFailsAlone(t *testing.T) {
 	server := testbed.MariaDB(t)
 	admin, d := open(t, server.URL()), sessionOf(t, server)

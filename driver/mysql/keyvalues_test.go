@@ -60,7 +60,7 @@ func TestSwapLocksWhatItCompares(t *testing.T) {
 }
 
 // TestSwapsOfAKeyThatIsNotThere: both have compared before one of them writes. Without gap locks
-// only the write can tell.
+// only the write detects that.
 func TestSwapsOfAKeyThatIsNotThere(t *testing.T) {
 	server := testbed.MariaDB(t)
 	db := open(t, server.URL()+"?tx_isolation=%27READ-COMMITTED%27")
@@ -88,8 +88,8 @@ func TestSwapsOfAKeyThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestCostOfKeyValues: a statement for each call, whatever the number of keys, without
-// parameters that had to be prepared; a deletion is one more.
+// TestCostOfKeyValues: each call is one statement, for any number of keys, without prepared
+// parameters; a deletion is one more.
 func TestCostOfKeyValues(t *testing.T) {
 	server := testbed.MariaDB(t)
 	admin, store := open(t, server.URL()), mysql.NewKeyValues(open(t, server.URL()).DB, "kv")

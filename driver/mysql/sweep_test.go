@@ -18,14 +18,14 @@ type sweeping interface {
 	Sweep(ctx context.Context, after time.Duration) (int, error)
 }
 
-// sweptRows are the tables of rows, and how to insert one that nobody has used since 2021.
+// sweptRows has the tables of rows, and the insert of one that was last used in 2021.
 var sweptRows = map[string]struct{ table, old string }{
 	"session": {"interlock_holder", "concat('old#r#', seq), '', '', seq, '2021-01-01', 0"},
 	"table":   {"interlock_lease", "concat('old#r#', seq), '', seq, '2021-01-01', '2021-01-01'"},
 }
 
-// TestReadsLeaveNothing: each reader takes a lock of its own name, and its row is removed,
-// by one transaction for 500; what is held, and what was used just now, stays.
+// TestReadsLeaveNothing: each reader takes a lock with a unique name, and its row is removed, by one
+// transaction for 500; rows that are held, or were used recently, stay.
 func TestReadsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	for _, m := range modes {
@@ -86,8 +86,8 @@ func TestReadsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestSweepSparesTheNext: a row whose lock was taken while it was to be removed stays, and a
-// name whose row was removed goes on above its counter.
+// TestSweepSparesTheNext: a row whose lock was taken during its removal stays, and a name whose row
+// was removed continues above its counter.
 func TestSweepSparesTheNext(t *testing.T) {
 	t.Parallel()
 	for _, m := range modes {

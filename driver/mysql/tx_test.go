@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { crash.Main(m, roles) }
 
-// bound is how long a test waits for what must happen.
+// bound bounds the wait of a test for a condition.
 const bound = 20 * time.Second
 
 type tx = driver.Tx[*sql.Tx]
@@ -38,7 +38,7 @@ func open(t testing.TB, dsn string) database {
 	return database{db}
 }
 
-// behind is the server's DSN by way of a proxy.
+// behind returns the server's DSN with a proxy's address.
 func behind(server *testbed.Server, proxy *testbed.Proxy) string { return dsnAt(server, proxy.Addr()) }
 
 func dsnAt(server *testbed.Server, addr string) string {
@@ -81,7 +81,7 @@ func mustExec(t *testing.T, x driver.SQL, queries ...string) {
 	}
 }
 
-// one is the single value that query gives.
+// one returns the single value of a query.
 func one[V any](t *testing.T, x driver.SQL, query string, args ...any) (v V) {
 	t.Helper()
 	err := x.Query(t.Context(), query, args, func(scan func(...any) error) error { return scan(&v) })
@@ -91,8 +91,7 @@ func one[V any](t *testing.T, x driver.SQL, query string, args ...any) (v V) {
 	return v
 }
 
-// wantKind checks the kind, and the server's own number; 0 for an error of the
-// client.
+// wantKind checks the kind, and the server's number; 0 means an error of the client.
 func wantKind(t *testing.T, err error, kind interlock.ErrorKind, number uint16) {
 	t.Helper()
 	if err == nil {
@@ -108,8 +107,7 @@ func wantKind(t *testing.T, err error, kind interlock.ErrorKind, number uint16) 
 	}
 }
 
-// TestTransactions runs every test against one server, each in a database of its
-// own.
+// TestTransactions runs every test against one server, each in a separate database.
 func TestTransactions(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)
@@ -208,7 +206,7 @@ func testKinds(t *testing.T, w world) {
 	})
 }
 
-// testFailedBefore goes on after an error that left a part of the transaction.
+// testFailedBefore continues after an error that undid a part of the transaction.
 func testFailedBefore(t *testing.T, w world) {
 	w.do(t, "create table f (k int primary key)", "insert into f values (1)")
 	holder := w.mustBegin(t)
@@ -247,7 +245,7 @@ func testEndOfSession(t *testing.T, w world) {
 		} else {
 			_, err = x.Exec(t.Context(), "select 1")
 		}
-		// The server's last words may be lost on the way.
+		// The server's last answer may be lost.
 		if err == nil || interlock.Kind(err) == interlock.Definite || next == "commit" && interlock.Kind(err) != interlock.Uncertain {
 			t.Errorf("%s: %v (%v)", next, err, interlock.Kind(err))
 		}
@@ -336,7 +334,7 @@ func testIdle(t *testing.T, w world) {
 	}
 }
 
-// testUndone ignores a deadlock in its own statements, behind our back.
+// testUndone ignores a deadlock of statements that the package does not see.
 func testUndone(t *testing.T, w world) {
 	w.do(t, "create table u (k int primary key, v int)", "insert into u values (1, 0), (2, 0)")
 	x, y := w.mustBegin(t), w.mustBegin(t)
@@ -369,8 +367,7 @@ func testUndone(t *testing.T, w world) {
 	}
 }
 
-// testImplicitCommit: what came before a statement that commits stays, and what
-// came after does not.
+// testImplicitCommit: statements before one that commits stay, and later ones do not.
 func testImplicitCommit(t *testing.T, w world) {
 	w.do(t, "create table ic (k int primary key)")
 	x := w.mustBegin(t)

@@ -16,7 +16,7 @@ import (
 // The server removes a session from the list, and lets others finish its prepared branch,
 // a moment before the storage engine detaches the branch. In between, XA COMMIT and XA
 // ROLLBACK of another session are answered with success and do nothing, and remove the
-// branch's name: nobody can finish the branch then until the server is restarted.
+// branch's name: the branch then cannot be finished until the server is restarted.
 
 // errStillAttached means that a branch cannot be finished yet although its session has ended.
 var errStillAttached = errors.New("the storage engine has not detached the branch from its session, which has just ended")

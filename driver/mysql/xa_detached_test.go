@@ -12,10 +12,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestNotDetached: a branch is not finished while the storage engine has it attached to a
-// session that is gone from the list, because the server would say that it did so. The
-// number of such a session is here in the text of another one's statement, which the
-// engine's status shows as well.
+// TestNotDetached: a branch is not finished while the storage engine has it attached to a session
+// that is no longer in the list, because the server would answer with success and do nothing. Here
+// the number of such a session is in the text of another one's statement, which the engine's status
+// shows.
 func TestNotDetached(t *testing.T) {
 	t.Parallel()
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
@@ -51,8 +51,8 @@ func TestNotDetached(t *testing.T) {
 	b.WantRows(t, "1")
 }
 
-// TestDetached: whether a branch is detached is seen by those who may see it, and not waited
-// for without end by others.
+// TestDetached: a user with the privilege sees whether a branch is detached; others wait for a
+// bounded time.
 func TestDetached(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)

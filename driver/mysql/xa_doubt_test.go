@@ -14,8 +14,7 @@ func literal(namespace, transaction string) string {
 	return fmt.Sprintf(`X'%x',X'%x',%d`, transaction, namespace+"/b", 0x494c4f4b)
 }
 
-// TestOtherNamespaces: branches of others, in other namespaces or by other programs,
-// are neither listed nor finished.
+// TestOtherNamespaces: branches of other namespaces or programs are neither listed nor finished.
 func TestOtherNamespaces(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)
@@ -39,8 +38,7 @@ func TestOtherNamespaces(t *testing.T) {
 	}
 }
 
-// TestHeldBySession: NOTA is no proof that there is nothing, while a session has the
-// branch.
+// TestHeldBySession: NOTA does not prove that there is no branch, while a session has it.
 func TestHeldBySession(t *testing.T) {
 	t.Parallel()
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
@@ -61,7 +59,7 @@ func TestHeldBySession(t *testing.T) {
 	b.WantRows(t, "1")
 }
 
-// TestCostOfABranch: requests besides those of the user.
+// TestCostOfABranch counts the requests in addition to those of the user.
 func TestCostOfABranch(t *testing.T) {
 	t.Parallel()
 	b := openBank(t, testbed.MariaDB(t).URL()+"?interpolateParams=true", "shop")
@@ -82,8 +80,8 @@ func TestCostOfABranch(t *testing.T) {
 	}
 }
 
-// TestSuccessIsNotBelieved: a server that says that a branch has ended is right only if
-// the branch's mark says so too. Here the mark is locked by somebody else.
+// TestSuccessIsNotBelieved: a server's answer that a branch has ended counts only if the branch's
+// mark confirms it. Here another transaction has locked the mark.
 func TestSuccessIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	for _, finish := range []func(bank) error{
@@ -111,8 +109,8 @@ func TestSuccessIsNotBelieved(t *testing.T) {
 	}
 }
 
-// TestKeptNoLonger: a session is kept for a while, and then let go of, so that others
-// can finish its branch; Close lets go at once.
+// TestKeptNoLonger: a session is kept for Keep, and then closed, so that others can finish its
+// branch; Close closes it at once.
 func TestKeptNoLonger(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)

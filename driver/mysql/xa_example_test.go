@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/mysql"
 )
 
-// A branch is prepared here, and finished by a process that knows the decision. Package
-// txn/twopc does that: it stores the decision before it returns it.
+// A branch is prepared here, and finished by a process with the decision. Package txn/twopc does
+// that: it stores the decision before it returns it.
 func ExampleOpenParticipant() {
 	ctx := context.Background()
 	db, err := sql.Open("mysql", "app@tcp(localhost:3306)/bank")
@@ -19,7 +19,7 @@ func ExampleOpenParticipant() {
 	}
 	bank, err := mysql.OpenParticipant(ctx, db, "shop", nil)
 	if err != nil {
-		log.Fatal(err) // a node of a Galera cluster, for one
+		log.Fatal(err) // such as a node of a Galera cluster
 	}
 	defer bank.Close()
 	x := driver.XID{Transaction: "order-42", Branch: "bank"}

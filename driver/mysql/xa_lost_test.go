@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestStoppedProcess: a branch is finished by others also if the process that prepared
-// it is stopped, or its host is gone without a word, so that its session does not end.
+// TestStoppedProcess: others finish a branch also if the process that prepared it is stopped, or its
+// host has failed, so that its session does not end.
 func TestStoppedProcess(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)
@@ -25,13 +25,13 @@ func TestStoppedProcess(t *testing.T) {
 		sessions = append(sessions, session)
 		preparedtest.WantVote(t, p, driver.VoteYes)
 	}
-	wantKind(t, other.Commit(t.Context(), branchOf("committed")), interlock.Retryable, 0) // it may be at work
+	wantKind(t, other.Commit(t.Context(), branchOf("committed")), interlock.Retryable, 0) // it may be running
 	if n := other.Text(t, `select count(*) from information_schema.processlist where id in (?, ?) and command <> 'Killed'`, sessions...); n != "2" {
 		t.Errorf("%s of 2 sessions are left to a process that may be at work", n)
 	}
 	other.Decide(t, true, branchOf("committed"))
 	other.Decide(t, false, branchOf("rolled-back"))
-	// It wakes up, and finds out.
+	// It wakes up, and detects that.
 	b.Decide(t, true, branchOf("committed"))
 	b.Decide(t, false, branchOf("rolled-back"))
 	if n := b.Text(t, `select count(*) from account`); n != "1" || len(b.recovered(t)) != 0 {
@@ -39,8 +39,8 @@ func TestStoppedProcess(t *testing.T) {
 	}
 }
 
-// TestSessionIsClosedByItsUser: a session that was given back to the pool with a branch
-// does not stay there: what others run in it would never be committed.
+// TestSessionIsClosedByItsUser: a session that was returned to the pool with a branch does not stay
+// there: statements of others in it would never be committed.
 func TestSessionIsClosedByItsUser(t *testing.T) {
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	b.DB.SetMaxOpenConns(1)
@@ -59,7 +59,7 @@ func TestSessionIsClosedByItsUser(t *testing.T) {
 			_, err := b.DB.ExecContext(t.Context(), `insert ignore into account values (`+string(rune('1'+i))+`, 1)`)
 			return err == nil
 		})
-		b.DB.SetMaxIdleConns(0) // by a connection that sees what was committed
+		b.DB.SetMaxIdleConns(0) // on a connection without an older snapshot
 		if n, want := b.Text(t, `select count(*) from account`), string(rune('1'+i)); n != want {
 			t.Errorf("%d: %s rows, want %s", i, n, want)
 		}

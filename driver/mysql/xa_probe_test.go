@@ -2,7 +2,7 @@ package mysql
 
 import "testing"
 
-// TestUnsafeTopologies: what a server says of itself, of which no test has one.
+// TestUnsafeTopologies: facts of servers that no test runs.
 func TestUnsafeTopologies(t *testing.T) {
 	for _, c := range []struct {
 		name        string

@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestUnsafeServers: where prepared branches can be lost, or be replicated by halves,
-// none is opened.
+// TestUnsafeServers: no participant opens on a server that can lose prepared branches, or replicate
+// parts of them.
 func TestUnsafeServers(t *testing.T) {
 	for _, option := range []string{"--replicate-do-db=shop", "--replicate-wild-ignore-table=shop.%", "--read-only=1", "--log-bin=log --binlog-ignore-db=shop"} {
 		server := testbed.MariaDB(t, strings.Fields(option)...)
@@ -27,8 +27,8 @@ func TestUnsafeServers(t *testing.T) {
 	}
 }
 
-// TestBranchCannotBeLeft: statements that would end the branch, or commit, are refused,
-// and the branch goes on.
+// TestBranchCannotBeLeft: statements that would end the branch, or commit, are refused, and the
+// branch continues.
 func TestBranchCannotBeLeft(t *testing.T) {
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	conn, p := b.Branch(t, branchOf("t"), insert)
@@ -49,8 +49,8 @@ func TestBranchCannotBeLeft(t *testing.T) {
 	}
 }
 
-// TestEndedBehindOurBack: after an XA END by the user every call has its answer, and the
-// session does not go back to the pool with a branch.
+// TestEndedBehindOurBack: after an XA END by the user every call has its answer, and the session does
+// not return to the pool with a branch.
 func TestEndedBehindOurBack(t *testing.T) {
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	b.DB.SetMaxOpenConns(1)
@@ -71,8 +71,8 @@ func TestEndedBehindOurBack(t *testing.T) {
 	}
 }
 
-// TestDeadlockVotesNo: a branch that the server has undone is not prepared, though its
-// user ignored the error, and its session is good again.
+// TestDeadlockVotesNo: a branch that the server has undone is not prepared, although its user
+// ignored the error, and its session can be used again.
 func TestDeadlockVotesNo(t *testing.T) {
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	b.Do(t, `insert into account values ('a', 1), ('b', 1)`)
@@ -99,8 +99,8 @@ func TestDeadlockVotesNo(t *testing.T) {
 	}
 }
 
-// TestEveryChangeIsOne: a branch that changed anything is never taken for one that only
-// read, and has to be decided.
+// TestEveryChangeIsOne: a branch that changed anything never counts as read-only, and needs a
+// decision.
 func TestEveryChangeIsOne(t *testing.T) {
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	b.Do(t, `insert into account values ('a', 1), ('b', 1), ('c', 1)`)

@@ -51,7 +51,7 @@ func openBank(t testing.TB, dsn, namespace string) bank {
 	return bank{branches.OpenBank(t, dsn, namespace)}
 }
 
-// keeping opens a bank whose participant keeps sessions for so long.
+// keeping opens a bank whose participant keeps sessions for keep.
 func keeping(t testing.TB, dsn string, keep time.Duration) (bank, *mysql.Participant) {
 	t.Helper()
 	db := open(t, dsn).DB
@@ -79,7 +79,7 @@ func (b bank) preparedByHand(t testing.TB, xid string, queries ...string) *sql.C
 	return conn
 }
 
-// recovered is what the server itself lists.
+// recovered returns the server's list of prepared branches.
 func (b bank) recovered(t testing.TB) (all []string) {
 	t.Helper()
 	rows, err := b.DB.QueryContext(t.Context(), `xa recover`)
@@ -105,7 +105,7 @@ var branchOf = preparedtest.One
 
 func TestBranches(t *testing.T) { t.Parallel(); preparedtest.Run(t, branches) }
 
-// roles are what processes of this package's own do that crash.
+// roles are the roles of processes that crash.
 var roles = map[string]crash.Role{"branch": preparedtest.Drive(branches, func(ctx context.Context, dsn string, wire *crash.Wire) (driver.Preparer[*sql.Conn], error) {
 	config, err := client.ParseDSN(dsn)
 	if err != nil {
@@ -121,11 +121,11 @@ var roles = map[string]crash.Role{"branch": preparedtest.Drive(branches, func(ct
 
 func TestKilledAtEveryRequest(t *testing.T) { preparedtest.Crashes(t, branches, "branch") }
 
-// TestParticipant keeps sessions for a moment, which the others wait for.
+// TestParticipant keeps sessions for a short time, for which others wait.
 func TestParticipant(t *testing.T) { runParticipant(t, 200*time.Millisecond, "") }
 
-// TestParticipantLogged: with a binary log, which takes part in every commit as an
-// engine does, the client's other options, and sessions that are not kept.
+// TestParticipantLogged: with a binary log, which takes part in every commit like an engine, the
+// client's other options, and sessions that are not kept.
 func TestParticipantLogged(t *testing.T) {
 	runParticipant(t, -1, "?interpolateParams=true&clientFoundRows=true", "--log-bin=log", "--binlog-format=row", "--server-id=1")
 }

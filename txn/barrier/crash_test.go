@@ -152,7 +152,7 @@ func (w world) scene(kind string, allowed ...map[string]int) func(testing.TB) cr
 	}
 }
 
-// settled repeats calls: they change nothing.
+// settled makes a late try, which must change nothing.
 func (w world) settled(tb testing.TB, kind, name string) {
 	tb.Helper()
 	_, err := owned.try(calling(context.WithoutCancel(tb.Context()), name, branch.Try), w, "late")

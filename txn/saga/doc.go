@@ -35,7 +35,7 @@
 //
 // The saga decides once whether to commit or to abort. After the pivot is done it can only
 // commit. Undos run stage by stage in reverse; undos of one stage run concurrently. The journal
-// alone says what has to be undone: the definition's code is not asked. An undo that fails for
+// alone determines what has to be undone, without the definition's code. An undo that fails for
 // good does not stop the others.
 //
 // # Cost
@@ -48,7 +48,7 @@
 //
 // So a saga costs two appends to the journal, whatever its number of steps: one more if the pivot
 // is not the first step, one more if it is aborted, and two for each wait. What its targets write
-// comes on top. The stages of a function are not known in advance: each is one append.
+// is additional. The stages of a function are not known in advance: each is one append.
 //
 // [Definition.StartTx] begins a saga in a transaction of the user's database. [StepTx] is a step
 // that commits there together with its record, exactly once.

@@ -15,7 +15,7 @@ import (
 //
 // Results are buffered in pending and written with the next record that must be durable. If
 // the process dies first, the next owner repeats the same calls and gets the same results.
-// These records must be durable before execution goes on:
+// These records must be durable before the execution continues:
 //   - sent, before a step that cannot be undone or continued without it
 //   - decide, before any undo and before any outcome is returned
 //   - the end of a wait, and end

@@ -55,8 +55,8 @@ func TestConfirmed(t *testing.T) {
 	})
 }
 
-// TestRefused: one refuses, the decision to cancel is durable before the answer, and
-// what is held is free after it; the one that refused is not called again.
+// TestRefused: one refuses, the decision to cancel is durable before the answer, and the holds are
+// released after it; the one that refused is not called again.
 func TestRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 0)
@@ -98,8 +98,8 @@ func TestStoppedByARefusal(t *testing.T) {
 	})
 }
 
-// TestDefaults: what is not set, or makes no sense, is as the documentation says; what
-// is set stays.
+// TestDefaults: options that are not set, or invalid, get the documented defaults; others do not
+// change.
 func TestDefaults(t *testing.T) {
 	policy := Policy{First: 50 * time.Millisecond, Max: time.Minute, Attempts: 5, Refusals: 5}
 	for _, p := range []Policy{{}, {First: -1, Max: -1, Attempts: -1, Refusals: -1}} {
@@ -118,7 +118,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// ear is what hooks received, a line each.
+// ear records the events of hooks, one a line.
 type ear struct {
 	mu    sync.Mutex
 	lines []string
@@ -130,8 +130,7 @@ func (e *ear) hear(format string, args ...any) {
 	e.lines = append(e.lines, fmt.Sprintf(format, args...))
 }
 
-// heard is what was received since the last call, sorted: decisions and calls
-// do not wait for each other.
+// heard returns the events since the last call, sorted, because decisions and calls are concurrent.
 func (e *ear) heard() []string {
 	synctest.Wait()
 	e.mu.Lock()
@@ -154,8 +153,8 @@ func (e *ear) hooks() *observe.TCC {
 	}
 }
 
-// TestHooksAreTold: of a decision, once, by who has made it; of every call that did not
-// succeed, and when it is repeated, which it is then and no earlier; and of the end.
+// TestHooksAreTold: hooks receive a decision once, in the process that made it; every failed call with
+// the time of its repetition, which is not earlier; and the end.
 func TestHooksAreTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight, e := newVenue("hotel", 1), newVenue("flight", 0), &ear{}
@@ -192,8 +191,8 @@ func TestHooksAreTold(t *testing.T) {
 	})
 }
 
-// TestTriesEndWithTheirTime: nobody waits for a try beyond its timeout, nor beyond the
-// time to confirm, and the call says so.
+// TestTriesEndWithTheirTime: a try is not waited for beyond its timeout, nor beyond the time to
+// confirm; both are in the deadline of the call.
 func TestTriesEndWithTheirTime(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{time.Hour: 50 * time.Second, time.Second: time.Second} {
 		bubble(t, func(t *testing.T) {
@@ -215,8 +214,8 @@ func TestTriesEndWithTheirTime(t *testing.T) {
 	}
 }
 
-// TestNoTryBehindARefusal: once another branch has refused, one that waits for its next
-// try is not tried any more. It is cancelled only if it may hold something.
+// TestNoTryBehindARefusal: after another branch has refused, a branch that waits for its next try is
+// not tried again. It is cancelled only if it may have a hold.
 func TestNoTryBehindARefusal(t *testing.T) {
 	for fails, want := range map[error]string{branch.Retry(errFull): "", errNetwork: "blocked"} {
 		bubble(t, func(t *testing.T) {

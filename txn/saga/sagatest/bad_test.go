@@ -58,7 +58,7 @@ var unsound = map[string]struct {
 			return untake(s, ctx, "b", n)
 		}), take(w, "p").Pivot())
 	}, []string{"undo needs the output:b"}, "undone without its output"},
-	"undo by its output, given up at once": { // its action is not to blame
+	"undo by its output, given up at once": { // its action has no finding
 		func(w *World, s *shop) saga.Definition[int] {
 			return saga.Define("order", taking(s, "b").Retry(saga.Policy{Attempts: 1}).Undo("unb", func(ctx context.Context, n int, out *string) error {
 				if out == nil {
@@ -136,7 +136,7 @@ var unsound = map[string]struct {
 			defer s.mu.Unlock()
 			if key := doing(ctx); s.seen[key] {
 				s.stock["b"] += n
-				delete(s.seen, key) // and with it what a late one is known by
+				delete(s.seen, key) // and so does not recognize a late one
 			} else {
 				s.seen["undone "+key] = true
 			}
@@ -236,13 +236,13 @@ var unsound = map[string]struct {
 	}, []string{"missing undo:b#7"}, "b#7"},
 }
 
-// doing is the key of the action whose undo is called.
+// doing returns the key of the action whose undo is called.
 func doing(ctx context.Context) string {
 	c := saga.From(ctx)
 	return strings.TrimSuffix(c.Key(), string(c.Operation)) + "do"
 }
 
-// taking is a guarded step on a shop: once for a key, not behind its undo.
+// taking is a guarded step on a shop: once for a key, not after its undo.
 func taking(s *shop, name string) action {
 	return saga.Step(name, func(ctx context.Context, n int) (string, error) {
 		key := saga.From(ctx).Key()
@@ -256,7 +256,7 @@ func taking(s *shop, name string) action {
 	})
 }
 
-// untake is the undo of taking, of so many.
+// untake returns the undo of taking, for a number of units.
 func untake(s *shop, ctx context.Context, name string, n int) error {
 	if s.first("undone "+doing(ctx)) && s.saw(doing(ctx)) {
 		s.add(name, n)
@@ -286,8 +286,8 @@ func refusing(s *shop, guarded action, name string) action {
 	})
 }
 
-// TestUnsoundSagasAreConvicted: of what is wrong with them, in the step that it is wrong
-// with, and of nothing else.
+// TestUnsoundSagasAreConvicted: each has exactly the finding of its mistake, for the step with the
+// mistake.
 func TestUnsoundSagasAreConvicted(t *testing.T) {
 	kinds := map[string]bool{}
 	for name, c := range unsound {

@@ -18,7 +18,7 @@ type order struct {
 
 type seat struct{ Number int }
 
-// booking is the saga; its participants are handed in, fakes here.
+// booking is the saga; its participants are arguments, here fakes.
 func booking(h hotel) saga.Definition[order] {
 	hold := saga.Step("hold", h.hold).Undo("release", h.release)
 	charge := saga.Step("charge", h.charge).Pivot()
@@ -59,7 +59,7 @@ func (h hotel) mail(ctx context.Context, o order) (int, error) {
 	})
 }
 
-// scene is the saga in a world of its own.
+// scene returns the saga in a new world.
 func scene() sagatest.Scene[order] {
 	w := &sagatest.World{}
 	w.Set("seats", "10")
@@ -75,7 +75,7 @@ func TestBooking(t *testing.T) {
 }
 
 func ExampleExplore() {
-	var t *testing.T // that of a test function
+	var t *testing.T // the argument of a test function
 
 	sagatest.Explore(t, scene) // a scene is made for each run: it returns a new world and a saga on it
 }
@@ -90,11 +90,11 @@ func ExampleEffect() {
 		fmt.Println(left, err)
 	}
 	hold()
-	hold() // has the first one's answer
+	hold() // has the first answer
 	call.Transaction, call.Operation = "booking/2", branch.Undo
 	_ = w.Undo(branch.With(context.Background(), call), func(v sagatest.Values) error { v.Add("held", -1); return nil })
 	call.Operation = branch.Do
-	hold() // comes after its undo
+	hold() // arrives after its undo
 	fmt.Print(w.Snapshot())
 	// Output:
 	// 1 <nil>

@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// failing are scenes that Explore fails a test for, and what that says.
+// failing has scenes for which Explore fails its test, and the printed texts.
 var failing = map[string]struct {
 	scene func() Scene[int]
 	says  []string
@@ -53,7 +53,7 @@ func TestExploreFails(t *testing.T) {
 	txntest.FailsOutside(t, func(name string) { Explore(t, failing[name].scene) }, texts)
 }
 
-// TestNothingToExplore: an error says why, and nothing is found.
+// TestNothingToExplore: an error has the reason, and there are no findings.
 func TestNothingToExplore(t *testing.T) {
 	t.Parallel()
 	noSeat := errors.New("no seat")
@@ -116,7 +116,7 @@ func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
 	return nil, interlock.ErrClosed
 }
 
-// TestNotInABubble: it says what synctest says, and finds nothing.
+// TestNotInABubble: the error is that of synctest, and there are no findings.
 func TestNotInABubble(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		defer func() {
@@ -129,7 +129,7 @@ func TestNotInABubble(t *testing.T) {
 	})
 }
 
-// TestScenesHaveToBeTheSame: one whose world was used before is reported.
+// TestScenesHaveToBeTheSame: a scene with a used world is reported.
 func TestScenesHaveToBeTheSame(t *testing.T) {
 	t.Parallel()
 	var scenes atomic.Int64
@@ -145,7 +145,7 @@ func TestScenesHaveToBeTheSame(t *testing.T) {
 	}
 }
 
-// TestLimitEndsARun: a saga that waits for longer never ends.
+// TestLimitEndsARun: a saga that waits for longer has the finding NeverEnds.
 func TestLimitEndsARun(t *testing.T) {
 	t.Parallel()
 	for limit, want := range map[time.Duration]int{0: 1, 30 * 24 * time.Hour: 0} {
@@ -163,7 +163,7 @@ func TestLimitEndsARun(t *testing.T) {
 	}
 }
 
-// TestRealTimeLimit: it is that of the machine's clock.
+// TestRealTimeLimit: in real time the limit is by the machine's clock.
 func TestRealTimeLimit(t *testing.T) {
 	t.Parallel()
 	found, runs := explored(t, func() Scene[int] {

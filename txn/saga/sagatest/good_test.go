@@ -9,10 +9,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// sound are sagas in which nothing is to be found.
+// sound are sagas without findings.
 var sound = map[string]struct {
 	define func(w *World) saga.Definition[int]
-	runs   int // that nobody takes away
+	runs   int // the minimum number of runs
 }{
 	"pivot in the middle": {func(w *World) saga.Definition[int] {
 		return saga.Define("order", good(w, "a"), good(w, "b"), take(w, "p").Pivot(), take(w, "z"))
@@ -91,7 +91,7 @@ var sound = map[string]struct {
 	}, 91},
 }
 
-// TestSoundSagasPass: nothing is found, and all that there is was played.
+// TestSoundSagasPass: there are no findings, and all scenarios were run.
 func TestSoundSagasPass(t *testing.T) {
 	for name, c := range sound {
 		t.Run(name, func(t *testing.T) {

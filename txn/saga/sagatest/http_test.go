@@ -48,7 +48,7 @@ func overHTTP(t *testing.T, act func(ctx context.Context, w *World, undo bool) e
 	}
 }
 
-// TestRealTime: participants over HTTP are judged like any others.
+// TestRealTime: participants over HTTP have the same findings.
 func TestRealTime(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

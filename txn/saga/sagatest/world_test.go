@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 var ok = txntest.OK
 
-// shop is a world without any guard: what its steps do to it is done at each call.
+// shop is a world without a guard: each call of its steps has an effect.
 type shop struct {
 	mu    sync.Mutex
 	stock map[string]int
@@ -40,14 +40,14 @@ func (s *shop) snapshot() any {
 	return maps.Clone(s.stock)
 }
 
-// add changes a number, always.
+// add changes a number at each call.
 func (s *shop) add(key string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stock[key] += n
 }
 
-// first reports whether something of this key is asked for the first time.
+// first reports whether this is the first call of a key.
 func (s *shop) first(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,14 +73,14 @@ func good(w *World, name string) action {
 	})
 }
 
-// take is good without its undo. Each index takes from a stock of its own.
+// take is good without its undo. Each index takes from a separate stock.
 func take(w *World, name string) action {
 	return saga.Step(name, func(ctx context.Context, n int) (string, error) {
 		return Effect(ctx, w, func(v Values) (string, error) { return fmt.Sprint(v.Add(name, -n)), nil })
 	})
 }
 
-// worldly makes a scene of a saga on a world.
+// worldly returns scenes of a saga on a world.
 func worldly(define func(w *World) saga.Definition[int]) func() Scene[int] {
 	return func() Scene[int] {
 		w := &World{}
@@ -91,7 +91,7 @@ func worldly(define func(w *World) saga.Definition[int]) func() Scene[int] {
 	}
 }
 
-// explored is what exploring finds, and in how many runs.
+// explored returns the findings, and the number of runs.
 func explored(t *testing.T, scene func() Scene[int]) ([]Finding, int) {
 	t.Helper()
 	e := newExplorer(t, func() set { return built(scene()) })
@@ -140,7 +140,7 @@ func TestWorldTakesBackWhatFails(t *testing.T) {
 	if err := act(broken); !errors.Is(err, broken) || w.Get("x") != "" {
 		t.Errorf("%v, %q", err, w.Get("x"))
 	}
-	ok(t, act(nil)) // what was no answer is tried again
+	ok(t, act(nil)) // a call without an answer is repeated
 	undo := call("t", branch.Undo)
 	if err := w.Undo(undo, func(v Values) error { v.Add("x", -1); return broken }); !errors.Is(err, broken) || w.Get("x") != "1" {
 		t.Errorf("%v, %q", err, w.Get("x"))
@@ -175,7 +175,7 @@ func TestWorldOutsideOfACall(t *testing.T) {
 	_, _ = Effect(call("t", branch.Do), w, func(v Values) (int, error) { return v.Add("x", 1), nil })
 }
 
-// call is the context of a call of a step.
+// call returns the context of a call of a step.
 func call(transaction string, o branch.Operation) context.Context {
 	return branch.With(context.Background(), branch.Call{Transaction: transaction, Branch: "s", Operation: o, Attempt: 1})
 }

@@ -217,7 +217,7 @@ var unsound = map[string]struct {
 			return r.frees(ctx, id, n, h)
 		}
 	}, []string{"cancel needs the hold:b"}, "b was tried and the answer lost for good"},
-	"cancel by the hold, given up at once": { // its try is not to blame
+	"cancel by the hold, given up at once": { // its try has no finding
 		func(r *room, s *Scene) {
 			s.Options = &tcc.Options{Retry: tcc.Policy{Attempts: 1}}
 			r.cancel = func(ctx context.Context, id string, n int, h *string) error {
@@ -377,8 +377,8 @@ var unsound = map[string]struct {
 		}, []string{"cancel incomplete:"}, "was refused"},
 }
 
-// TestUnsoundTransactionsAreConvicted: of what is wrong with them, in the branch that it
-// is wrong with, and of nothing else.
+// TestUnsoundTransactionsAreConvicted: each has exactly the finding of its mistake, for the branch
+// with the mistake.
 func TestUnsoundTransactionsAreConvicted(t *testing.T) {
 	kinds := map[string]bool{}
 	for name, c := range unsound {
@@ -424,7 +424,8 @@ func TestOneBranchIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestRunThatDoesNotEnd: what cannot be given up cannot be cancelled, and that is reported.
+// TestRunThatDoesNotEnd: a Run that does not end with its context cannot be cancelled, and that is
+// reported.
 func TestRunThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	found, _ := explored(t, func() Scene {
@@ -440,7 +441,7 @@ func TestRunThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// kindsOfFindings are all.
+// kindsOfFindings has all kinds.
 var kindsOfFindings = []Kind{TryNotIdempotent, TryVisible, LateTryAccepted, ConfirmNotIdempotent, ConfirmRefuses, CancelIncomplete, CancelNotIdempotent,
 	CancelNeedsHold, EmptyCancel, HoldNeverExpires, FreedUnasked, InvariantBroken, OutcomeDiffers, NeverReached, NeverEnds}
 

@@ -18,13 +18,13 @@ type trip struct {
 	airline tcc.Definition[string, int]
 }
 
-// book is the program's: it tells its caller what was decided.
+// book is a function of the program: it returns the decision to its caller.
 func (t trip) book(ctx context.Context, m *tcc.Engine, id, guest string) error {
 	_, err := m.Run(ctx, "trip", id, t.hotel.Try(guest), t.airline.Try(guest))
 	return err
 }
 
-// places are what is held and sold, a fake here: rooms, or seats.
+// places is a fake of a resource that is held and sold: rooms, or seats.
 type places struct {
 	world *tcctest.World
 	kind  string
@@ -49,7 +49,7 @@ func (p places) Confirm(ctx context.Context, guest string, number int) error {
 	})
 }
 
-// Cancel does without the number: it is nil if the answer of the try was lost.
+// Cancel does not use the number: it is nil if the answer of the try was lost.
 func (p places) Cancel(ctx context.Context, guest string, _ *int) error {
 	return p.world.Cancel(ctx, func(v tcctest.Values) error {
 		v.Add("held "+p.kind, -1)
@@ -58,7 +58,7 @@ func (p places) Cancel(ctx context.Context, guest string, _ *int) error {
 	})
 }
 
-// tripScene is a trip in a world of its own.
+// tripScene returns a trip in a new world.
 func tripScene() tcctest.Scene {
 	w := &tcctest.World{}
 	w.Set("free rooms", "1")
@@ -83,7 +83,7 @@ func TestTrip(t *testing.T) {
 }
 
 func ExampleExplore() {
-	var t *testing.T // that of a test function
+	var t *testing.T // the argument of a test function
 
 	tcctest.Explore(t, tripScene) // a scene is made for each run: it returns a new world and a transaction on it
 }
@@ -98,11 +98,11 @@ func ExampleHold() {
 		fmt.Println(n, err)
 	}
 	hold()
-	hold() // has the first one's answer
+	hold() // has the first answer
 	call.Transaction, call.Operation = "trip/2", branch.Cancel
 	_ = w.Cancel(branch.With(context.Background(), call), func(v tcctest.Values) error { v.Add("held", -1); return nil })
 	call.Operation = branch.Try
-	hold() // comes after its cancellation
+	hold() // arrives after its cancellation
 	fmt.Print(w.Snapshot())
 	// Output:
 	// 1 <nil>

@@ -25,7 +25,7 @@ func trying(try func(ctx context.Context) (string, error)) tcc.Resource[int, str
 	return functions{try: func(ctx context.Context, _ int, _ time.Time) (string, error) { return try(ctx) }}
 }
 
-// failing are scenes that Explore fails a test for, and what that says.
+// failing has scenes for which Explore fails its test, and the printed texts.
 var failing = map[string]struct {
 	scene func() Scene
 	says  []string
@@ -52,7 +52,7 @@ func TestExploreFails(t *testing.T) {
 	txntest.FailsOutside(t, func(name string) { Explore(t, failing[name].scene) }, texts)
 }
 
-// TestNothingToExplore: an error says why, and nothing is found.
+// TestNothingToExplore: an error has the reason, and there are no findings.
 func TestNothingToExplore(t *testing.T) {
 	t.Parallel()
 	noSeat := errors.New("no seat")
@@ -92,7 +92,7 @@ func TestNothingToExplore(t *testing.T) {
 				c.change(&s)
 				return s
 			})
-			if err == nil && len(found) == 1 { // it was begun, and came to nothing
+			if err == nil && len(found) == 1 { // it was begun, and had no result
 				err, found = errors.New(found[0].Problem), nil
 			}
 			if len(found) > 0 || err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
@@ -105,7 +105,7 @@ func TestNothingToExplore(t *testing.T) {
 	}
 }
 
-// TestLimitEndsARun: what takes longer never ends.
+// TestLimitEndsARun: a transaction that takes longer has the finding NeverEnds.
 func TestLimitEndsARun(t *testing.T) {
 	t.Parallel()
 	for limit, want := range map[time.Duration]int{time.Second: 1, time.Hour: 0} {
@@ -149,7 +149,7 @@ func TestIgnoredLinesDoNotCount(t *testing.T) {
 	}
 }
 
-// TestOutsideOfARun: a resource that was defined for a scene is what it was.
+// TestOutsideOfARun: outside of a run a resource of a scene works without faults.
 func TestOutsideOfARun(t *testing.T) {
 	w := &World{}
 	w.Set("a", "9")

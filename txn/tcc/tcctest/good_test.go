@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// functions are a resource made of functions; those that are nil do nothing.
+// functions is a resource of functions; nil ones do nothing.
 type functions struct {
 	try     func(ctx context.Context, n int, until time.Time) (string, error)
 	confirm func(ctx context.Context, n int) error
@@ -39,7 +39,7 @@ func (f functions) Cancel(ctx context.Context, n int, _ *string) error {
 	return f.cancel(ctx, n)
 }
 
-// account is one that money goes to: it is announced, and added when that is confirmed.
+// account is the receiver of money: the money is announced, and added by the confirmation.
 type account struct {
 	w    *World
 	name string
@@ -82,10 +82,10 @@ func swept(w *World, resources map[string]tcc.Resource[int, string]) func(contex
 	}
 }
 
-// sound are transactions in which nothing is to be found.
+// sound are transactions without findings.
 var sound = map[string]struct {
 	scene func(w *World, s *Scene)
-	runs  int // that nobody takes away
+	runs  int // the minimum number of runs
 }{
 	"two shelves": {func(w *World, s *Scene) {
 		all := map[string]tcc.Resource[int, string]{"a": shelf{w, "a"}, "b": shelf{w, "b"}}
@@ -188,7 +188,7 @@ var sound = map[string]struct {
 	}, 80},
 }
 
-// TestSoundTransactionsPass: nothing is found, and all that there is was played.
+// TestSoundTransactionsPass: there are no findings, and all scenarios were run.
 func TestSoundTransactionsPass(t *testing.T) {
 	for name, c := range sound {
 		t.Run(name, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc/tcctest"
 )
 
-// TestPage: the code on TCC in docs/how-to/testing-sagas.md is that of example_test.go, what it
-// says Explore prints is what it prints, and it describes each kind of finding.
+// TestPage: the part on TCC in docs/how-to/testing-sagas.md has the code of example_test.go and the
+// output of Explore, and describes each kind of finding.
 func TestPage(t *testing.T) {
 	_, page, _ := strings.Cut(txntest.ReadFile(t, "../../../docs/how-to/testing-sagas.md"), "\n## A TCC\n")
 	txntest.Page(t, page, forgetful(t), tcctest.TryNotIdempotent, tcctest.TryVisible, tcctest.LateTryAccepted, tcctest.ConfirmNotIdempotent,
@@ -19,7 +19,7 @@ func TestPage(t *testing.T) {
 		tcctest.HoldNeverExpires, tcctest.FreedUnasked, tcctest.InvariantBroken, tcctest.OutcomeDiffers, tcctest.NeverReached, tcctest.NeverEnds)
 }
 
-// byNumber are places whose Cancel does what it can with the number alone.
+// byNumber are places whose Cancel needs the number.
 type byNumber struct{ places }
 
 func (p byNumber) Cancel(ctx context.Context, guest string, number *int) error {
@@ -29,7 +29,7 @@ func (p byNumber) Cancel(ctx context.Context, guest string, number *int) error {
 	return p.places.Cancel(ctx, guest, number)
 }
 
-// forgetful is what is said of them first.
+// forgetful returns their first finding.
 func forgetful(t *testing.T) string {
 	found, err := tcctest.Findings(t, func() tcctest.Scene {
 		w := &tcctest.World{}

@@ -72,7 +72,7 @@ func unguarded(ctx context.Context, db *databases.DB, query, item string, n int)
 	})
 }
 
-// items shows what there is.
+// items returns all items.
 func items(db *databases.DB) any {
 	shown := ""
 	err := db.Try(context.Background(), func(ctx context.Context, tx driver.SQL) error {
@@ -91,8 +91,7 @@ func items(db *databases.DB) any {
 	return shown
 }
 
-// TestPostgres: participants on a real database are judged like any others, in real
-// time.
+// TestPostgres: participants on a real database have the same findings, in real time.
 func TestPostgres(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
@@ -130,7 +129,7 @@ func TestPostgres(t *testing.T) {
 	})
 }
 
-// stands makes scenes of a transaction at two stands.
+// stands returns scenes of a transaction at two stands.
 func stands(t *testing.T, server *testbed.Server, once func(ctx context.Context, db *databases.DB, query, item string, n int) error) func() Scene {
 	t.Helper()
 	db := databases.Open(t, server, databases.Pgx)
@@ -154,7 +153,7 @@ func stands(t *testing.T, server *testbed.Server, once func(ctx context.Context,
 }
 
 // expiry plays scenarios as long as a hold: a sweep by [tcc.Holds] releases undecided holds
-// and keeps those to be confirmed, and one that follows the clock alone is convicted.
+// and keeps those to be confirmed, and one that uses only the clock has a finding.
 func expiry(t *testing.T, server *testbed.Server) {
 	t.Helper()
 	for name, c := range map[string]struct {

@@ -25,8 +25,7 @@ func TestMain(m *testing.M) {
 
 var ok = txntest.OK
 
-// shelf is a sound participant on a world: an item, of which units are free, held and
-// sold.
+// shelf is a sound participant on a world: an item with free, held and sold units.
 type shelf struct {
 	w    *World
 	item string
@@ -57,8 +56,8 @@ func (s shelf) Cancel(ctx context.Context, n int, _ *string) error {
 	})
 }
 
-// room is a participant of its own, with a row for each hold. It is sound; what is not
-// replaces a method of it.
+// room is a separate participant, with a row for each hold. It is sound; unsound ones replace one of
+// its methods.
 type room struct {
 	mu               sync.Mutex
 	free, held, sold int
@@ -136,7 +135,7 @@ func (r *room) frees(_ context.Context, id string, n int, _ *string) error {
 	return nil
 }
 
-// overdue are the transactions whose time is over.
+// overdue returns the transactions with expired holds.
 func (r *room) overdue() (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +160,7 @@ func (r *room) sweeps(ctx context.Context, ask tcc.Ask) error {
 	return nil
 }
 
-// wanted is how many units each transaction wants.
+// wanted is the number of units of each transaction.
 const wanted = 2
 
 func (r *room) snapshot() string {
@@ -170,7 +169,7 @@ func (r *room) snapshot() string {
 	return fmt.Sprintf("room free: %d\nroom held: %d\nroom sold: %d\n", r.free, r.held, r.sold)
 }
 
-// explored is what exploring finds, and in how many runs.
+// explored returns the findings, and the number of runs.
 func explored(t *testing.T, scene func() Scene) ([]Finding, int) {
 	t.Helper()
 	e := newExplorer(t, scene)
@@ -179,7 +178,7 @@ func explored(t *testing.T, scene func() Scene) ([]Finding, int) {
 	return found, e.Runs
 }
 
-// call is the context of a call of a branch.
+// call returns the context of a call of a branch.
 func call(transaction string, o branch.Operation) context.Context {
 	return branch.With(context.Background(), branch.Call{Transaction: transaction, Branch: "s", Operation: o, Attempt: 1})
 }
@@ -245,7 +244,7 @@ func TestWorldTakesBackWhatFails(t *testing.T) {
 	if err := try("t", broken); !errors.Is(err, broken) || w.Get("x") != "" {
 		t.Errorf("%v, %q", err, w.Get("x"))
 	}
-	ok(t, try("t", nil)) // what was no answer is tried again
+	ok(t, try("t", nil)) // a call without an answer is repeated
 	for range 2 {        // a refusal is an answer
 		if err := try("r", branch.Fail(broken)); !errors.Is(err, broken) || calls != 3 || w.Get("x") != "1" {
 			t.Errorf("%v, %d calls, %q", err, calls, w.Get("x"))
@@ -265,7 +264,7 @@ func TestWorldTakesBackWhatFails(t *testing.T) {
 	}
 }
 
-// TestWorldSweeps: what is past its time, and of that what will not be confirmed.
+// TestWorldSweeps: Sweep cancels expired holds that will not be confirmed.
 func TestWorldSweeps(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		w, asked := &World{}, []string{}
