@@ -45,7 +45,7 @@ func TestBranchCannotBeLeft(t *testing.T) {
 		t.Errorf("%v, %s rows", err, b.Text(t, `select count(*) from account`))
 	}
 	if _, err := conn.ExecContext(t.Context(), insert); !errors.Is(err, sql.ErrConnDone) {
-		t.Errorf("in a session that is somebody else's: %v", err)
+		t.Errorf("in a session of another user: %v", err)
 	}
 }
 

@@ -233,7 +233,7 @@ func testAlarm(t *testing.T, w world) {
 		err := f.confirm(calling(t.Context(), "b", branch.Confirm), w)
 		wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrViolation)
 		if n := told.Load(); n != int64(i+1) {
-			t.Errorf("%s: told %d times", f.name, n)
+			t.Errorf("%s: reported %d times", f.name, n)
 		}
 	}
 	_, err = owned.try(calling(t.Context(), "b", branch.Try), w, "h1")

@@ -121,7 +121,7 @@ func TestAnswersAreClasses(t *testing.T) {
 		}
 		mustBe(t, err, c.class, c.kind, c.status)
 		if _, after := branch.ClassOf(err); after != c.after {
-			t.Errorf("%v: to be asked again after %v, want %v", c.err, after, c.after)
+			t.Errorf("%v: to be repeated after %v, want %v", c.err, after, c.after)
 		}
 		if c.err != nil && !strings.Contains(err.Error(), c.err.Error()) {
 			t.Errorf("%q does not say %q", err, c.err)
@@ -300,7 +300,7 @@ func TestNobodyWaitsAfterTheDeadline(t *testing.T) {
 			t.Errorf("it received %v, want %v", got, now.Add(soon))
 		}
 		if err := <-ended; err == nil {
-			t.Error("the work was not told")
+			t.Error("the work did not see the end")
 		}
 	}
 }

@@ -310,7 +310,7 @@ func TestGoexit(t *testing.T) {
 			t.Errorf("%d are held, in %d slots", r.holding(), len(r.slots))
 		}
 		if err, _ := told.Load().(error); !errors.Is(err, errNoReturn) || interlock.Kind(err) != interlock.Bug {
-			t.Errorf("told %v", err)
+			t.Errorf("reported %v", err)
 		}
 		time.Sleep(2 * time.Minute)
 		if synctest.Wait(); !r.ended(t, "2") {

@@ -127,7 +127,7 @@ func TestStoreAway(t *testing.T) {
 		store.fail(interlock.Retryable)
 		time.Sleep(10 * time.Second)
 		if n := told.Load(); n < 9 || n > 11 {
-			t.Errorf("told %d times in ten seconds", n)
+			t.Errorf("reported %d times in ten seconds", n)
 		}
 		store.fail(0)
 		_, err := c.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})

@@ -158,7 +158,7 @@ func TestHungCall(t *testing.T) {
 		r.stop() // the claim lasts
 		wantKind(t, <-r.served, interlock.Definite, context.Canceled)
 		if d := time.Since(from); d != 5*time.Second || len(hung) != 1 || hung[0].Transaction != "1" || hung[0].After != 5*time.Second {
-			t.Errorf("it was let go after %v, told %+v", d, hung)
+			t.Errorf("Serve returned after %v, reported %+v", d, hung)
 		}
 		before := r.recordsOf(t, "1")
 		close(hang)
@@ -179,7 +179,7 @@ func TestForeign(t *testing.T) {
 		var found atomic.Int32
 		o := &Options{Held: 1, Hooks: &observe.Coordinator{
 			Foreign: func(observe.CoordinatorForeign) { found.Add(1) },
-			Failed:  func(e observe.CoordinatorFailed) { t.Errorf("told %+v", e) },
+			Failed:  func(e observe.CoordinatorFailed) { t.Errorf("reported %+v", e) },
 		}}
 		r := idle(t, nil, o, func(context.Context, string) error { return nil })
 		for _, id := range []string{"a", "b", "c"} {

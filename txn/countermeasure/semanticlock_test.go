@@ -26,7 +26,7 @@ func testFlagIsOneOwners(w world) {
 		w.Errorf("held by %+v, shown as %+v", held, first)
 	}
 	if w.release("account/a", "saga/2") {
-		w.Error("somebody else has released it")
+		w.Error("another owner has released it")
 	}
 	wantHeld(w, w.acquire(intent("saga/2")), "saga/1")
 	other := intent("saga/2")

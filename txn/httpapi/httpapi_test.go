@@ -152,7 +152,7 @@ func TestTCC(t *testing.T) {
 	same(t, "hold", got["holds"].(map[string]any)["hotel"], map[string]any{"branch": "hotel"})
 	same(t, "hotel", shop.state(wild+" hotel"), "final")
 	if shop.untils[wild+" hotel"].IsZero() {
-		t.Error("it is not said how long to hold")
+		t.Error("the try has no time of the hold")
 	}
 	same(t, "looked at", s.do("GET", "/v1/tcc/"+escaped, "", 200)["state"], "CONFIRMED")
 	calls := func() (n int) {

@@ -53,7 +53,7 @@ func (l *ledger) answer(ctx context.Context, input []byte) ([]byte, error) {
 	}
 	if done && before != string(input) {
 		l.inputs[c.Branch] = before
-		return nil, fmt.Errorf("it came with another input: %.100s, and now %.100s", before, input)
+		return nil, fmt.Errorf("it arrived with another input: %.100s, and now %.100s", before, input)
 	}
 	return l.output(c.Branch), nil
 }

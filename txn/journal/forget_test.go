@@ -47,7 +47,7 @@ func TestForgetAll(t *testing.T) {
 		ended, stop := context.WithCancel(t.Context())
 		stop()
 		if _, err := j.ForgetAll(ended, time.Now(), 1); err == nil {
-			t.Error("goes on without end")
+			t.Error("it does not end")
 		}
 	})
 }

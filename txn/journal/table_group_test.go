@@ -116,7 +116,7 @@ func TestAppendInOfAnOldSnapshot(t *testing.T) {
 		err := table.AppendIn(t.Context(), tx, groupOf(1, 1)[0])
 		var elsewhere *driver.PositionError
 		if refused := errors.As(err, &elsewhere) && elsewhere.Found.Position == 2; !refused && interlock.Kind(err) != interlock.Retryable {
-			t.Errorf("behind what the snapshot shows: %v", err)
+			t.Errorf("after the state of the snapshot: %v", err)
 		}
 		ok(t, tx.Rollback(t.Context()))
 		head, records, err := table.Read(t.Context(), "t000", 0)

@@ -331,7 +331,7 @@ func (s stopping) wait(t *testing.T) {
 	select {
 	case <-s.stopped:
 	case <-time.After(bound):
-		t.Fatal("nothing came to its commit")
+		t.Fatal("no transaction reached its commit")
 	}
 }
 
@@ -376,7 +376,7 @@ func TestStoppedOwner(t *testing.T) {
 		awake()
 		for what, err := range map[string]error{"append": appended(), "claim": claimed(), "lent": lent.Commit(t.Context())} {
 			if err == nil {
-				t.Errorf("%s: it is committed behind the next owner's back", what)
+				t.Errorf("%s: it is committed after the next owner has entered", what)
 			}
 		}
 		for id, position := range map[string]int64{"appended": 0, "claimed": 1, "lent": 0} {

@@ -121,7 +121,7 @@ func TestARecordStaysSmall(t *testing.T) {
 		write(10+3*n, lockOnly, nil)
 	}
 	if a := read(r, 1<<20, nil); string(a.value) != "first" {
-		t.Fatalf("behind many locks the value is %q", a.value)
+		t.Fatalf("after many locks the value is %q", a.value)
 	}
 	last := Timestamp(0)
 	for n := range Timestamp(2 * maxVersions) {

@@ -500,7 +500,7 @@ func (x *explorer) isolated(s state) error {
 				known = known || int(s.decided[j]) == saw-1 && slices.Contains(other.writes, k)
 			}
 			if !known {
-				return fmt.Errorf("transaction %d read version %d of %s, which nobody committed", i, saw-1, name(k))
+				return fmt.Errorf("transaction %d read version %d of %s, which was never committed", i, saw-1, name(k))
 			}
 		}
 	}

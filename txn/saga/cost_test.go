@@ -141,7 +141,7 @@ func TestLongList(t *testing.T) {
 	for i := range l.stages {
 		rest, err := l.rest(&m)
 		if ok(t, err); len(rest) != len(l.stages)-i {
-			t.Fatalf("%d stages are left behind %d", len(rest), i)
+			t.Fatalf("%d stages are left after %d", len(rest), i)
 		}
 		m.steps = append(m.steps, progress{key: fmt.Sprint(i), fate: done})
 	}
@@ -186,7 +186,7 @@ func TestFailingForEver(t *testing.T) {
 				other.stop()
 				<-other.served
 				if told < 100 || told > 4*60+1 || r.store.Appends() != appends {
-					t.Errorf("told %d times, %d appends more", told, r.store.Appends()-appends)
+					t.Errorf("reported %d times, %d appends more", told, r.store.Appends()-appends)
 				}
 			})
 		})

@@ -120,7 +120,7 @@ func TestMistakeIsTold(t *testing.T) {
 				r := serve(t, &watched{Journal: db.store}, 1, &settings{Options: coordinator.Options{Hooks: hooks}, saga: Options{Hooks: tried}}, d)
 				_, err := d.Do(t.Context(), r.engine, "1", "in")
 				if ok(t, err); calls != 2 || len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record done "a" in state "RUNNING"`) {
-					t.Errorf("%d calls, told %v", calls, failed)
+					t.Errorf("%d calls, reported %v", calls, failed)
 				}
 				same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "decide:commit", "end:")
 			})

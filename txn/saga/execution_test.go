@@ -42,7 +42,7 @@ func TestNoteOfWhatCannotFollow(t *testing.T) {
 func TestRecordIsJSON(t *testing.T) {
 	defer func() {
 		if recover() == nil {
-			t.Error("it was made all the same")
+			t.Error("it was not rejected")
 		}
 	}()
 	record(recordRetry, "a", note{Input: json.RawMessage("{")})
@@ -60,7 +60,7 @@ func TestDamagedSaga(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record end "" in state ""`) {
-			t.Errorf("told %v", failed)
+			t.Errorf("reported %v", failed)
 		}
 		same(t, "records", r.records(t, "1"), "end:")
 	})
@@ -120,7 +120,7 @@ func TestAddedToAnAnsweredStage(t *testing.T) {
 			}
 			wantKind(t, err, interlock.Bug, ErrMismatch)
 		} else if c.says != "" {
-			t.Errorf("%s: it is not told", name)
+			t.Errorf("%s: it is not reported", name)
 		}
 		execution.close()
 	}

@@ -240,7 +240,7 @@ func TestFuncFailsBehindThePivot(t *testing.T) {
 		synctest.Wait()
 		o, err := r.engine.Look(t.Context(), "1")
 		if ok(t, err); o.State.Final() || len(failed) == 0 || !errors.Is(failed[0], errSeat) || !strings.Contains(failed[0].Error(), "it failed after the pivot") {
-			t.Errorf("%+v, told %v", o, failed)
+			t.Errorf("%+v, reported %v", o, failed)
 		}
 		r.stop()
 		<-r.served

@@ -107,7 +107,7 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if after.state != "" || fmt.Sprintf("%+v", m) != was {
-			t.Errorf("%s: it was taken all the same: %+v", name, after)
+			t.Errorf("%s: it was not rejected: %+v", name, after)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func TestDefinitions(t *testing.T) {
 	}
 	_, err := build(nil, &settings{}, Define[string]("x", a, nil))
 	if err == nil || err.Error() != `step 2: define saga "x": its name, or that of its undo, has 0 bytes; give it 1 to 255` {
-		t.Errorf("it is not told which, and that alone: %v", err)
+		t.Errorf("the error does not name the fault, and only that: %v", err)
 	}
 	_, err = build(nil, &settings{}, Define("x", g.act("b"), g.act("c"), p))
 	if err == nil || !strings.Contains(err.Error(), `"b"`) || !strings.Contains(err.Error(), `"c"`) {
@@ -102,7 +102,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("left %v, %v", heads, err)
 		}
 		if c := From(ctx); c.Transaction != "" || c.Attempt != 0 {
-			t.Errorf("a call of nobody: %+v", c)
+			t.Errorf("a call without a context: %+v", c)
 		}
 	})
 }

@@ -233,7 +233,7 @@ func (p plot) live(t *testing.T, store *memory.Journal, g *target, c *claim, at 
 func (p plot) check(t *testing.T, store *memory.Journal, g *target, told *Outcome) {
 	t.Helper()
 	if told == nil || told.State != p.end {
-		t.Fatalf("told %+v, want %v", told, p.end)
+		t.Fatalf("reported %+v, want %v", told, p.end)
 	}
 	if p.end == Compensated {
 		undoneAfter(t, g.did())
@@ -473,10 +473,10 @@ func (p plot) stopped(t *testing.T, point int, expired bool) (told *Outcome) {
 	same(t, "records", txntest.Records(t, store, "1"), records...)
 	same(t, "effects", g.did(), effects...)
 	if late := len(g.calls) - calls; expired && late > 2 { // there are two in a group
-		t.Errorf("%d calls behind its claim: %v", late, g.calls[calls:])
+		t.Errorf("%d calls after its claim: %v", late, g.calls[calls:])
 	}
 	if told != nil && told.State != p.end {
-		t.Errorf("told %+v, want %v", told, p.end)
+		t.Errorf("reported %+v, want %v", told, p.end)
 	}
 	unscheduled(t, store)
 	return told

@@ -273,7 +273,7 @@ func TestDeadLetter(t *testing.T) {
 				time.Sleep(5*time.Hour + 30*time.Minute)
 				synctest.Wait()
 				if len(dead) != 6 || ended != 1 || len(dead[0].Steps) != 1 || dead[0].Steps[0] != "b" {
-					t.Errorf("told %d times, %d ends: %+v", len(dead), ended, dead)
+					t.Errorf("reported %d times, %d ends: %+v", len(dead), ended, dead)
 				}
 				r.stop()
 				<-r.served

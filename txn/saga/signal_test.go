@@ -191,13 +191,13 @@ func TestVersions(t *testing.T) {
 		var foreign []observe.CoordinatorForeign
 		old := serve(t, r.store, 3, &settings{Options: coordinator.Options{Hooks: &observe.Coordinator{
 			Foreign: func(e observe.CoordinatorForeign) { foreign = append(foreign, e) },
-			Failed:  func(e observe.CoordinatorFailed) { t.Errorf("told %+v", e) }}}}, one)
+			Failed:  func(e observe.CoordinatorFailed) { t.Errorf("reported %+v", e) }}}}, one)
 		ok(t, two.Start(t.Context(), r.engine, "3", "in"))
 		time.Sleep(2 * time.Second)
 		ok(t, one.Start(t.Context(), old.engine, "4", "in"))
 		_, err = old.engine.Wait(t.Context(), "4")
 		if ok(t, err); len(foreign) == 0 || foreign[0].Type != "saga:order@v2" || old.coordinator.Foreign()["saga:order@v2"] != 1 {
-			t.Errorf("told %+v, counted %v", foreign, old.coordinator.Foreign())
+			t.Errorf("reported %+v, counted %v", foreign, old.coordinator.Foreign())
 		}
 		short, end := context.WithTimeout(t.Context(), time.Second)
 		defer end()
@@ -268,7 +268,7 @@ func TestOnEnd(t *testing.T) {
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if calls != 4 || len(told) != 1 || told[0].State != want || told[0].ID != "1" || keys[0] != keys[3] {
-					t.Errorf("%d calls, told %+v, %v", calls, told, keys)
+					t.Errorf("%d calls, reported %+v, %v", calls, told, keys)
 				}
 				head, _, err := r.store.Read(t.Context(), "1", 0)
 				if ok(t, err); head.Ended.IsZero() {

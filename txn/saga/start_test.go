@@ -129,7 +129,7 @@ func TestEditCrossesACall(t *testing.T) {
 				close(gate)
 				synctest.Wait()
 				if len(crossed) != 1 || crossed[0].Step != "z" || crossed[0].Before != `"old"` || crossed[0].After != `"new"` || crossed[0].Err != nil {
-					t.Errorf("told %+v", crossed)
+					t.Errorf("reported %+v", crossed)
 				}
 				moments, err := Replay(last.entries(t, "1"))
 				ok(t, err)

@@ -80,7 +80,7 @@ func TestCrashLoop(t *testing.T) {
 					t.Fatalf("%d calls, %+v", 1000-times, looked)
 				}
 				if len(dead) != 1 || !slices.Equal(dead[0].Steps, []string{"b"}) || dead[0].Reason != looked.Reason {
-					t.Errorf("told %+v", dead)
+					t.Errorf("reported %+v", dead)
 				}
 				_, err = r.engine.Wait(t.Context(), "1")
 				if wantKind(t, err, interlock.Uncertain, ErrDeadLetter); !strings.Contains(err.Error(), "is halted: it was taken over") {

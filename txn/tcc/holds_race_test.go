@@ -198,7 +198,7 @@ func testSweepGoesOn(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 	swept, err := in.holds().Sweep(t.Context(), func(context.Context, string, string) (tcc.Decision, error) { return tcc.Cancel, nil }, 2)
 	if swept.Freed != 2 || err != nil {
-		t.Errorf("%+v, %v: they are not asked about at once when somebody answers", swept, err)
+		t.Errorf("%+v, %v: they are not asked about at once when a coordinator answers", swept, err)
 	}
 }
 

@@ -74,7 +74,7 @@ func TestDeadLetter(t *testing.T) {
 			synctest.Wait()
 			h.mu.Lock()
 			if n := len(h.dead); n != 4 || h.dead[3].Branches[0] != "bad" || len(h.ended) != 0 {
-				t.Errorf("told %+v, ended %v", h.dead, h.ended)
+				t.Errorf("reported %+v, ended %v", h.dead, h.ended)
 			}
 			refusals := 0
 			for _, e := range h.tried {
@@ -148,7 +148,7 @@ func TestOperator(t *testing.T) {
 				signed = signed || strings.Contains(string(e.Data), somebody.Actor) && strings.Contains(string(e.Data), somebody.Reason)
 			}
 			if !signed {
-				t.Errorf("%s: nobody has signed", name)
+				t.Errorf("%s: no operator is recorded", name)
 			}
 			unscheduled(t, r.store.Journal)
 		})

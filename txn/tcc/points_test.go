@@ -142,11 +142,11 @@ func (s *scene) check(t *testing.T) {
 		}
 	}
 	if len(decisions) > 1 || len(decisions) == 0 && len(s.told) > 0 || head.Position > 0 && head.Ended.IsZero() {
-		t.Errorf("decided %v, told %v, head %+v", decisions, s.told, head)
+		t.Errorf("decided %v, reported %v, head %+v", decisions, s.told, head)
 	}
 	for _, d := range s.told {
 		if d != decisions[0] {
-			t.Errorf("told %v, decided %v", s.told, decisions)
+			t.Errorf("reported %v, decided %v", s.told, decisions)
 		}
 	}
 	for _, v := range s.venues {
@@ -179,7 +179,7 @@ func TestCrashPoints(t *testing.T) {
 						}
 						s.life(t, 9, 0, false)
 						if len(crashes) == 0 && !slices.Equal(s.told, []Decision{p.end}) {
-							t.Errorf("told %v, want %v", s.told, p.end)
+							t.Errorf("reported %v, want %v", s.told, p.end)
 						}
 						if again && len(s.told) == 0 {
 							t.Error("no outcome was returned")
@@ -228,7 +228,7 @@ func TestDelayedDuplicates(t *testing.T) {
 					}
 					s.life(t, 2, 0, false)
 					if s.check(t); t.Failed() || len(s.told) != 1 {
-						t.Fatalf("message %d came again before %d: told %v, %v", late, at, s.told, s.post.keys)
+						t.Fatalf("message %d arrived again before %d: reported %v, %v", late, at, s.told, s.post.keys)
 					}
 				})
 				if t.Failed() {
@@ -275,7 +275,7 @@ func TestStoppedAnywhere(t *testing.T) {
 					}
 				}
 				if ended < all && !testbed.Brief() { // undecided, and it stays so, before the first try
-					t.Errorf("of %d that woke up, %d were behind a decision", 2*all, ended)
+					t.Errorf("of %d that woke up, %d were after a decision", 2*all, ended)
 				}
 			})
 		}

@@ -157,7 +157,7 @@ func judgeRace(t *testing.T, store *memory.Journal, l *told, venues ...*venue) {
 		ends[decisions[0]]++
 		for _, d := range l.heard[h.Transaction] {
 			if d != decisions[0] {
-				t.Errorf("%s: told %s, decided %s", h.Transaction, d, decisions[0])
+				t.Errorf("%s: reported %s, decided %s", h.Transaction, d, decisions[0])
 			}
 		}
 		for _, v := range venues {

@@ -57,11 +57,11 @@ func TestCrashLoop(t *testing.T) {
 		synctest.Wait()
 		dead := told()
 		if calls := bad.called("1/bad/confirm"); calls > 10 || len(dead) != 1 || !slices.Contains(dead[0].Branches, "bad") || dead[0].Halted != out.Halted {
-			t.Errorf("%d calls, told %+v", calls, dead)
+			t.Errorf("%d calls, reported %+v", calls, dead)
 		}
 		time.Sleep(65 * time.Minute)
 		if synctest.Wait(); len(told()) != 2 {
-			t.Errorf("told %d times in an hour", len(told()))
+			t.Errorf("reported %d times in an hour", len(told()))
 		}
 		crash.Store(false)
 		ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", By{Actor: "ann", Reason: "the process has more memory now"}))

@@ -191,8 +191,7 @@ func TestHooksAreTold(t *testing.T) {
 	})
 }
 
-// TestTriesEndWithTheirTime: a try is not waited for beyond its timeout, nor beyond the time to
-// confirm; both are in the deadline of the call.
+// TestTriesEndWithTheirTime: the deadline of a try is its timeout, but not after the time to confirm.
 func TestTriesEndWithTheirTime(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{time.Hour: 50 * time.Second, time.Second: time.Second} {
 		bubble(t, func(t *testing.T) {

@@ -49,7 +49,7 @@ func TestHeuristic(t *testing.T) {
 		got, _ = w.records(t, "1")
 		same(t, "records", got, "decide:commit", "heuristic:south", "done:north", "remind:", "remind:")
 		if n := log.count("heuristic south"); n != 3 {
-			t.Errorf("told %d times: %v", n, log.all())
+			t.Errorf("reported %d times: %v", n, log.all())
 		}
 		for o, err := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
 			if ok(t, err); o.State != Heuristic {
@@ -121,7 +121,7 @@ func TestDownParticipant(t *testing.T) {
 			t.Errorf("%v, sums %v", south, w.sums())
 		}
 		if n := log.count("tried commit south"); n < 6*60*2 || n > 6*60*60 {
-			t.Errorf("told %d times", n)
+			t.Errorf("reported %d times", n)
 		}
 		if log.count("tried commit north") != 0 {
 			t.Error("north was called again")

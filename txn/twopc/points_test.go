@@ -173,7 +173,7 @@ func TestCrashPoints(t *testing.T) {
 			t.Parallel()
 			whole := p.run(t, nil)[0]
 			if len(whole.labels) != p.points || (whole.told == nil) != p.commit {
-				t.Fatalf("told %v, passed %d points, want %d: %q", whole.told, len(whole.labels), p.points, whole.labels)
+				t.Fatalf("reported %v, passed %d points, want %d: %q", whole.told, len(whole.labels), p.points, whole.labels)
 			}
 			runs := 1
 			for _, first := range whole.labels {

@@ -43,7 +43,7 @@ func TestCrashLoop(t *testing.T) {
 			t.Errorf("%+v", out)
 		}
 		if len(halted) != 1 || len(halted[0].Participants) != 2 || halted[0].Reason != out.Halted {
-			t.Errorf("told %+v", halted)
+			t.Errorf("reported %+v", halted)
 		}
 		p.Scan(t.Context())
 		if n := w.banks["south"].Get("sum"); n != 0 {

@@ -436,7 +436,7 @@ func TestUnfinished(t *testing.T) {
 		}
 		for o := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
 			if o.ID != "a000" || o.Key != o.ID {
-				t.Errorf("%+v, though nobody wants to see more", o)
+				t.Errorf("the first of the list is %+v", o)
 			}
 			break
 		}
@@ -535,12 +535,12 @@ func TestNotEndedBeforeItStands(t *testing.T) {
 		defer p.serve(t, 1)()
 		time.Sleep(30 * time.Second)
 		if n := log.count("ended"); n != 0 {
-			t.Errorf("told %d times", n)
+			t.Errorf("reported %d times", n)
 		}
 		gone.Store(false)
 		p.world.rest(t)
 		if n := log.count("ended"); n != 1 {
-			t.Errorf("then told %d times", n)
+			t.Errorf("then reported %d times", n)
 		}
 	})
 }
@@ -566,7 +566,7 @@ func TestHeuristicAbortIsToldOnce(t *testing.T) {
 			for told, records := range [][]string{{"decide:abort", "heuristic:south"}, {"decide:abort", "heuristic:south", "remind:"}} {
 				time.Sleep(118 * time.Minute)
 				if n := log.count("heuristic south"); n != told+1 {
-					t.Errorf("told %d times, want %d", n, told+1)
+					t.Errorf("reported %d times, want %d", n, told+1)
 				}
 				got, _ := w.records(t, "1")
 				same(t, "records", got, records...)

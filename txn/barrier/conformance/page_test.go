@@ -21,7 +21,7 @@ func TestSequencesAreAll(t *testing.T) {
 		lengths := make([]int, len(want))
 		for _, s := range p.sequences() {
 			if seen[fmt.Sprint(s)] {
-				t.Errorf("%s: %v comes twice", p, s)
+				t.Errorf("%s: %v occurs twice", p, s)
 			}
 			seen[fmt.Sprint(s)] = true
 			if len(s) >= len(want) {

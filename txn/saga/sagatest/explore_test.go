@@ -116,7 +116,7 @@ func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
 	return nil, interlock.ErrClosed
 }
 
-// TestNotInABubble: the error is that of synctest, and there are no findings.
+// TestNotInABubble: Findings panics with the message of synctest.
 func TestNotInABubble(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		defer func() {

@@ -203,7 +203,7 @@ func TestWorldHoldsOnceForABranch(t *testing.T) {
 		ok(t, w.Confirm(call("t", branch.Confirm), func(v Values) error { v.Add("sold", 1); return nil }))
 	}
 	if n, err := take("t", w); n != 4 || err != nil || w.Snapshot() != "sold: 1\nx: 4\n" {
-		t.Errorf("behind its confirmation: %d, %v, %q", n, err, w.Snapshot())
+		t.Errorf("after its confirmation: %d, %v, %q", n, err, w.Snapshot())
 	}
 	if err := w.Cancel(call("t", branch.Cancel), add(1)); !errors.Is(err, errConfirmed) || !(rehearsal.Answer{Err: err}).Refuses() {
 		t.Errorf("cancelled what is confirmed: %v", err)
@@ -223,10 +223,10 @@ func TestWorldCancels(t *testing.T) {
 	ok(t, w.Cancel(call("empty", branch.Cancel), add(1)))
 	for _, id := range []string{"t", "empty"} {
 		if _, err := take(id, w); !(rehearsal.Answer{Err: err}).Refuses() || !errors.Is(err, errBehind) || w.Snapshot() != "" {
-			t.Errorf("%s behind its cancellation: %v, %q", id, err, w.Snapshot())
+			t.Errorf("%s after its cancellation: %v, %q", id, err, w.Snapshot())
 		}
 		if err := w.Confirm(call(id, branch.Confirm), add(-1)); !(rehearsal.Answer{Err: err}).Refuses() || w.Snapshot() != "" {
-			t.Errorf("%s confirmed behind its cancellation: %v, %q", id, err, w.Snapshot())
+			t.Errorf("%s confirmed after its cancellation: %v, %q", id, err, w.Snapshot())
 		}
 	}
 	if err := w.Confirm(call("new", branch.Confirm), add(-1)); !errors.Is(err, errNotHeld) {
@@ -286,7 +286,7 @@ func TestWorldSweeps(t *testing.T) {
 			t.Error(err)
 		}
 		if err := w.Sweep(t.Context(), func(context.Context, string, string) (tcc.Decision, error) { return tcc.Cancel, errBusy }, free); !errors.Is(err, errBusy) || w.Get("x") != "-3" {
-			t.Errorf("nobody could be asked: %v, %s", err, w.Get("x"))
+			t.Errorf("no coordinator answered: %v, %s", err, w.Get("x"))
 		}
 		ok(t, w.Sweep(t.Context(), ask, free))
 		if fmt.Sprint(asked) != "[dropped kept]" || w.Get("x") != "-2" {
