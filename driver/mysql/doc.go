@@ -28,7 +28,7 @@
 // GET_LOCK is local to one server, and in its memory. Three events release a lock
 // while its holder still believes to have it, for up to the TTL: a crash of the server,
 // an operator who kills the session, and a partition in which only the server sees the
-// end of the connection (ExclusionSurvives lacks interlock.Partition). OpenTable does
+// end of the connection. So ExclusionSurvives lacks interlock.Partition. OpenTable does
 // not have this gap. A node of a Galera cluster is refused, because the other nodes do
 // not know its locks.
 //
@@ -38,9 +38,9 @@
 // without an answer within a third of the TTL, 1 s to 10 s, may reach the server late,
 // also after its Release: its lease then expires unused.
 //
-// In a user's transaction, a deadlock (1213), a lock timeout (1205), a row that changed
-// since the snapshot (1020) and a session that the server ended (1927, 1053) are
-// Retryable. MariaDB undoes the whole transaction after a deadlock, and only the statement
+// In a user's transaction, these are Retryable: a deadlock (1213), a lock timeout (1205), a
+// row that changed since the snapshot (1020), and a session that the server ended (1927,
+// 1053). MariaDB undoes the whole transaction after a deadlock, and only the statement
 // after a timeout. In both cases [Tx] and [DB] refuse further statements, and a
 // transaction of DB is not committed. After a statement that commits by itself, such as
 // CREATE, a bounded transaction commits nothing either, and its Commit is Uncertain. A

@@ -98,9 +98,9 @@ func unquoted(s string) (string, bool) {
 const forgetBatch = 1000
 
 // Forget removes the marks of this namespace that an earlier Forget has seen before a time of the
-// database's clock, and returns their number. Call it periodically, with the begin of the oldest
-// unfinished transaction in the journal, or the time of the call if there is none, minus the maximum
-// difference of clocks. A Commit after the removal of the branch's mark is an ErrHeuristic.
+// database's clock, and returns their number. Call it periodically with the begin of the oldest
+// unfinished transaction in the journal, or now if there is none. Subtract the maximum difference of
+// clocks. A Commit after the removal of the branch's mark is an ErrHeuristic.
 //
 // The age of a mark begins with the first Forget that sees it. The branch may have been
 // prepared long before its commit, whose time is unknown.

@@ -99,9 +99,9 @@ func (w *Waiter) notifyOwner() (elsewhere bool) {
 	return elsewhere
 }
 
-// shortestPoll is the first pause of a process without a notifier, after it found a transaction
-// that another process has begun, or before it reads one again that another process drives. Pauses
-// double up to Options.Poll.
+// shortestPoll is the first pause of a process without a notifier. It is used after a poll that
+// found a transaction of another process, and during the wait for such a transaction. Pauses double
+// up to Options.Poll.
 const shortestPoll = 20 * time.Millisecond
 
 // firstPause returns the first pause.

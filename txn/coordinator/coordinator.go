@@ -185,8 +185,8 @@ func (c *Coordinator) serverOf(id string) *server {
 	return c.servers[c.journal.ShardOf(id)]
 }
 
-// Serve owns a shard of the journal under a claim of claim/partition or any fenced lock, and
-// drives its transactions until ctx or the claim ends, first those that a former owner left. It
+// Serve owns a shard of the journal under a claim of claim/partition or any fenced lock. It drives
+// the shard's transactions until ctx or the claim ends, first those that a former owner left. It
 // returns the cause once no call is under way. The contexts of calls end first; their results are
 // still written while the claim lasts. A coordinator serves a shard once at a time.
 //

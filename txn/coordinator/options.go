@@ -42,10 +42,10 @@ type Options struct {
 	// zero it never does.
 	TakeOvers int
 	// Yield is the time after which a shard with due transactions of unknown types is given to
-	// another process, if there is one and the claim is a [Yielder], such as that of a partition
-	// of claim/partition. Calls under way return first. If no process drives those transactions,
-	// the time doubles, up to 64 times Yield. 0 means 10 seconds; below zero a shard is never
-	// given away.
+	// another process, if there is one. The claim must be a [Yielder], such as that of a
+	// partition of claim/partition. Calls under way return first. If no process drives those
+	// transactions, the time doubles, up to 64 times Yield. 0 means 10 seconds; below zero a
+	// shard is never given away.
 	Yield time.Duration
 	// Reconcile is the interval of comparisons of ended transactions with their participants, in
 	// one process for all. 0 means an hour for sagas with an Action.Check, and never for TCC,

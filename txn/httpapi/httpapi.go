@@ -17,8 +17,8 @@
 //	{"id":"order-42","type":"order","state":"SUCCEEDED","outputs":{"pay":{"receipt":7},"reserve":{}}}
 //
 // Branches are called as in package txn/branchhttp: a POST with the transaction, branch and
-// operation in its headers. The answer is 2xx, 409 for a final refusal, 425 while the participant is
-// processing the call, or another status, after which the outcome is unknown.
+// operation in its headers. The answer is 2xx, 409 for a final refusal, or 425 while the participant
+// is processing the call. After any other status the outcome is unknown.
 // docs/reference/http.md has all requests and answers.
 package httpapi
 

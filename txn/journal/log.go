@@ -198,10 +198,10 @@ func resolveConflict(a *driver.Append, e *driver.PositionError) error {
 
 // Group commit: while a request is under way, appends are queued and sent together. If none is
 // under way, an append is sent at once. Another request, up to Options.Requests, is sent when the
-// queue is as long as the number of appends under way, so that a large group is not followed by
-// a single append. A shorter queue waits until a request returns, or as long as the last request
-// took, at most maxGather. No append fails because of another one in its group: a group that the
-// store rejects is sent again in parts.
+// queue is as long as the number of appends under way: a large group is not followed by a single
+// append. A shorter queue waits until a request returns, or as long as the last request took, at
+// most maxGather. No append fails because of another one in its group: a group that the store
+// rejects is sent again in parts.
 
 // maxGather bounds how long an append waits for others while a request is under way.
 const maxGather = 20 * time.Millisecond

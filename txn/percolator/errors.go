@@ -11,8 +11,8 @@ var (
 	// ErrConflict means that another transaction has written, or is writing, a key that this one
 	// wrote or, if serializable, read. Nothing was written. It is Retryable.
 	ErrConflict = errors.New("conflict with another transaction")
-	// ErrTooOld means that a version that the snapshot needs may have been collected, because
-	// the transaction is below the safe point or reads a key that is written often. Or the
+	// ErrTooOld means that a version that the snapshot needs may have been collected: the
+	// transaction is below the safe point, or reads a key that is written often. Or the
 	// transaction is older than [MaxAge] at its commit. Nothing was written. It is Retryable by
 	// a transaction that begins later.
 	ErrTooOld = errors.New("the transaction is too old")

@@ -101,8 +101,8 @@ func (tx *Tx) Get(ctx context.Context, key string) (value []byte, found bool, er
 	return a.value, a.found, tx.recent(ctx, key)
 }
 
-// ForUpdate returns what Get returns, and makes the transaction conflict with all others
-// that write the key until it commits, as if it had written the key itself.
+// ForUpdate is [Tx.Get] that conflicts like a write: the transaction conflicts with all others
+// that write the key until it commits.
 func (tx *Tx) ForUpdate(ctx context.Context, key string) (value []byte, found bool, err error) {
 	value, found, err = tx.Get(ctx, key)
 	if _, ok := tx.writes[key]; err == nil && !ok {

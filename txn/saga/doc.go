@@ -9,9 +9,9 @@
 //   - Automatic repair of everything. If an undo fails for good, the saga becomes a dead letter
 //     and waits for an operator.
 //
-// Promised: once Start has returned, every step is eventually done, or every step that was or may
-// have been done is undone, or the saga is reported as a dead letter. This holds across any
-// number of crashes.
+// Promised: once Start has returned, the saga has one of these ends. Every step is done, or every
+// step that was or may have been done is undone, or the saga is reported as a dead letter. This
+// holds across any number of crashes.
 //
 //	hold := saga.Step("hold", holdSeat).Undo("release", releaseSeat)
 //	pay := saga.Step("pay", func(ctx context.Context, o Order) (Receipt, error) {
@@ -42,9 +42,9 @@
 //
 // A record must be durable before a step is called that may have to be undone, and before the
 // pivot. The records of all steps before the pivot are written when the saga begins. The result
-// of a step is written with the next record that must be durable, or before the next call or wait
-// once it is 250 ms old. If the process dies before that, the next owner repeats the call under
-// the same key.
+// of a step is written with the next record that must be durable. A result that is 250 ms old is
+// written before the next call or wait. If the process dies before that, the next owner repeats
+// the call under the same key.
 //
 // So a saga costs two appends to the journal, whatever its number of steps: one more if the pivot
 // is not the first step, one more if it is aborted, and two for each wait. What its targets write
@@ -64,12 +64,15 @@
 // crash. Such a step is undone, and its undo gets a nil output. After a crash this applies to all
 // steps before the pivot, called or not. The pivot is repeated until its outcome is known.
 //
-// So a target must give every call of one key the answer of the first, accept the undo of a call
-// that it never received, and reject a call that arrives after its undo.
+// So a target must:
+//
+//   - give every call of one key the answer of the first
+//   - accept the undo of a call that it never received
+//   - reject a call that arrives after its undo
 //
 // An unfinished saga never expires and always has a due time. A dead letter counts as unfinished.
-// An [Operator] retries or skips its undos, closes it, skips a step after the pivot that cannot
-// be done, aborts a saga, and records the outcome of a pivot that does not answer.
+// An [Operator] retries or skips its undos, or closes it. An Operator also aborts a saga, skips a
+// step after the pivot that cannot be done, and records the outcome of a pivot that does not answer.
 //
 // A step that crashes its process also crashes the next owner. After TakeOvers of the
 // coordinator's Options (10 by default) without an answer, the saga is halted: it is a dead
@@ -91,10 +94,10 @@
 //
 // # Limits
 //
-// The journal keeps the last error of a failing step and its number of failures after the first,
-// second, fourth, eighth … failure, and once an hour. A new owner counts from there. Deadlines
-// are wall-clock times of the process that started the saga, compared with the clock of the
-// process that drives it: a clock that is set back aborts later. If an action does not return
-// when its context ends, its saga waits for it, and the shard's hand-over waits for up to
-// Options.Drain of the coordinator.
+// The journal has the last error of a failing step and its number of failures. Both are written
+// after the first, second, fourth, eighth … failure, and once an hour. A new owner counts from
+// there. Deadlines are wall-clock times of the process that started the saga, compared with the
+// clock of the process that drives it: a clock that is set back aborts later. If an action does
+// not return when its context ends, its saga waits for it. The shard's hand-over then waits for up
+// to Options.Drain of the coordinator.
 package saga

@@ -15,8 +15,8 @@ import (
 type Options struct {
 	// Remind is how often the hook Dead is called for a dead letter; 0 means a day.
 	Remind time.Duration
-	// Stuck is the number of failed attempts after which the hook Stuck is called for a step
-	// that is repeated without a bound, and again after as many more; 0 means 20.
+	// Stuck is the number of failed attempts between calls of the hook Stuck, for a step that
+	// is repeated without a bound; 0 means 20.
 	Stuck int
 	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Saga

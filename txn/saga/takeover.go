@@ -8,13 +8,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A call that crashes its process will crash the next owner's process too. So an owner that takes
-// a saga over while a call may be in progress counts that in the journal before any call, and any
-// answer ends the count. After too many take-overs the saga is halted: a dead letter, whatever its
-// decision, until an operator resumes it.
+// A call that crashes its process will crash the next owner's process too. So an owner records a
+// take-over during a possible call in the journal before it makes a call; any answer ends the count.
+// After too many take-overs the saga is halted: a dead letter, whatever its decision, until an
+// operator resumes it.
 
-// careful is the number of take-overs in a row after which each answer is durable before the next call, so
-// that the step that crashes is known.
+// careful is the number of take-overs in a row after which each answer is durable before the next call:
+// then the step that crashes is known.
 const careful = 2
 
 // takeOver records that a former owner may have made calls and has recorded no answer.

@@ -33,7 +33,7 @@ func (v Values) Draft() Values {
 	return draft
 }
 
-// Text returns the values, one a line, in the order of their keys, without those that are empty or 0,
+// Text returns the values, one a line, in the order of their keys. It omits those that are empty or 0,
 // which Add does not distinguish from missing ones.
 func (v Values) Text() string {
 	var b strings.Builder

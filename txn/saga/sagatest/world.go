@@ -50,8 +50,8 @@ func (w *World) Get(key string) string {
 	return w.values[key]
 }
 
-// Snapshot returns the values, one a line, in the order of their keys, for [Scene.Snapshot],
-// without those that are empty or 0, which Add does not distinguish from missing ones.
+// Snapshot returns the values, one a line, in the order of their keys, for [Scene.Snapshot]. It
+// omits those that are empty or 0, which Add does not distinguish from missing ones.
 func (w *World) Snapshot() any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,10 +92,10 @@ func Effect[O any](ctx context.Context, w *World, do func(v Values) (O, error)) 
 	return output, err
 }
 
-// Undo runs undo once for the key of the call that ctx belongs to, in an undo of a saga, if the
-// effect of its action was done; later calls of the action are refused. If undo returns an error
-// its changes are discarded, and it can be called again. undo must not block, and must use the
-// world by its argument only.
+// Undo runs undo once for the key of the call that ctx belongs to, in an undo of a saga. If the
+// action had no effect, undo does not run. Later calls of the action are refused. If undo returns an
+// error its changes are discarded, and it can be called again. undo must not block, and must use
+// the world by its argument only.
 func (w *World) Undo(ctx context.Context, undo func(v Values) error) error {
 	c := branch.From(ctx)
 	if err := outside(c, branch.Undo); err != nil {

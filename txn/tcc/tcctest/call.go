@@ -35,8 +35,8 @@ func (r *run) call(ctx context.Context, c branch.Call, do does) (any, error) {
 	return rehearsal.Between(r.Life, at, func() (any, error) { return r.deliver(ctx, c, do, m) })
 }
 
-// turn serializes calls in a run with a crash, concurrent ones in the order of their branches, so
-// that the call that a crash interrupts is known.
+// turn serializes calls in a run with a crash, so that the interrupted call is known. Concurrent
+// calls have the order of their branches.
 func (r *run) turn(ctx context.Context, branch string) (end func()) {
 	if r.Crash == 0 {
 		return func() {}

@@ -225,8 +225,8 @@ const (
 	// OutcomeDiffers means that the world does not match the decision, or that Run has
 	// returned another decision than the recorded one.
 	OutcomeDiffers Kind = "outcome differs"
-	// NeverReached means that the transaction has no branch of the resource, or that the
-	// branch is never cancelled, because Run does not end with its context.
+	// NeverReached means that the transaction has no branch of the resource. Or the branch is
+	// never cancelled, because Run does not end with its context.
 	NeverReached Kind = "never reached"
 	// NeverEnds means that the transaction has not ended within [Scene.Limit].
 	NeverEnds Kind = "never ends"

@@ -57,8 +57,8 @@ func (w *World) Get(key string) string {
 	return w.values[key]
 }
 
-// Snapshot returns the values, one a line, in the order of their keys, for [Scene.Snapshot],
-// without those that are empty or 0, which Add does not distinguish from missing ones.
+// Snapshot returns the values, one a line, in the order of their keys, for [Scene.Snapshot]. It
+// omits those that are empty or 0, which Add does not distinguish from missing ones.
 func (w *World) Snapshot() any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
