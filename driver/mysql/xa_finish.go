@@ -169,7 +169,7 @@ func (p *Participant) failed(ctx context.Context, op string, x driver.XID, err e
 	return problem(op, prepared.Name(x), kindOf(inCommit, err, ctx.Err() != nil), explained(ctx, err))
 }
 
-// unreadMark is the error of a mark that could not be read: the outcome of the branch is unknown.
+// unreadMark returns the error for a mark that could not be read: the branch's outcome is unknown.
 func (p *Participant) unreadMark(ctx context.Context, op string, x driver.XID, err error) error {
 	return problem(op, prepared.Name(x), interlock.Uncertain, explained(ctx, err))
 }

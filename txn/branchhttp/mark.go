@@ -111,7 +111,7 @@ func ForgetHandler(forget func(ctx context.Context, m Mark) (removed int, err er
 	})
 }
 
-// readMark is strict: records of a misread exception would be deleted too early.
+// readMark parses a mark strictly: records of a misread exception would be deleted too early.
 func readMark(text []byte) (Mark, error) {
 	var b markBody
 	d := json.NewDecoder(bytes.NewReader(text))

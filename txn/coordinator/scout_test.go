@@ -30,7 +30,7 @@ func away(t *testing.T) *counted {
 	return &counted{Journal: store, memory: store}
 }
 
-// fail makes requests fail from now on with an error of a kind; 0 is none.
+// fail makes later requests fail with an error of a kind; 0 means none.
 func (c *counted) fail(kind interlock.ErrorKind) {
 	if kind == 0 {
 		c.broken.Store(nil)

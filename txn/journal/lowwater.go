@@ -45,8 +45,8 @@ func (j *Journal) LowWater(ctx context.Context, now time.Time, margin time.Durat
 	return mark.Pinned, err
 }
 
-// Mark is like [Journal.LowWater], but transactions that began more than slow ago do not hold the
-// mark back: it excepts the oldest of them, up to [MaxExcept]. A slow of 0 excepts none.
+// Mark is like [Journal.LowWater], but excepts transactions that began more than slow ago: the
+// oldest of them, up to [MaxExcept]. A slow of 0 excepts none.
 func (j *Journal) Mark(ctx context.Context, now time.Time, margin, slow time.Duration) (Mark, error) {
 	if margin <= 0 || slow < 0 {
 		return Mark{}, failure.Bug("find low-water mark", "", "the margin is %v, slow is %v: the margin must be above zero, slow not below", margin, slow)

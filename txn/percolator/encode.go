@@ -171,7 +171,7 @@ func (d *decoder) count(least int) int {
 	return int(n)
 }
 
-// text is nil if it is empty.
+// text reads a text; an empty one is nil.
 func (d *decoder) text() []byte {
 	n := d.count(1)
 	if n == 0 {

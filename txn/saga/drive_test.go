@@ -94,8 +94,8 @@ func TestNothingFails(t *testing.T) {
 	})
 }
 
-// TestMistakeIsTold: a result that the machine rejects, a bug of this package, is reported
-// as one. Nothing of it is written, and the saga is driven again.
+// TestMistakeIsTold: a result that the machine rejects is reported as a bug of this package. Nothing
+// of it is written, and the saga is driven again.
 func TestMistakeIsTold(t *testing.T) {
 	for _, kind := range []string{"step", "step in a transaction"} {
 		t.Run(kind, func(t *testing.T) {

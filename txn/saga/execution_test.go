@@ -25,8 +25,8 @@ func executionOf(t *testing.T, d Defined, entries ...journal.Entry) *execution {
 	return c
 }
 
-// TestNoteOfWhatCannotFollow is a bug of this package: it is reported as one, and leaves nothing
-// pending or in the machine.
+// TestNoteOfWhatCannotFollow: an invalid record is a bug of this package. It is reported as one, and
+// changes neither pending nor the machine.
 func TestNoteOfWhatCannotFollow(t *testing.T) {
 	c := executionOf(t, Define("order", (&target{}).undoable("a")))
 	err := c.note(began, true, letters["sent a"], letters["end"])
@@ -66,8 +66,7 @@ func TestDamagedSaga(t *testing.T) {
 	})
 }
 
-// TestCourseOfWhatCannotFollow: the bug is reported in every method, and no action follows
-// from it.
+// TestCourseOfWhatCannotFollow: every method reports the bug, and no action follows from it.
 func TestCourseOfWhatCannotFollow(t *testing.T) {
 	g := &target{}
 	d := Define("order", g.undoable("a"), Sleep[string]("w", time.Hour))

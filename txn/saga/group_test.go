@@ -77,8 +77,8 @@ func TestDeadUndoOfGroup(t *testing.T) {
 	})
 }
 
-// TestBeats: a step that beats may take longer than its timeout, but not than its
-// MaxTime; one that does not beat may not.
+// TestBeats: with heartbeats a step may take longer than its timeout, but not longer than its MaxTime;
+// without them it may not.
 func TestBeats(t *testing.T) {
 	for name, c := range map[string]struct {
 		step  func(g *target) Action[string, string]
@@ -217,8 +217,8 @@ func TestParked(t *testing.T) {
 	})
 }
 
-// TestParkedElsewhere: a wait that a former owner had claimed, and put off, is due at its
-// end, and not when the former owner would have read it again.
+// TestParkedElsewhere: a wait that a former owner had claimed is due at its end, and not when the
+// former owner would have read it again.
 func TestParkedElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -270,9 +270,9 @@ func TestRetryByClassOverLongWaits(t *testing.T) {
 	}
 }
 
-// TestListUndoesAsChosen: the undo of a list's step uses that step's choices, not those of
-// the declared step of its name; also by a new owner. If the list fails, it uses those of
-// the declared step.
+// TestListUndoesAsChosen: the undo of a list's step uses that step's options, not those of the
+// declared step of its name, also by a new owner. If the list fails, it uses those of the declared
+// step.
 func TestListUndoesAsChosen(t *testing.T) {
 	for name, c := range map[string]struct {
 		restart, broken, wrong bool

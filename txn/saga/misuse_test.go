@@ -141,7 +141,7 @@ func TestClosedJournal(t *testing.T) {
 }
 
 // TestOutputs: a step reads the outputs of earlier ones, by their types, and not those of
-// later ones; an output that is too large to keep is none.
+// later ones; an output that is too large to store is none.
 func TestOutputs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		type seat struct{ Row, Number int }

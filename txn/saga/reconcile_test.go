@@ -146,7 +146,7 @@ func TestReconcileWithoutItsList(t *testing.T) {
 	})
 }
 
-// headless is a store that cannot list what is in it.
+// headless is a store that cannot list its transactions.
 type headless struct{ *memory.Journal }
 
 func (headless) Heads(context.Context, string, int) ([]driver.Head, error) { return nil, errNetwork }

@@ -104,8 +104,8 @@ func TestPivot(t *testing.T) {
 	})
 }
 
-// TestTimeout: a saga whose time is up is aborted, also during a step or a wait, but not
-// once its pivot is sent; an undo has its own time.
+// TestTimeout: a saga is aborted at its timeout, also during a step or a wait, but not once its pivot
+// is sent; an undo has its own timeout.
 func TestTimeout(t *testing.T) {
 	slow := func(g *target, name string, d time.Duration) Action[string, string] {
 		return Step(name, func(ctx context.Context, _ string) (string, error) {
@@ -167,7 +167,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestStepTimeout: a call ends when its time is up, and that is no refusal.
+// TestStepTimeout: a call ends at its timeout, which is not a refusal.
 func TestStepTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}

@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// approval is the answer of a person.
+// approval is the answer of an approver.
 type approval struct{ By string }
 
 // TestSignal: a saga waits for a signal by its name, which may have arrived before, and
@@ -26,7 +26,7 @@ type approval struct{ By string }
 func TestSignal(t *testing.T) {
 	for name, c := range map[string]struct {
 		wait   func(Action[string, approval]) Action[string, approval]
-		pivot  bool // stands before the wait
+		pivot  bool // before the wait
 		early  bool
 		never  bool
 		end    State

@@ -41,8 +41,8 @@ type (
 // target represents the participants of all engines: the calls of one key have one effect,
 // and it refuses a call after its undo.
 type target struct {
-	points *points // of the engine that calls; nil is none
-	of     *target // the target behind this connection; nil if it is none
+	points *points // of the calling engine; nil means none
+	of     *target // the target of this connection; nil if this is the target
 
 	mu      sync.Mutex
 	again   map[int]int // after which call which one is repeated, from 1

@@ -93,8 +93,8 @@ func (w Workload) open(ctx context.Context, process int) *percolator.DB {
 	return nil
 }
 
-// run lets processes run what body does until More is false, and returns how many times
-// body succeeded.
+// run runs body in processes until More returns false, and returns how many times body
+// succeeded.
 func (w Workload) run(ctx context.Context, body func(ctx context.Context, db *percolator.DB, process, round int) error) (int, error) {
 	var running sync.WaitGroup
 	var done atomic.Int64
@@ -237,8 +237,8 @@ func Appends(ctx context.Context, w Workload, serializable bool) (int, error) {
 	return done, err
 }
 
-// WriteSkew lets two doctors, of whom one must stay on call, take leave at once, after
-// both have read how many are. It returns how many are on call in the end.
+// WriteSkew runs two concurrent transactions of doctors who take leave, after both have read
+// how many are on call; one must stay. It returns how many are on call in the end.
 func WriteSkew(ctx context.Context, db *percolator.DB, doctors [2]string, read func(ctx context.Context, tx *percolator.Tx, key string) (int, error)) (int, error) {
 	err := db.Update(ctx, func(tx *percolator.Tx) error {
 		return errors.Join(set(tx, doctors[0], 1), set(tx, doctors[1], 1))

@@ -105,8 +105,8 @@ func Explore(t *testing.T, scene func() Scene) {
 	}
 }
 
-// Findings is [Explore] that returns the findings, at most one for each kind and branch. An error
-// returns why the exploration did not begin, or ended early: a resource is invalid, the
+// Findings is [Explore] that returns the findings, at most one for each kind and branch. The error
+// has the reason why the exploration did not begin, or ended early: a resource is invalid, the
 // transaction is not confirmed undisturbed, or the scenes differ.
 func Findings(t *testing.T, scene func() Scene) ([]Finding, error) {
 	t.Helper()
