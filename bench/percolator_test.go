@@ -66,6 +66,8 @@ type ledger struct {
 	defined  []twopc.Defined
 	transfer func(ctx context.Context, t *twopc.T, from, to int) error
 	sum      func(ctx context.Context) (int64, error) // 0
+	// others returns the same transfers by sagas and TCC; nil if the store has no transactions.
+	others func(tb testing.TB, clients, accounts int) []compare.Side
 }
 
 func percolatorCases(tb testing.TB) (cases []benchmark) {
@@ -78,6 +80,9 @@ func percolatorCases(tb testing.TB) (cases []benchmark) {
 				if store.name != "redis" {
 					goals = append(goals, compare.Goal{Metric: compare.Rate, Against: []string{"two-phase commit"}},
 						compare.Goal{Metric: compare.P99, Against: []string{"two-phase commit"}, AtMost: true})
+				}
+				if store.name == "postgres" || store.name == "mariadb" {
+					goals = append(goals, compare.Goal{Metric: compare.Rate, Against: []string{"TCC"}}, compare.Goal{Metric: compare.Rate, Against: []string{"saga"}})
 				}
 				goals = append(goals, compare.Goal{Metric: compare.Rate, Side: "one store", Against: []string{"commits"}})
 				cases = append(cases, benchmark{
@@ -99,7 +104,11 @@ func bankSides(tb testing.TB, store bankStore, clients, accounts int) []compare.
 		percolated(tb, "one store", percolator.Stores{"": store.keys("both")}, one, clients, accounts),
 	}
 	if store.ledger != nil {
-		sides = append(sides, committed(tb, store.ledger(accounts), clients, accounts))
+		l := store.ledger(accounts)
+		sides = append(sides, committed(tb, l, clients, accounts))
+		if l.others != nil {
+			sides = append(sides, l.others(tb, clients, accounts)...)
+		}
 	}
 	return append(sides, commits(clients, store.commit))
 }
@@ -223,15 +232,17 @@ func postgresBank(tb testing.TB, server *testbed.Server) bankStore {
 			ok(tb, err)
 			south, err := postgres.OpenParticipant(tb.Context(), poolOf(tb, server, 2*bankConnections), table+"s", nil)
 			ok(tb, err)
-			l := participants(driver.Preparer[pgx.Tx](north), driver.Preparer[pgx.Tx](south), func(ctx context.Context, tx pgx.Tx, side string, account int, n int64) error {
+			add := func(ctx context.Context, tx pgx.Tx, side string, account int, n int64) error {
 				_, err := tx.Exec(ctx, `update `+table+` set balance = balance + $1 where side = $2 and id = $3`, n, side, account)
 				return err
-			})
+			}
+			l := participants(driver.Preparer[pgx.Tx](north), driver.Preparer[pgx.Tx](south), add)
 			l.url = withPool(server)
 			l.sum = func(ctx context.Context) (sum int64, err error) {
 				err = pool.QueryRow(ctx, `select sum(balance)::bigint from `+table).Scan(&sum)
 				return sum, err
 			}
+			l.others = rows[pgx.Tx]{url: l.url, db: postgres.Pool(pool), add: add, sum: l.sum}.sides
 			return l
 		},
 	}
@@ -256,8 +267,9 @@ func mariadbBank(tb testing.TB, server *testbed.Server) bankStore {
 			ok(tb, err)
 			south, err := mysql.OpenParticipant(tb.Context(), sessions, table+"s", nil)
 			ok(tb, err)
+			update := `update ` + table + ` set balance = balance + ? where side = ? and id = ?`
 			l := participants(driver.Preparer[*sql.Conn](north), driver.Preparer[*sql.Conn](south), func(ctx context.Context, c *sql.Conn, side string, account int, n int64) error {
-				_, err := c.ExecContext(ctx, `update `+table+` set balance = balance + ? where side = ? and id = ?`, n, side, account)
+				_, err := c.ExecContext(ctx, update, n, side, account)
 				return err
 			})
 			l.url = "mysql://root@" + server.Addr() + "/test"
@@ -265,6 +277,10 @@ func mariadbBank(tb testing.TB, server *testbed.Server) bankStore {
 				err = db.QueryRowContext(ctx, `select sum(balance) from `+table).Scan(&sum)
 				return sum, err
 			}
+			l.others = rows[*sql.Tx]{url: l.url, db: mysql.DB(db), sum: l.sum, add: func(ctx context.Context, tx *sql.Tx, side string, account int, n int64) error {
+				_, err := tx.ExecContext(ctx, update, n, side, account)
+				return err
+			}}.sides
 			return l
 		},
 	}

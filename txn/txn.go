@@ -32,7 +32,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// DefaultGroup is the name under which processes share the shards of a journal.
+// DefaultGroup is the name under which processes share the shards of the default journal.
 const DefaultGroup = "interlock.coordinators"
 
 // closeTimeout bounds how long Close waits for work under way.
@@ -52,8 +52,9 @@ type Options struct {
 	// Shards is the number of shards of the journal; 0 means the journal's own, or 64 if it
 	// is new.
 	Shards int
-	// Group names the processes that share the shards; empty means [DefaultGroup]. They have
-	// the same journal.
+	// Group names the processes that share the shards of one journal. Empty means [DefaultGroup]
+	// for the default journal, and DefaultGroup.NAME for another one. Processes of different
+	// journals must not have the same group: each would serve only some shards of its journal.
 	Group string
 	// Locks are the options of the locks. [New] does not use them.
 	Locks LockOptions
@@ -127,6 +128,9 @@ func On(ctx context.Context, b *backend.Backend, o *Options) (*Runtime, error) {
 	with, err := o.withNotifier(ctx, b)
 	if err != nil {
 		return nil, err
+	}
+	if with.Group == "" && o.Journal != "" && o.Journal != journal.DefaultName {
+		with.Group = DefaultGroup + "." + o.Journal
 	}
 	return New(ctx, store, locks, values, with)
 }

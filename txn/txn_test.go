@@ -155,6 +155,19 @@ func TestProcessesShareTheWork(t *testing.T) {
 	})
 }
 
+// TestJournalsAreSeparate: each of two journals on one backend has all of its shards served.
+func TestJournalsAreSeparate(t *testing.T) {
+	systems(t, func(t *testing.T, url string) {
+		for n, s := range []*shop{open(t, url, nil), open(t, url, &txn.Options{Journal: "other"})} {
+			for i := range 10 {
+				if _, err := s.book.Do(t.Context(), s.engine, fmt.Sprint(i), "book"); err != nil {
+					t.Errorf("journal %d, saga %d: %v", n, i, err)
+				}
+			}
+		}
+	})
+}
+
 // TestMisuse: invalid options are refused when the process starts.
 func TestMisuse(t *testing.T) {
 	first := open(t, "memory://misuse", &txn.Options{Shards: 8})
