@@ -249,7 +249,7 @@ func testOtherRequest(t *testing.T, openDB func(testing.TB) *databases.DB) {
 		"other":    in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "suite", N: 1}, later),
 		"way back": in.do(t.Context(), in.holds().Give(), "1", branch.Try, tcc.Want{Item: "room", N: 1}, later),
 	} {
-		if class, _ := branch.ClassOf(err); class != branch.ClassFail || interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), "tried before") {
+		if class, _ := branch.ClassOf(err); class != branch.ClassFail || interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), "already tried") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
