@@ -26,8 +26,8 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	sleep := `{"name":"%d","sleep":"1ms"}`
-	refused(fmt.Sprintf(strings.Repeat(sleep+",", 3)+sleep, 1, 2, 3, 4), "may have 3")
-	refused(`{"parallel":[{"name":"a","do":"http://x/"},{"name":"b","do":"http://x/"},{"name":"c","do":"http://x/"}]}`, "may have 3")
+	refused(fmt.Sprintf(strings.Repeat(sleep+",", 3)+sleep, 1, 2, 3, 4), "at most 3 are allowed")
+	refused(`{"parallel":[{"name":"a","do":"http://x/"},{"name":"b","do":"http://x/"},{"name":"c","do":"http://x/"}]}`, "at most 3 are allowed")
 	refused(`{"name":"a","do":"http://x/","retry":{"first":"99ms"}}`, "at least 100ms")
 	refused(`{"name":"a","do":"http://x/","retry":{"max":"1ms"}}`, "at least 100ms")
 	refused(`{"name":"a","do":"http://me:s3cret@x/","pivot":true}`, "user or a password")
