@@ -37,8 +37,8 @@ func TestNoWaitingAfterAnError(t *testing.T) {
 		t.Fatalf("received %+v after Acquire returned", <-r.Waiting)
 	}
 	again := begin(t, d, r)
-	if p := testbed.Receive(t, r.Waiting, "the event Waiting of the repeated call"); p.Ahead != 0 {
-		t.Fatalf("received %+v", p)
+	place := func() int { return testbed.Receive(t, r.Waiting, "the event Waiting of the repeated call").Ahead }
+	for place() != 0 { // the first may be from before a read that is under way
 	}
 	mustDelete(t, operator, "n/second")
 	if o := testbed.Receive(t, again, "the grant"); o.Err != nil {

@@ -182,8 +182,7 @@ func TestNodeOfAnotherSessionIsNotBelieved(t *testing.T) {
 	d := open(t, &Options{Servers: []string{server.Addr()}})
 	operator := dial(t, server.Addr())
 	warm := demand("n", "warm")
-	mustAcquire(t, d, warm)
-	mustRelease(t, d, warm)
+	mustAcquire(t, d, warm) // until the forged node keeps the lock's node, which is a container
 	r := demand("n", "me")
 	s, err := d.current(t.Context())
 	testbed.OK(t, err)
@@ -192,6 +191,7 @@ func TestNodeOfAnotherSessionIsNotBelieved(t *testing.T) {
 	forged := c.lock + "/_c_" + c.id + "-lock-"
 	_, err = operator.Create(forged, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 	testbed.OK(t, err)
+	mustRelease(t, d, warm)
 	d.mu.Lock()
 	c.unsure = true // as after a request whose answer was lost
 	d.mu.Unlock()
