@@ -127,7 +127,7 @@ const foreign = `select 'process ' || h.pid as owner, h.pid from pg_locks h wher
 // left is how long the holder's session still waits for a word, in ms.
 const left = `greatest(1, (extract(epoch from ` + deadline + ` - clock_timestamp()) * 1000)::bigint)`
 
-// overHolder has a row of c replaced if the row excludes nobody.
+// overHolder replaces an existing row of c that excludes no session.
 const overHolder = `
 	on conflict (key) do update set owner = excluded.owner, name = excluded.name, session = excluded.session,
 		counter = excluded.counter, ttl_ms = excluded.ttl_ms, since = excluded.since
@@ -135,7 +135,7 @@ const overHolder = `
 
 const excludesNobody = `c.owner = excluded.owner or c.session = excluded.session or ` + deadline + ` <= clock_timestamp()`
 
-// Commits of a session do not wait for the disk, but for those of statements with this column.
+// durably is a column of the statements whose commits wait for the disk. Other commits of a session do not.
 const durably = `set_config('synchronous_commit', current_setting('interlock.synchronous_commit'), true)`
 
 var statements = map[string]string{

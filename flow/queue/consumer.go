@@ -271,7 +271,7 @@ func (c *Consumer) record(batch []result) {
 	}
 }
 
-// recorded notes the answers of Settle, and returns what is to be repeated.
+// recorded applies the answers of Settle, and returns the results to repeat.
 func (c *Consumer) recorded(batch []result, answers []error) (again []result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

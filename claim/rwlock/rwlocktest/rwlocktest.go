@@ -217,7 +217,7 @@ func testReadersAndWriters(t *testing.T, b *backend) {
 			return errors.Join(err, p.write(ctx, c, value+"!"))
 		})
 	}
-	read := func(p *process, random *rand.Rand) error {
+	read := func(p *process, random *rand.Rand, _ string) error {
 		return p.shared.Read(ctx, name, func(ctx context.Context, r *rwlock.ReadClaim) error {
 			first := p.value()
 			time.Sleep(atRandom(random))
@@ -238,13 +238,11 @@ func testReadersAndWriters(t *testing.T, b *backend) {
 			random := rand.New(rand.NewPCG(i, j))
 			all.Go(func() {
 				for n := range 8 {
-					err := error(nil)
+					act := read
 					if random.IntN(3) == 0 {
-						err = write(p, random, fmt.Sprint(i, j, n))
-					} else {
-						err = read(p, random)
+						act = write
 					}
-					if err != nil {
+					if err := act(p, random, fmt.Sprint(i, j, n)); err != nil {
 						t.Error(err)
 						return
 					}
