@@ -106,7 +106,7 @@ func start(t *testing.T, server *testbed.Server) drivertest.Backend {
 // dial connects a client until the test ends.
 func dial(t testing.TB, addrs ...string) *zk.Conn {
 	t.Helper()
-	conn, events, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+	conn, events, err := zk.Connect(addrs, 10*time.Second, zk.WithDialer(Dialer(patience/4, nil)), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
 	testbed.OK(t, err)
 	t.Cleanup(func() {
 		conn.Close()
