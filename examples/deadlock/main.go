@@ -7,7 +7,7 @@
 //
 // No system sees more than one of these waits, and each process uses two of the three.
 //
-//	deadlock -redis 127.0.0.1:6379 -etcd 127.0.0.1:2379 -postgres postgres://me@127.0.0.1/test
+//	deadlock -redis redis://127.0.0.1:6379 -etcd etcd://127.0.0.1:2379 -postgres postgres://me@127.0.0.1/test
 //	deadlock … -rounds 50      # how long does it take?
 //
 // It prints the cycle, a diagram of it in Mermaid, and how long it lasted. worker.go has the
@@ -50,8 +50,8 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	var s settings
 	f := flag.NewFlagSet("deadlock", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.StringVar(&s.redis, "redis", "127.0.0.1:6379", "`address` of Redis")
-	f.StringVar(&s.etcd, "etcd", "127.0.0.1:2379", "`address` of etcd")
+	f.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis")
+	f.StringVar(&s.etcd, "etcd", "etcd://127.0.0.1:2379", "`URL` of etcd")
 	f.StringVar(&s.postgres, "postgres", "", "`URL` of PostgreSQL; empty means that of the PG… variables")
 	f.IntVar(&s.rounds, "rounds", 1, "how many deadlocks, one after the other")
 	f.StringVar(&s.as, "as", "", "be the worker of that `name`; the command itself sets it")

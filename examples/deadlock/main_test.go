@@ -27,7 +27,7 @@ func TestDeadlocks(t *testing.T) {
 	redis, etcd, pg := testbed.Redis(t), testbed.Etcd(t), testbed.Postgres(t)
 	rounds := cmp.Or(os.Getenv("INTERLOCK_SOAK_DEADLOCKS"), "3")
 	var out, errs bytes.Buffer
-	code := run(context.Background(), []string{"-redis", redis.Addr(), "-etcd", etcd.Addr(), "-postgres", pg.URL(), "-rounds", rounds}, nil, &out, &errs)
+	code := run(context.Background(), []string{"-redis", "redis://" + redis.Addr(), "-etcd", "etcd://" + etcd.Addr(), "-postgres", pg.URL(), "-rounds", rounds}, nil, &out, &errs)
 	if code != 0 {
 		t.Fatalf("it ended with %d:\n%s%s", code, out.String(), errs.String())
 	}

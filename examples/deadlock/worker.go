@@ -11,15 +11,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/redis/rueidis"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock/claim/deadlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/etcd" // etcd:// of the label
 	"github.com/interlock-dev/interlock/driver/postgres"
-	"github.com/interlock-dev/interlock/driver/redis"
+	_ "github.com/interlock-dev/interlock/driver/redis" // redis:// of the shelf
 )
 
 // names are the workers. Each holds the thing at its own index, and waits for that of the next one.
@@ -87,42 +86,27 @@ func (t *things) close() {
 func (t *things) open(ctx context.Context, s settings, place int) (thing, error) {
 	switch place {
 	case 0:
-		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.redis}})
-		if err != nil {
-			return nil, err
-		}
-		t.later(client.Close)
-		backend, err := redis.Open(ctx, client, nil)
-		if err != nil {
-			return nil, err
-		}
-		return t.locked(ctx, redis.NewKeyValues(client, ""), backend, "deadlock/shelf")
-	case 1:
-		pool, err := pgxpool.New(ctx, s.postgres)
-		if err != nil {
-			return nil, err
-		}
-		t.later(pool.Close)
-		return row(postgres.NewKeyValues(pool, postgres.DefaultNamespace+"_kv"), pool, 1), nil
+		return t.locked(ctx, s.redis, "deadlock/shelf")
+	case 2:
+		return t.locked(ctx, s.etcd, "deadlock/label")
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.etcd}})
+	pool, err := pgxpool.New(ctx, s.postgres)
 	if err != nil {
 		return nil, err
 	}
-	t.later(func() { _ = client.Close() })
-	backend, err := etcd.Open(ctx, client, nil)
-	if err != nil {
-		return nil, err
-	}
-	return t.locked(ctx, etcd.NewKeyValues(client, ""), backend, "deadlock/label")
+	t.later(pool.Close)
+	return row(postgres.NewKeyValues(pool, postgres.DefaultNamespace+"_kv"), pool, 1), nil
 }
 
-func (t *things) locked(ctx context.Context, board deadlock.Board, backend driver.Fenced, name string) (thing, error) {
-	locks, err := lock.NewFenced(backend, nil)
+func (t *things) locked(ctx context.Context, url, name string) (thing, error) {
+	locks, system, err := backend.Build(ctx, url, func(_ *backend.Backend, d driver.Fenced) (*lock.Fenced, error) {
+		return lock.NewFenced(d, nil)
+	})
 	if err != nil {
 		return nil, err
 	}
-	t.later(func() { _ = locks.Close(ctx) })
+	t.later(func() { _ = errors.Join(locks.Close(ctx), system.Close(ctx)) })
+	board, _ := system.KeyValues("") // Redis and etcd have them
 	return locked(board, locks, name), nil
 }
 

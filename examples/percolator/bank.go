@@ -9,13 +9,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/redis/rueidis"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"github.com/interlock-dev/interlock/driver/etcd"
-	"github.com/interlock-dev/interlock/driver/postgres"
-	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/etcd"     // etcd://
+	_ "github.com/interlock-dev/interlock/driver/postgres" // postgres://
+	_ "github.com/interlock-dev/interlock/driver/redis"    // redis://
 	"github.com/interlock-dev/interlock/txn/percolator"
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
@@ -27,10 +24,8 @@ const opening = 100 // on each account
 
 // bank is one process with its connections.
 type bank struct {
-	db    *percolator.DB
-	etcd  *clientv3.Client
-	redis rueidis.Client
-	pool  *pgxpool.Pool
+	db      *percolator.DB
+	systems []*backend.Backend
 }
 
 func open(ctx context.Context, s settings) (b *bank, err error) {
@@ -40,42 +35,31 @@ func open(ctx context.Context, s settings) (b *bank, err error) {
 			b.close()
 		}
 	}()
-	if b.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{s.etcd}}); err != nil {
-		return nil, err
+	stores := percolator.Stores{}
+	for prefix, url := range map[string]string{"etcd/": s.etcd, "redis/": s.redis, "postgres/": s.postgres} {
+		system, err := backend.Open(ctx, url)
+		if err != nil {
+			return nil, err
+		}
+		b.systems = append(b.systems, system)
+		stores[prefix], _ = system.KeyValues("percolator/") // each of the three has them
 	}
-	if b.redis, err = redis.Dial("redis://" + s.redis); err != nil {
-		return nil, err
-	}
-	if b.pool, err = pgxpool.New(ctx, s.postgres); err != nil {
-		return nil, err
-	}
-	store := etcd.NewKeyValues(b.etcd, "percolator/")
-	oracle, err := timestamp.NewOracle(store, "oracle", nil)
+	oracle, err := timestamp.NewOracle(stores["etcd/"], "oracle", nil)
 	if err != nil {
 		return nil, err
 	}
-	b.db, err = percolator.Open(ctx, oracle, percolator.Stores{
-		"etcd/":     store,
-		"redis/":    redis.NewKeyValues(b.redis, "percolator/"),
-		"postgres/": postgres.NewKeyValues(b.pool, "public.percolator_example"),
-	}, &percolator.Options{TTL: lockTTL})
+	b.db, err = percolator.Open(ctx, oracle, stores, &percolator.Options{TTL: lockTTL})
 	return b, err
 }
 
 func (b *bank) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
 	if b.db != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
 		_ = b.db.Close(ctx) // readers complete what is left
 	}
-	if b.pool != nil {
-		b.pool.Close()
-	}
-	if b.redis != nil {
-		b.redis.Close()
-	}
-	if b.etcd != nil {
-		_ = b.etcd.Close()
+	for _, system := range b.systems {
+		_ = system.Close(ctx)
 	}
 }
 

@@ -6,10 +6,10 @@
 // It does not make Redis more durable than it is: run it with --appendonly yes
 // --appendfsync always, if you kill the stores too.
 //
-//	percolator -redis 127.0.0.1:6379 -etcd 127.0.0.1:2379 -postgres postgres://me@127.0.0.1/test
+//	percolator -redis redis://127.0.0.1:6379 -etcd etcd://127.0.0.1:2379 -postgres postgres://me@127.0.0.1/test
 //
-// bank.go has the pattern. The table percolator_example and keys that begin with percolator/
-// are written.
+// bank.go has the pattern. It writes keys that begin with percolator/, and the table
+// interlock_kv of PostgreSQL.
 package main
 
 import (
@@ -52,9 +52,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	var s settings
 	f := flag.NewFlagSet("percolator", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.StringVar(&s.redis, "redis", "127.0.0.1:6379", "`address` of Redis")
-	f.StringVar(&s.etcd, "etcd", "127.0.0.1:2379", "`address` of etcd")
-	f.StringVar(&s.postgres, "postgres", "", "`URL` of PostgreSQL; empty means that of the PG… variables")
+	f.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis")
+	f.StringVar(&s.etcd, "etcd", "etcd://127.0.0.1:2379", "`URL` of etcd")
+	f.StringVar(&s.postgres, "postgres", "postgres://127.0.0.1/test", "`URL` of PostgreSQL")
 	f.DurationVar(&s.length, "for", 10*time.Second, "how long tellers work")
 	f.BoolVar(&s.teller, "teller", false, "be a teller; the command itself sets it")
 	if err := f.Parse(args); err != nil {

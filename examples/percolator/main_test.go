@@ -29,7 +29,7 @@ func TestBank(t *testing.T) {
 	var out, errs bytes.Buffer
 	ended := make(chan int)
 	go func() {
-		ended <- run(context.Background(), []string{"-redis", servers[0].Addr(), "-etcd", servers[1].Addr(), "-postgres", servers[2].URL(), "-for", length}, &out, &errs)
+		ended <- run(context.Background(), []string{"-redis", "redis://" + servers[0].Addr(), "-etcd", "etcd://" + servers[1].Addr(), "-postgres", servers[2].URL(), "-for", length}, &out, &errs)
 	}()
 	for n := 0; ; n++ {
 		select {
