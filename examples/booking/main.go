@@ -19,6 +19,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -28,34 +29,20 @@ import (
 )
 
 func main() {
+	var s settings
+	flag.StringVar(&s.postgres, "postgres", "postgres://127.0.0.1/test", "`URL` of the hotel's database")
+	flag.StringVar(&s.mariadb, "mariadb", "root@tcp(127.0.0.1:3306)/test", "`DSN` of the airline's database")
+	flag.DurationVar(&s.hold, "hold", 10*time.Second, "how long something is held for a booking that is not decided")
+	season := flag.String("season", "2026", "the `name` of what is booked")
+	patience := flag.Duration("patience", time.Minute, "how long all of it may take")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
-func run(ctx context.Context, args []string, out, errs io.Writer) int {
-	var s settings
-	f := flag.NewFlagSet("booking", flag.ContinueOnError)
-	f.SetOutput(errs)
-	f.StringVar(&s.postgres, "postgres", "postgres://127.0.0.1/test", "`URL` of the hotel's database")
-	f.StringVar(&s.mariadb, "mariadb", "root@tcp(127.0.0.1:3306)/test", "`DSN` of the airline's database")
-	f.DurationVar(&s.hold, "hold", 10*time.Second, "how long something is held for a booking that is not decided")
-	season := f.String("season", "2026", "the `name` of what is booked")
-	patience := f.Duration("patience", time.Minute, "how long all of it may take")
-	if err := f.Parse(args); err != nil {
-		return 2
-	}
-	if f.NArg() > 0 {
-		fmt.Fprintf(errs, "booking: unexpected argument %q\n", f.Arg(0))
-		return 2
-	}
 	ctx, cancel := context.WithTimeout(ctx, *patience)
 	defer cancel()
-	if err := travel(ctx, s, *season, out); err != nil {
-		fmt.Fprintln(errs, "booking:", err)
-		return 1
+	if err := travel(ctx, s, *season, os.Stdout); err != nil {
+		log.Fatal("booking: ", err)
 	}
-	return 0
 }
 
 // travel books until nothing is left.

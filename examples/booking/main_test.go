@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -23,12 +21,7 @@ func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"agent": sendA
 // patience bounds every wait. No step needs a tenth of it.
 const patience = 30 * time.Second
 
-func ok(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
 // world creates a database on each server.
 func world(tb testing.TB, pg, maria *testbed.Server) settings {
@@ -94,25 +87,24 @@ func sales[T any](tb testing.TB, s *seller[T], query string) (all []string) {
 	return all
 }
 
-// TestExample checks that the output is that of the example.
+// TestExample runs the program: a crashed booking holds one of the rooms for a while.
 func TestExample(t *testing.T) {
-	s := world(t, testbed.Postgres(t), testbed.MariaDB(t))
-	t.Setenv("POSTGRES_URL", s.postgres)
-	t.Setenv("MARIADB_DSN", s.mariadb)
-	name := filepath.Join(t.TempDir(), "out")
-	f, err := os.Create(name)
-	ok(t, err)
-	defer f.Close()
-	stdout := os.Stdout
-	os.Stdout = f
-	Example()
-	os.Stdout = stdout
-	said, err := os.ReadFile(name)
-	ok(t, err)
-	if string(said) != exampleSays {
-		t.Errorf("it said\n%s\nnot\n%s", said, exampleSays)
+	var out strings.Builder
+	ok(t, travel(t.Context(), world(t, testbed.Postgres(t), testbed.MariaDB(t)), "2026", &out))
+	if out.String() != output {
+		t.Errorf("it printed\n%s\nnot\n%s", &out, output)
 	}
 }
+
+const output = `ghost: holds a room, and is gone
+ann: CONFIRMED
+bob: CANCELLED: branch "hotel": 1 units of "room/2026" are refused: there are too few, or there would be too many
+ghost: its time was over, the sweeper has asked, and the room is free
+ghost: CANCELLED: branch "hotel" asked, and nothing was decided
+eve: CONFIRMED
+joe: CANCELLED: branch "hotel": 1 units of "room/2026" are refused: there are too few, or there would be too many
+2 of 2 rooms and 2 of 3 seats are sold
+`
 
 // TestLastSeat books twenty trips concurrently in two processes, each twice, for three rooms
 // and two seats. Two are booked, nothing is sold twice, and all other holds are freed.
@@ -263,24 +255,5 @@ func TestKilled(t *testing.T) {
 			}
 			a.want(t, booked)
 		})
-	}
-}
-
-// TestCommandLine checks that an invalid command line is reported and has no effect.
-func TestCommandLine(t *testing.T) {
-	for _, c := range []struct {
-		args, says string
-		code       int
-	}{
-		{"-mariadb", "needs an argument", 2},
-		{"now", `unexpected argument "now"`, 2},
-		{"-postgres postgres://127.0.0.1:1/x", "booking: ", 1},
-		{"-mariadb nowhere", "booking: ", 1},
-	} {
-		var out, errs strings.Builder
-		code := run(t.Context(), strings.Fields(c.args), &out, &errs)
-		if code != c.code || out.Len() > 0 || !strings.Contains(errs.String(), c.says) {
-			t.Errorf("%q: exit code %d, %q, %q; want %d and %q", c.args, code, &out, &errs, c.code, c.says)
-		}
 	}
 }

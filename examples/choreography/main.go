@@ -18,10 +18,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/exec"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,45 +43,38 @@ import (
 	"github.com/interlock-dev/interlock/txn/choreography"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
 // settings of a run; its processes get them as arguments.
 type settings struct {
 	broker, postgres, name string
-	lease                  time.Duration
+	lease, patience        time.Duration
 }
 
-func run(ctx context.Context, args []string, out, errs io.Writer) int {
+func main() {
 	var s settings
-	f := flag.NewFlagSet("choreography", flag.ContinueOnError)
-	f.SetOutput(errs)
-	f.StringVar(&s.broker, "broker", "kafka://127.0.0.1:9092", "`URL` of Kafka, which creates topics by their first use, or of NATS")
-	f.StringVar(&s.postgres, "postgres", "postgres://postgres@127.0.0.1/test", "`URL` of the database")
-	f.StringVar(&s.name, "name", rand.Text()[:12], "name of the run")
-	f.DurationVar(&s.lease, "lease", 6*time.Second, "after what time a process that was killed is replaced; brokers bound it")
-	orders := f.Int("orders", 200, "number of orders")
-	patience := f.Duration("patience", 2*time.Minute, "how long all of it may take")
-	serve := f.String("serve", "", "be this service of a run, or its tracker, until the standard input ends")
-	if err := f.Parse(args); err != nil {
-		return 2
-	}
-	ctx, cancel := context.WithTimeout(ctx, *patience)
+	flag.StringVar(&s.broker, "broker", "kafka://127.0.0.1:9092", "`URL` of Kafka, which creates topics by their first use, or of NATS")
+	flag.StringVar(&s.postgres, "postgres", "postgres://postgres@127.0.0.1/test", "`URL` of the database")
+	flag.StringVar(&s.name, "name", rand.Text()[:12], "name of the run")
+	flag.DurationVar(&s.lease, "lease", 6*time.Second, "after what time a process that was killed is replaced; brokers bound it")
+	flag.DurationVar(&s.patience, "patience", 2*time.Minute, "how long all of it may take")
+	orders := flag.Int("orders", 200, "number of orders")
+	service := flag.String("serve", "", "be this service of a run, or its tracker, until the standard input ends")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
-	var err error
-	if *serve != "" {
-		err = s.serve(ctx, *serve, os.Stdin)
-	} else {
-		err = s.play(ctx, args, *orders, out)
+	work := func() error { return s.play(ctx, *orders, os.Stdout) }
+	if *service != "" {
+		work = func() error { return s.serve(ctx, *service, os.Stdin) }
 	}
-	if err != nil {
-		fmt.Fprintln(errs, "choreography:", err)
-		return 1
+	if err := work(); err != nil {
+		log.Fatal("choreography: ", err)
 	}
-	return 0
+}
+
+// args returns the arguments of a service.
+func (s settings) args(service string) []string {
+	return []string{"-broker", s.broker, "-postgres", s.postgres, "-name", s.name, "-lease", s.lease.String(), "-patience", s.patience.String(), "-serve", service}
 }
 
 func (s settings) topic() string { return "orders-" + s.name }
@@ -162,7 +155,7 @@ func (s settings) serve(ctx context.Context, name string, in io.Reader) error {
 }
 
 // play makes a run: it places orders, kills processes, and audits the result.
-func (s settings) play(ctx context.Context, args []string, n int, out io.Writer) error {
+func (s settings) play(ctx context.Context, n int, out io.Writer) error {
 	pool, err := pgxpool.New(ctx, s.postgres)
 	if err != nil {
 		return err
@@ -182,7 +175,7 @@ func (s settings) play(ctx context.Context, args []string, n int, out io.Writer)
 		return err
 	}
 	defer relay.Close(context.WithoutCancel(ctx))
-	f := fleet{args: append(slices.Clone(args), "-name="+s.name), running: map[string]*process{}}
+	f := fleet{settings: s, running: map[string]*process{}}
 	defer f.kill()
 	for _, name := range processNames {
 		if err := f.start(name); err != nil {
@@ -261,12 +254,12 @@ func (s settings) awaitEnds(ctx context.Context, pool *pgxpool.Pool, n int) erro
 
 // fleet are the processes of a run.
 type fleet struct {
-	args    []string
+	settings
 	running map[string]*process
 }
 
 func (f fleet) start(name string) (err error) {
-	f.running[name], err = start(append(slices.Clone(f.args), "-serve="+name))
+	f.running[name], err = start(f.args(name))
 	return err
 }
 

@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -16,10 +20,9 @@ import (
 
 // TestMain is also the entry point of services that a run starts.
 func TestMain(m *testing.M) {
-	for _, arg := range os.Args[1:] {
-		if strings.HasPrefix(arg, "-serve=") {
-			main()
-		}
+	if slices.Contains(os.Args[1:], "-serve") {
+		main()
+		return
 	}
 	testbed.Main(m)
 }
@@ -34,11 +37,14 @@ func TestRuns(t *testing.T) {
 			t.Parallel()
 			server := testbed.Shared(t, broker.start)
 			url := databases.Open(t, testbed.Shared(t, testbed.Postgres), databases.Pgx).URL
-			var out, errs bytes.Buffer
-			code := run(t.Context(), []string{"-broker", broker.scheme + "://" + server.Addr(), "-postgres", url, "-lease", "2s", "-orders", "60"}, &out, &errs)
-			t.Logf("%s%s", &out, &errs)
-			if code != 0 || !strings.Contains(out.String(), "60 orders: 40 completed, 20 compensated; 20 pieces left") || strings.Count(out.String(), "killed") != 4 {
-				t.Errorf("code %d", code)
+			s := settings{broker: broker.scheme + "://" + server.Addr(), postgres: url, name: rand.Text()[:12], lease: 2 * time.Second, patience: 2 * time.Minute}
+			ctx, cancel := context.WithTimeout(t.Context(), s.patience)
+			defer cancel()
+			var out bytes.Buffer
+			err := s.play(ctx, 60, &out)
+			t.Log(out.String())
+			if err != nil || !strings.Contains(out.String(), "60 orders: 40 completed, 20 compensated; 20 pieces left") || strings.Count(out.String(), "killed") != 4 {
+				t.Error(err)
 			}
 			convicts(t, url)
 		})
@@ -57,15 +63,5 @@ func convicts(t *testing.T, url string) {
 	}
 	if _, err := audit(t.Context(), pool, settings{}.tracker(), 60, 60); !errors.Is(err, errConvicted) || !strings.Contains(fmt.Sprint(err), "order 0 is compensated") {
 		t.Errorf("audit: %v", err)
-	}
-}
-
-func TestUsage(t *testing.T) {
-	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"-lease", "x"}, &out, &errs); code != 2 || errs.Len() == 0 {
-		t.Errorf("%d, %s", code, &errs)
-	}
-	if code := run(t.Context(), []string{"-postgres", "postgres://127.0.0.1:1/x"}, &out, &errs); code != 1 {
-		t.Errorf("%d, %s", code, &errs)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -33,44 +34,29 @@ import (
 	"github.com/interlock-dev/interlock/claim/deadlock"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
-}
-
 // settings of a run; workers get them as arguments.
 type settings struct {
 	redis, etcd, postgres string
 	rounds                int
-	as                    string // this process's worker; empty: the process that starts them
 }
 
-func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+func main() {
 	var s settings
-	f := flag.NewFlagSet("deadlock", flag.ContinueOnError)
-	f.SetOutput(errs)
-	f.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis")
-	f.StringVar(&s.etcd, "etcd", "etcd://127.0.0.1:2379", "`URL` of etcd")
-	f.StringVar(&s.postgres, "postgres", "", "`URL` of PostgreSQL; empty means that of the PG… variables")
-	f.IntVar(&s.rounds, "rounds", 1, "how many deadlocks, one after the other")
-	f.StringVar(&s.as, "as", "", "be the worker of that `name`; the command itself sets it")
-	if err := f.Parse(args); err != nil {
-		return 2
-	}
-	if f.NArg() > 0 || s.rounds < 1 {
-		fmt.Fprintf(errs, "deadlock: -rounds is %d, at least 1 is needed; and arguments are %q, there are none\n", s.rounds, f.Args())
-		return 2
-	}
-	work := func() error { return conduct(ctx, s, args, out, errs) }
-	if s.as != "" {
-		work = func() error { return serve(ctx, s, in, out) }
+	flag.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis")
+	flag.StringVar(&s.etcd, "etcd", "etcd://127.0.0.1:2379", "`URL` of etcd")
+	flag.StringVar(&s.postgres, "postgres", "", "`URL` of PostgreSQL; empty means that of the PG… variables")
+	flag.IntVar(&s.rounds, "rounds", 1, "how many deadlocks, one after the other")
+	as := flag.String("as", "", "be the worker of that `name`; the command itself sets it")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	work := func() error { return conduct(ctx, s, os.Stdout, os.Stderr) }
+	if *as != "" {
+		work = func() error { return serve(ctx, s, *as, os.Stdin, os.Stdout) }
 	}
 	if err := work(); err != nil {
-		fmt.Fprintln(errs, "deadlock:", err)
-		return 1
+		log.Fatal("deadlock: ", err)
 	}
-	return 0
 }
 
 // report is a worker's result of a round, in one line of JSON.
@@ -81,14 +67,13 @@ type report struct {
 }
 
 // conduct starts the workers and runs the rounds.
-func conduct(ctx context.Context, s settings, args []string, out, errs io.Writer) (err error) {
+func conduct(ctx context.Context, s settings, out, errs io.Writer) (err error) {
+	if s.rounds < 1 {
+		return errors.New("-rounds must be at least 1")
+	}
 	ctx, stop := context.WithTimeout(ctx, time.Minute+time.Duration(s.rounds)*10*time.Second)
 	defer stop()
 	if err := prepare(ctx, s); err != nil {
-		return err
-	}
-	self, err := os.Executable()
-	if err != nil {
 		return err
 	}
 	var workers []*worker
@@ -98,7 +83,7 @@ func conduct(ctx context.Context, s settings, args []string, out, errs io.Writer
 		}
 	}()
 	for _, name := range names {
-		w, err := start(ctx, self, append(slices.Clone(args), "-as", name), errs)
+		w, err := start(ctx, s, name, errs)
 		if err != nil {
 			return err
 		}
@@ -173,8 +158,12 @@ type worker struct {
 	out  *bufio.Scanner
 }
 
-func start(ctx context.Context, program string, args []string, errs io.Writer) (*worker, error) {
-	w := &worker{name: args[len(args)-1], cmd: exec.CommandContext(ctx, program, args...)}
+func start(ctx context.Context, s settings, name string, errs io.Writer) (*worker, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{name: name, cmd: exec.CommandContext(ctx, self, "-redis", s.redis, "-etcd", s.etcd, "-postgres", s.postgres, "-as", name)}
 	w.cmd.Stderr = errs
 	in, err := w.cmd.StdinPipe()
 	if err != nil {

@@ -112,10 +112,10 @@ func (t *things) locked(ctx context.Context, url, name string) (thing, error) {
 
 // serve runs a worker: at the command hold it takes its thing, and at await that of the next worker.
 // It answers each in one line, and ends with its input.
-func serve(ctx context.Context, s settings, in io.Reader, out io.Writer) error {
-	place := slices.Index(names, s.as)
+func serve(ctx context.Context, s settings, as string, in io.Reader, out io.Writer) error {
+	place := slices.Index(names, as)
 	if place < 0 {
-		return fmt.Errorf("there is no worker %q", s.as)
+		return fmt.Errorf("there is no worker %q", as)
 	}
 	var all things
 	defer all.close()
@@ -134,10 +134,10 @@ func serve(ctx context.Context, s settings, in io.Reader, out io.Writer) error {
 	var give func()
 	answers := json.NewEncoder(out)
 	for commands := bufio.NewScanner(in); commands.Scan(); {
-		r := report{Worker: s.as}
+		r := report{Worker: as}
 		var err error
 		if commands.Text() == "hold" {
-			task = detector.Task(ctx, s.as, 0)
+			task = detector.Task(ctx, as, 0)
 			give, err = mine(task)
 		} else {
 			var giveOther func()

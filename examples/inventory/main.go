@@ -23,6 +23,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -43,58 +44,59 @@ import (
 	"github.com/interlock-dev/interlock/flow/queue"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
 // settings of a run; workers get them as arguments.
 type settings struct {
-	kafka, postgres, redis string
-	name                   string // of the run: the suffix of its topic
-	without                map[string]bool
-	session, think         time.Duration
+	kafka, postgres, redis   string
+	name                     string // of the run: the suffix of its topic
+	without                  map[string]bool
+	session, think, patience time.Duration
 }
 
-func run(ctx context.Context, args []string, out, errs io.Writer) int {
+func main() {
 	s := settings{without: map[string]bool{}}
-	f := flag.NewFlagSet("inventory", flag.ContinueOnError)
-	f.SetOutput(errs)
-	f.StringVar(&s.kafka, "kafka", "kafka://127.0.0.1:9092", "`URL` of the brokers; they create topics by their first use")
-	f.StringVar(&s.postgres, "postgres", "postgres://postgres@127.0.0.1/test", "`URL` of the database")
-	f.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of the locks")
-	f.StringVar(&s.name, "name", rand.Text()[:12], "name of the run")
-	f.DurationVar(&s.session, "session", 6*time.Second, "after what time Kafka gives up a worker; the brokers bound it")
-	f.DurationVar(&s.think, "think", 20*time.Millisecond, "how long an order takes")
-	f.Func("without", "a comma list of "+strings.Join(defences, ", "), func(list string) error {
-		for _, d := range strings.Split(list, ",") {
-			if !slices.Contains(defences, d) {
-				return fmt.Errorf("there is no defence %q", d)
-			}
-			s.without[d] = true
-		}
-		return nil
-	})
-	orders := f.Int("orders", 400, "number of orders")
-	patience := f.Duration("patience", 2*time.Minute, "how long all of it may take")
-	work := f.Bool("work", false, "be a worker of a run, until the standard input ends")
-	if err := f.Parse(args); err != nil {
-		return 2
-	}
-	ctx, cancel := context.WithTimeout(ctx, *patience)
+	flag.StringVar(&s.kafka, "kafka", "kafka://127.0.0.1:9092", "`URL` of the brokers; they create topics by their first use")
+	flag.StringVar(&s.postgres, "postgres", "postgres://postgres@127.0.0.1/test", "`URL` of the database")
+	flag.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of the locks")
+	flag.StringVar(&s.name, "name", rand.Text()[:12], "name of the run")
+	flag.DurationVar(&s.session, "session", 6*time.Second, "after what time Kafka gives up a worker; the brokers bound it")
+	flag.DurationVar(&s.think, "think", 20*time.Millisecond, "how long an order takes")
+	flag.DurationVar(&s.patience, "patience", 2*time.Minute, "how long all of it may take")
+	flag.Func("without", "a comma list of "+strings.Join(defences, ", "), s.disable)
+	orders := flag.Int("orders", 400, "number of orders")
+	worker := flag.Bool("work", false, "be a worker of a run, until the standard input ends")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
-	var err error
-	if *work {
-		err = s.work(ctx, os.Stdin, out)
-	} else {
-		err = s.play(ctx, args, *orders, out)
+	work := func() error { return s.play(ctx, *orders, os.Stdout) }
+	if *worker {
+		work = func() error { return s.work(ctx, os.Stdin, os.Stdout) }
 	}
-	if err != nil {
-		fmt.Fprintln(errs, "inventory:", err)
-		return 1
+	if err := work(); err != nil {
+		log.Fatal("inventory: ", err)
 	}
-	return 0
+}
+
+// disable adds a comma list to without.
+func (s settings) disable(list string) error {
+	for d := range strings.SplitSeq(list, ",") {
+		if !slices.Contains(defences, d) {
+			return fmt.Errorf("there is no defence %q", d)
+		}
+		s.without[d] = true
+	}
+	return nil
+}
+
+// args returns the arguments of a worker.
+func (s settings) args() []string {
+	args := []string{"-work", "-kafka", s.kafka, "-postgres", s.postgres, "-redis", s.redis, "-name", s.name,
+		"-session", s.session.String(), "-think", s.think.String(), "-patience", s.patience.String()}
+	for d := range s.without {
+		args = append(args, "-without", d)
+	}
+	return args
 }
 
 // work handles orders until in ends. It reports in lines of two words.
@@ -147,7 +149,7 @@ func (s settings) sink() (*kafka.Sink, error) {
 }
 
 // play makes a run: it adds orders, runs workers, injects faults, and audits the result.
-func (s settings) play(ctx context.Context, args []string, n int, out io.Writer) error {
+func (s settings) play(ctx context.Context, n int, out io.Writer) error {
 	pool, err := s.connect(ctx)
 	if err != nil {
 		return err
@@ -171,7 +173,7 @@ func (s settings) play(ctx context.Context, args []string, n int, out io.Writer)
 	}
 	defer relay.Close(context.WithoutCancel(ctx))
 	fmt.Fprintf(out, "%d orders, a tenth of them twice; without: %s\n", n, list(s.without))
-	w := &workers{args: append(args, "-work", "-name="+s.name), heard: map[string]int{}}
+	w := &workers{args: s.args(), heard: map[string]int{}}
 	defer w.end()
 	for range 3 {
 		if err := w.start(); err != nil {

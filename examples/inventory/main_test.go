@@ -2,9 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -12,10 +17,9 @@ import (
 
 // TestMain is also the entry point of workers that a run starts.
 func TestMain(m *testing.M) {
-	for _, arg := range os.Args[1:] {
-		if arg == "-work" {
-			main()
-		}
+	if slices.Contains(os.Args[1:], "-work") {
+		main()
+		return
 	}
 	testbed.Main(m)
 }
@@ -39,15 +43,18 @@ func TestDefences(t *testing.T) {
 		t.Run("without "+c.without, func(t *testing.T) {
 			t.Parallel()
 			url := databases.Open(t, server, databases.Pgx).URL
-			args := []string{"-kafka", "kafka://" + kafka.Addr(), "-redis", redis.URL(), "-postgres", url, "-session", "1s", "-orders", "200"}
+			s := settings{kafka: "kafka://" + kafka.Addr(), redis: redis.URL(), postgres: url, name: rand.Text()[:12], without: map[string]bool{},
+				session: time.Second, think: 20 * time.Millisecond, patience: 2 * time.Minute}
 			if c.without != "" {
-				args = append(args, "-without", c.without)
+				testbed.OK(t, s.disable(c.without))
 			}
-			var out, errs bytes.Buffer
-			code := run(t.Context(), args, &out, &errs)
-			t.Logf("%s%s", &out, &errs)
-			if (code == 0) != c.right || !c.right && !strings.Contains(errs.String(), errConvicted.Error()) {
-				t.Errorf("code %d", code)
+			ctx, cancel := context.WithTimeout(t.Context(), s.patience)
+			defer cancel()
+			var out bytes.Buffer
+			err := s.play(ctx, 200, &out)
+			t.Log(out.String())
+			if c.right && err != nil || !c.right && !errors.Is(err, errConvicted) {
+				t.Error(err)
 			}
 			if !c.right && !strings.Contains(out.String(), "taken twice") {
 				t.Error("nothing was taken twice")
@@ -58,18 +65,5 @@ func TestDefences(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestUsage(t *testing.T) {
-	for _, args := range [][]string{{"-without", "hope"}, {"-think", "x"}} {
-		var out, errs bytes.Buffer
-		if code := run(t.Context(), args, &out, &errs); code != 2 || errs.Len() == 0 {
-			t.Errorf("%v: %d, %s", args, code, &errs)
-		}
-	}
-	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"-postgres", "postgres://127.0.0.1:1/x"}, &out, &errs); code != 1 {
-		t.Errorf("%d, %s", code, &errs)
 	}
 }

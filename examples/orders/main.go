@@ -20,6 +20,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -34,30 +35,16 @@ import (
 )
 
 func main() {
+	database := flag.String("postgres", "postgres://127.0.0.1/test", "`URL` of the database of shop and bank")
+	patience := flag.Duration("patience", time.Minute, "how long all of it may take")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
-func run(ctx context.Context, args []string, out, errs io.Writer) int {
-	f := flag.NewFlagSet("orders", flag.ContinueOnError)
-	f.SetOutput(errs)
-	database := f.String("postgres", "postgres://127.0.0.1/test", "`URL` of the database of shop and bank")
-	patience := f.Duration("patience", time.Minute, "how long all of it may take")
-	if err := f.Parse(args); err != nil {
-		return 2
-	}
-	if f.NArg() > 0 {
-		fmt.Fprintf(errs, "orders: unexpected argument %q\n", f.Arg(0))
-		return 2
-	}
 	ctx, cancel := context.WithTimeout(ctx, *patience)
 	defer cancel()
-	if err := trade(ctx, *database, out); err != nil {
-		fmt.Fprintln(errs, "orders:", err)
-		return 1
+	if err := trade(ctx, *database, os.Stdout); err != nil {
+		log.Fatal("orders: ", err)
 	}
-	return 0
 }
 
 // trade opens a bank and a shop, and places the orders.

@@ -19,6 +19,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -35,12 +36,6 @@ const (
 	lockTTL  = 500 * time.Millisecond // how long a killed teller blocks its accounts
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
 // settings of a run; tellers get them as arguments.
 type settings struct {
 	redis, etcd, postgres string
@@ -48,30 +43,22 @@ type settings struct {
 	teller                bool
 }
 
-func run(ctx context.Context, args []string, out, errs io.Writer) int {
+func main() {
 	var s settings
-	f := flag.NewFlagSet("percolator", flag.ContinueOnError)
-	f.SetOutput(errs)
-	f.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis")
-	f.StringVar(&s.etcd, "etcd", "etcd://127.0.0.1:2379", "`URL` of etcd")
-	f.StringVar(&s.postgres, "postgres", "postgres://127.0.0.1/test", "`URL` of PostgreSQL")
-	f.DurationVar(&s.length, "for", 10*time.Second, "how long tellers work")
-	f.BoolVar(&s.teller, "teller", false, "be a teller; the command itself sets it")
-	if err := f.Parse(args); err != nil {
-		return 2
+	flag.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of Redis")
+	flag.StringVar(&s.etcd, "etcd", "etcd://127.0.0.1:2379", "`URL` of etcd")
+	flag.StringVar(&s.postgres, "postgres", "postgres://127.0.0.1/test", "`URL` of PostgreSQL")
+	flag.DurationVar(&s.length, "for", 10*time.Second, "how long tellers work")
+	flag.BoolVar(&s.teller, "teller", false, "be a teller; the command itself sets it")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := start(ctx, s, os.Stdout); err != nil {
+		log.Fatal("percolator: ", err)
 	}
-	if f.NArg() > 0 || s.length <= 0 {
-		fmt.Fprintf(errs, "percolator: -for is %v, it must be above 0; and arguments are %q, there are none\n", s.length, f.Args())
-		return 2
-	}
-	if err := start(ctx, s, args, out); err != nil {
-		fmt.Fprintln(errs, "percolator:", err)
-		return 1
-	}
-	return 0
 }
 
-func start(ctx context.Context, s settings, args []string, out io.Writer) error {
+func start(ctx context.Context, s settings, out io.Writer) error {
 	b, err := open(ctx, s)
 	if err != nil {
 		return err
@@ -92,7 +79,7 @@ func start(ctx context.Context, s settings, args []string, out io.Writer) error 
 	for range tellers {
 		running.Go(func() {
 			for ctx.Err() == nil {
-				if killTeller(args, &moved) {
+				if killTeller(s, &moved) {
 					killed.Add(1)
 				}
 			}
@@ -110,8 +97,8 @@ func start(ctx context.Context, s settings, args []string, out io.Writer) error 
 // killTeller starts a teller and kills it after a while. It first stops half of the tellers
 // until their locks have expired, and continues them for a moment. It returns false if the
 // teller ended by itself, because a store was down.
-func killTeller(args []string, out io.Writer) bool {
-	teller := exec.Command(os.Args[0], append(args[:len(args):len(args)], "-teller")...)
+func killTeller(s settings, out io.Writer) bool {
+	teller := exec.Command(os.Args[0], "-redis", s.redis, "-etcd", s.etcd, "-postgres", s.postgres, "-teller")
 	teller.Stdout = out
 	started := teller.Start() == nil
 	time.Sleep(time.Duration(300+rand.IntN(600)) * time.Millisecond)

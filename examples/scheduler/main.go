@@ -17,6 +17,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -26,12 +27,6 @@ import (
 	"github.com/interlock-dev/interlock/claim/elect/schedule"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(run(ctx, os.Args[1:]))
-}
-
 // settings is the command line.
 type settings struct {
 	backend, name, missed, as string
@@ -39,29 +34,22 @@ type settings struct {
 	acceptWeakness            bool
 }
 
-func flags(s *settings) *flag.FlagSet {
-	f := flag.NewFlagSet("scheduler", flag.ContinueOnError)
-	f.StringVar(&s.backend, "backend", "etcd://127.0.0.1:7460", "`URL` of the system that elects and keeps: etcd://… or redis://…")
-	f.StringVar(&s.name, "name", "rollup", "the job's `name`")
-	f.StringVar(&s.missed, "missed", "late", "what to do with missed ticks: late, skip or report")
-	f.StringVar(&s.as, "as", "", "who we are, for people")
-	f.DurationVar(&s.every, "every", time.Second, "how often the job is due")
-	f.DurationVar(&s.work, "work", 0, "how long the job works before it writes")
-	f.DurationVar(&s.ttl, "ttl", 3*time.Second, "how long the leadership lives without renewal")
-	f.BoolVar(&s.acceptWeakness, "accept-weakness", false, "lead although two may lead after a crash or failover of the backend")
-	return f
-}
-
-func run(ctx context.Context, args []string) int {
+func main() {
 	var s settings
-	if err := flags(&s).Parse(args); err != nil {
-		return 2
-	}
+	flag.StringVar(&s.backend, "backend", "etcd://127.0.0.1:7460", "`URL` of the system that elects and keeps: etcd://… or redis://…")
+	flag.StringVar(&s.name, "name", "rollup", "the job's `name`")
+	flag.StringVar(&s.missed, "missed", "late", "what to do with missed ticks: late, skip or report")
+	flag.StringVar(&s.as, "as", "", "the name of this process, for people")
+	flag.DurationVar(&s.every, "every", time.Second, "how often the job is due")
+	flag.DurationVar(&s.work, "work", 0, "how long the job works before it writes")
+	flag.DurationVar(&s.ttl, "ttl", 3*time.Second, "lease duration of the leadership")
+	flag.BoolVar(&s.acceptWeakness, "accept-weakness", false, "lead although two may lead after a crash or failover of the backend")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	if err := serve(ctx, s); err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "scheduler:", err)
-		return 1
+		log.Fatal("scheduler: ", err)
 	}
-	return 0
 }
 
 var policies = map[string]schedule.Missed{"late": schedule.RunLate, "skip": schedule.Skip, "report": schedule.Report}
@@ -70,7 +58,7 @@ var policies = map[string]schedule.Missed{"late": schedule.RunLate, "skip": sche
 func serve(ctx context.Context, s settings) error {
 	missed, ok := policies[s.missed]
 	if !ok {
-		return fmt.Errorf("--missed %q: it is late, skip or report", s.missed)
+		return fmt.Errorf("--missed %q: use late, skip or report", s.missed)
 	}
 	b, err := open(ctx, s.backend, s.ttl)
 	if err != nil {

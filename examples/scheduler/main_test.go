@@ -1,8 +1,8 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -200,22 +201,6 @@ func (s *scene) judge() {
 	}
 }
 
-func TestCommandLine(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		args []string
-		want int
-	}{
-		{[]string{"--no-such-flag"}, 2},
-		{[]string{"--missed", "never"}, 1},
-		{[]string{"--backend", "ftp://127.0.0.1"}, 1},
-	} {
-		if got := run(context.Background(), c.args); got != c.want {
-			t.Errorf("scheduler %q: exit code %d, want %d", c.args, got, c.want)
-		}
-	}
-}
-
 // TestRedisWantsItsWeaknessAccepted: a replica that takes over may not know the
 // leader.
 func TestRedisWantsItsWeaknessAccepted(t *testing.T) {
@@ -224,7 +209,8 @@ func TestRedisWantsItsWeaknessAccepted(t *testing.T) {
 		t.Skip("runs a server: not with -short")
 	}
 	backend := "redis://" + testbed.Redis(t).Addr()
-	if got := run(t.Context(), []string{"--backend", backend}); got != 1 {
-		t.Errorf("exit code %d", got)
+	var unmet *interlock.UnmetError
+	if err := serve(t.Context(), settings{backend: backend, missed: "late", ttl: ttl, every: every}); !errors.As(err, &unmet) {
+		t.Error(err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -109,11 +110,14 @@ func (b *bank) open(ctx context.Context, s settings) (err error) {
 		return err
 	}
 	table := money.Name
-	if s.by == "tcc" {
+	switch s.by {
+	case "tcc":
 		b.way, err = newHeld(rt.Coordinator(), b.pool, b.db)
-	} else {
+	case "2pc":
 		table = accountTable
 		b.way, err = newPrepared(ctx, rt.Coordinator(), b.pool, b.db, b.later)
+	default:
+		err = fmt.Errorf("-by is %q; use tcc or 2pc", s.by)
 	}
 	if err != nil {
 		return errors.Join(err, rt.Close(ctx))

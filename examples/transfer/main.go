@@ -22,6 +22,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
@@ -29,34 +30,20 @@ import (
 )
 
 func main() {
+	var s settings
+	flag.StringVar(&s.by, "by", "tcc", "how: tcc or 2pc")
+	flag.StringVar(&s.postgres, "postgres", "postgres://127.0.0.1/test", "`URL` of the northern bank")
+	flag.StringVar(&s.mariadb, "mariadb", "root@tcp(127.0.0.1:3306)/test", "`DSN` of the southern bank")
+	name := flag.String("run", "1", "the `name` of the run: transfers and accounts are its own")
+	patience := flag.Duration("patience", time.Minute, "how long all of it may take")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
-}
-
-func run(ctx context.Context, args []string, out, errs io.Writer) int {
-	var s settings
-	f := flag.NewFlagSet("transfer", flag.ContinueOnError)
-	f.SetOutput(errs)
-	f.StringVar(&s.by, "by", "tcc", "how: tcc or 2pc")
-	f.StringVar(&s.postgres, "postgres", "postgres://127.0.0.1/test", "`URL` of the northern bank")
-	f.StringVar(&s.mariadb, "mariadb", "root@tcp(127.0.0.1:3306)/test", "`DSN` of the southern bank")
-	name := f.String("run", "1", "the `name` of the run: transfers and accounts are its own")
-	patience := f.Duration("patience", time.Minute, "how long all of it may take")
-	if err := f.Parse(args); err != nil {
-		return 2
-	}
-	if f.NArg() > 0 || s.by != "tcc" && s.by != "2pc" {
-		fmt.Fprintf(errs, "transfer: -by is %q, it is tcc or 2pc; and arguments are %q, there are none\n", s.by, f.Args())
-		return 2
-	}
 	ctx, cancel := context.WithTimeout(ctx, *patience)
 	defer cancel()
-	if err := story(ctx, s, *name, out); err != nil {
-		fmt.Fprintln(errs, "transfer:", err)
-		return 1
+	if err := story(ctx, s, *name, os.Stdout); err != nil {
+		log.Fatal("transfer: ", err)
 	}
-	return 0
 }
 
 // story moves money there, some of it back, and more than the balance.

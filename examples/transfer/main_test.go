@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,43 +20,27 @@ func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"teller": send
 // patience bounds every wait. No step needs a tenth of it on a quiet machine.
 const patience = time.Minute
 
-func ok(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
-// TestExamples checks the output of both examples, and of a second run, which finds the
-// transfers.
+// TestExamples runs the program twice in each way; the second run finds the transfers.
 func TestExamples(t *testing.T) {
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
-	t.Setenv("POSTGRES_URL", pg.URL())
-	t.Setenv("MARIADB_DSN", maria.URL())
-	for by, example := range map[string]func(){"tcc": Example_tcc, "2pc": Example_twoPhaseCommit} {
+	for _, by := range []string{"tcc", "2pc"} {
 		for _, which := range []string{"first", "second"} {
-			if said := printed(t, example); said != exampleSays {
-				t.Errorf("%s, the %s run said\n%s\nnot\n%s", by, which, said, exampleSays)
+			var out strings.Builder
+			ok(t, story(t.Context(), settings{by, pg.URL(), maria.URL()}, "1", &out))
+			if out.String() != output {
+				t.Errorf("%s, the %s run printed\n%s\nnot\n%s", by, which, &out, output)
 			}
 		}
 	}
 }
 
-// printed returns what fn writes to the standard output.
-func printed(t *testing.T, fn func()) string {
-	t.Helper()
-	name := filepath.Join(t.TempDir(), "out")
-	f, err := os.Create(name)
-	ok(t, err)
-	defer f.Close()
-	stdout := os.Stdout
-	defer func() { os.Stdout = stdout }()
-	os.Stdout = f
-	fn()
-	said, err := os.ReadFile(name)
-	ok(t, err)
-	return string(said)
-}
+const output = `+60: moved
+-20: moved
++90: refused
+ann has 60 in the north, bob 40 in the south
+`
 
 const (
 	transfers = 20
@@ -231,25 +213,4 @@ func (b *bank) pending(ctx context.Context, t *testing.T) (n int64) {
 	}
 	ok(t, rows.Err())
 	return n
-}
-
-// TestCommandLine checks that an invalid command line is reported and has no effect.
-func TestCommandLine(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		args, says string
-		code       int
-	}{
-		{"-by", "needs an argument", 2},
-		{"-by hand", `it is tcc or 2pc`, 2},
-		{"now", `it is tcc or 2pc`, 2},
-		{"-by 2pc -postgres postgres://127.0.0.1:1/x", "transfer: ", 1},
-		{"-mariadb nowhere", "transfer: ", 1},
-	} {
-		var out, errs strings.Builder
-		code := run(t.Context(), strings.Fields(c.args), &out, &errs)
-		if code != c.code || out.Len() > 0 || !strings.Contains(errs.String(), c.says) {
-			t.Errorf("%q: exit code %d, %q, %q; want %d and %q", c.args, code, &out, &errs, c.code, c.says)
-		}
-	}
 }
