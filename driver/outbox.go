@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/interlock-dev/interlock"
 )
@@ -72,6 +73,30 @@ func Lanes(messages []Message) (lanes [][]int) {
 		lanes = append(lanes, []int{i})
 	}
 	return lanes
+}
+
+// SendLanes calls send for each message and returns its errors, as [Sink].Publish does. Up to n
+// lanes are sent at once.
+func SendLanes(messages []Message, n int, send func(Message) error) []error {
+	answers := make([]error, len(messages))
+	turns := make(chan struct{}, n)
+	var sending sync.WaitGroup
+	for _, lane := range Lanes(messages) {
+		turns <- struct{}{}
+		sending.Go(func() {
+			defer func() { <-turns }()
+			for at, i := range lane {
+				if answers[i] = send(messages[i]); answers[i] != nil {
+					for _, later := range lane[at+1:] {
+						answers[later] = ErrNotSent
+					}
+					return
+				}
+			}
+		})
+	}
+	sending.Wait()
+	return answers
 }
 
 // A Notifier signals processes that something may have happened: for example that messages were

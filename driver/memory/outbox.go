@@ -33,18 +33,7 @@ func (s *Sink) Refuse(why func(driver.Message) error) {
 func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answers := make([]error, len(messages))
-	for _, lane := range driver.Lanes(messages) {
-		for n, i := range lane {
-			if answers[i] = s.take(ctx, messages[i]); answers[i] != nil {
-				for _, later := range lane[n+1:] {
-					answers[later] = driver.ErrNotSent
-				}
-				break
-			}
-		}
-	}
-	return answers
+	return driver.SendLanes(messages, 1, func(m driver.Message) error { return s.take(ctx, m) })
 }
 
 // take keeps one message. The caller holds the mutex.

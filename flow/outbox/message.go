@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"sync"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -163,22 +162,5 @@ const atOnce = 16 // concurrent calls of a Func
 
 // Publish calls the function; see [driver.Sink].
 func (f funcSink) Publish(ctx context.Context, messages []Message) []error {
-	answers := make([]error, len(messages))
-	turns := make(chan struct{}, atOnce)
-	var running sync.WaitGroup
-	for _, lane := range driver.Lanes(messages) {
-		turns <- struct{}{}
-		running.Go(func() {
-			defer func() { <-turns }()
-			failed := false
-			for _, i := range lane {
-				if answers[i] = driver.ErrNotSent; !failed {
-					answers[i] = f(ctx, messages[i])
-					failed = answers[i] != nil
-				}
-			}
-		})
-	}
-	running.Wait()
-	return answers
+	return driver.SendLanes(messages, atOnce, func(m Message) error { return f(ctx, m) })
 }

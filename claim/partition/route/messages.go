@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"sync"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/partition"
@@ -79,43 +78,9 @@ type messages struct {
 	path string
 }
 
-// lane identifies messages that are kept in order.
-type lane struct{ topic, key string }
-
 // Publish implements driver.Sink.
 func (s *messages) Publish(ctx context.Context, all []driver.Message) []error {
-	results := make([]error, len(all))
-	lanes := map[lane][]int{}
-	for i, m := range all {
-		at := lane{m.Topic, m.Key}
-		if m.Key == "" {
-			at.key = m.ID
-		}
-		lanes[at] = append(lanes[at], i)
-	}
-	var sending sync.WaitGroup
-	places := make(chan struct{}, atOnce)
-	for _, indexes := range lanes {
-		places <- struct{}{}
-		sending.Go(func() {
-			defer func() { <-places }()
-			s.inOrder(ctx, all, indexes, results)
-		})
-	}
-	sending.Wait()
-	return results
-}
-
-func (s *messages) inOrder(ctx context.Context, all []driver.Message, indexes []int, results []error) {
-	var failed error
-	for _, i := range indexes {
-		if failed != nil {
-			results[i] = driver.ErrNotSent
-			continue
-		}
-		failed = s.send(ctx, all[i])
-		results[i] = failed
-	}
+	return driver.SendLanes(all, atOnce, func(m driver.Message) error { return s.send(ctx, m) })
 }
 
 // send sends one message to the owner of its key.

@@ -135,21 +135,7 @@ func parse(address string) (*url.URL, error) {
 // request without an answer is Uncertain, or Retryable if there was no connection. The error has a
 // Retry-After, as driver.Sink describes.
 func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
-	answers := make([]error, len(messages))
-	var running sync.WaitGroup
-	for _, lane := range driver.Lanes(messages) {
-		running.Go(func() {
-			failed := false
-			for _, i := range lane {
-				if answers[i] = driver.ErrNotSent; !failed {
-					answers[i] = s.post(ctx, messages[i])
-					failed = answers[i] != nil
-				}
-			}
-		})
-	}
-	running.Wait()
-	return answers
+	return driver.SendLanes(messages, len(messages), func(m driver.Message) error { return s.post(ctx, m) })
 }
 
 // post sends one message.
