@@ -32,15 +32,15 @@ func stored(ctx context.Context, j *journal.Journal, op, id string) (coordinator
 
 // checkID returns an error if the transaction has another id with the same key.
 func (m *machine) checkID(id string) error {
-	if m.what.ID != "" && m.what.ID != id && Key(id) != id {
-		return &MismatchError{ID: id, Problem: fmt.Sprintf("%q has the same key", m.what.ID)}
+	if m.data.ID != "" && m.data.ID != id && Key(id) != id {
+		return &MismatchError{ID: id, Problem: fmt.Sprintf("%q has the same key", m.data.ID)}
 	}
 	return nil
 }
 
 // readOrAbort returns the transaction of a run. If the journal has none, it records an abort first, so
 // that no process can commit.
-func (m *Engine) readOrAbort(ctx context.Context, r run, abort decided) (*machine, error) {
+func (m *Engine) readOrAbort(ctx context.Context, r run, abort decideData) (*machine, error) {
 	there, err := m.read(ctx, r.key)
 	if err != nil || there != nil {
 		return there, err
@@ -59,7 +59,7 @@ func (m *Engine) recordDecision(ctx context.Context, r run, decision journal.Ent
 	}
 	there, err := replay([]journal.Entry{decision})
 	if err == nil {
-		m.decided(r, there.decision, there.what.Reason)
+		m.decided(r, there.decision, there.data.Reason)
 	}
 	return &there, err
 }
@@ -94,7 +94,7 @@ func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, erro
 		if m.coordinator.Now().Sub(r.began) >= m.options.Retention {
 			return "", definite(op, transaction, ErrNone)
 		}
-		there, err = m.readOrAbort(ctx, r, decided{Run: r.sign, Reason: "a participant has asked, and nobody had decided"})
+		there, err = m.readOrAbort(ctx, r, decideData{Run: r.sign, Reason: "a participant has asked, and nobody had decided"})
 	}
 	if err != nil {
 		return "", err
@@ -125,7 +125,7 @@ func (m *Engine) tried(e observe.TwoPCTried) {
 // takes no further records, and only the hook is called. The transaction is due at the next reminder.
 func (m *Engine) recordHeuristicAbort(ctx context.Context, r run, name string, why error) {
 	_, err := m.coordinator.Journal().Begin(ctx, r.key, m.kind(), m.coordinator.Now().Add(m.options.Remind),
-		decide(Abort, decided{Run: r.sign, Reason: "it was to be rolled back, and could not be"}), heuristic(name, why))
+		decide(Abort, decideData{Run: r.sign, Reason: "it was to be rolled back, and could not be"}), heuristic(name, why))
 	if errors.Is(err, journal.ErrExists) {
 		err = nil
 	}
@@ -160,7 +160,7 @@ func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by 
 	}
 	there, err := m.read(ctx, r.key)
 	if err == nil && there == nil {
-		there, err = m.settleAs(ctx, r, d, decided{Run: r.sign, Actor: by.Actor, Reason: by.Reason})
+		there, err = m.settleAs(ctx, r, d, decideData{Run: r.sign, Actor: by.Actor, Reason: by.Reason})
 	}
 	if err == nil && there.decisionFor(r) != d {
 		err = definite(op, transaction, ErrDecided)
@@ -169,13 +169,13 @@ func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by 
 }
 
 // settleAs returns the transaction with an operator's decision, or with an earlier one.
-func (m *Engine) settleAs(ctx context.Context, r run, d Decision, what decided) (there *machine, err error) {
+func (m *Engine) settleAs(ctx context.Context, r run, d Decision, data decideData) (there *machine, err error) {
 	if d == Commit {
-		if what.Branches, err = m.inDoubtOf(ctx, r); err != nil {
+		if data.Branches, err = m.inDoubtOf(ctx, r); err != nil {
 			return nil, err
 		}
 	}
-	return m.recordDecision(ctx, r, decide(d, what))
+	return m.recordDecision(ctx, r, decide(d, data))
 }
 
 // inDoubtOf returns the participants that have a branch of the run in doubt.

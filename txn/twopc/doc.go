@@ -9,13 +9,13 @@
 //   - Availability. Between its vote and the decision a participant holds its locks, for as
 //     long as the journal cannot be reached.
 //
-// Promised: once Run has returned without an error, every participant has committed or will;
-// after an ErrAborted none has or will; across any number of crashes.
+// Promised, across any number of crashes: once Run has returned without an error, every
+// participant has committed or will. After an ErrAborted none has or will.
 //
 //	north := twopc.Define("north", pg)     // pg: a driver.Preparer, of postgres.OpenParticipant
 //	south := twopc.Define("south", maria)
 //	engine, err := twopc.New(c, nil, north, south) // c: a coordinator.Coordinator
-//	go engine.Watch(ctx)                           // finishes what others have left; a txn.Runtime does it
+//	go engine.Watch(ctx)                           // finishes branches in doubt; a txn.Runtime does it
 //
 //	err = engine.Run(ctx, "transfer/42", func(ctx context.Context, t *twopc.T) error {
 //		a, err := north.Join(ctx, t) // a pgx.Tx
@@ -26,9 +26,9 @@
 //		return err
 //	})
 //
-// To run the work once, however often it is requested, use guard/once in one of the branches: it
-// commits with all of them or with none. An id is good for one commit, and for one recorded
-// abort: use another id to try again after that.
+// To run the work once for any number of requests, use guard/once in one of the branches: it
+// commits with all of them or with none. An id allows one commit, or one recorded abort: use
+// another id to try again after that.
 //
 // # Protocol
 //
@@ -41,33 +41,33 @@
 // with the participants registered finishes transactions of others.
 //
 // n participants cost n prepares and one append before the answer, n commits and one append after
-// it. A participant without changes is not told the decision. A single participant commits in one
+// it. A participant without changes receives no decision. A single participant commits in one
 // phase, without a record. The journal is read once before the work.
 //
 // # In doubt
 //
 // A branch that has voted yes waits for its decision and keeps its locks. [Engine.Watch] asks
 // every participant for the branches of its namespace, and finishes each according to the
-// journal. With the journal on etcd or on a replicated database a decision survives the machine
-// that took it, and is taken while a majority is alive. While the journal cannot be reached the
-// branches are blocked, and reported as such: no timeout lets a participant decide alone.
+// journal. If the journal is on etcd or on a replicated database, a decision survives the machine
+// that made it, and needs only a majority. While the journal cannot be reached, the branches are
+// blocked, and reported as such: no timeout lets a participant decide alone.
 //
 // If a person or a system has finished a branch against the decision, the transaction is
-// HEURISTIC: it stays in the journal, unfinished, and is reported until an operator acknowledges
-// it ([Operator.Resolve]).
+// HEURISTIC. It stays unfinished in the journal, and is reported until an operator acknowledges it
+// ([Operator.Resolve]).
 //
-// A transaction that is taken over 10 times in a row (TakeOvers of the coordinator's Options)
-// while participants are called to commit and none answers, probably crashes its processes. It is
-// halted, with its branches prepared, until [Operator.Retry].
+// If a transaction is taken over 10 times in a row (TakeOvers of the coordinator's Options) and no
+// participant answers the commit, it probably crashes its processes. It is halted, with its
+// branches prepared, until [Operator.Retry].
 //
 // # Limits
 //
 // Work that waits for rows keeps its connection. If concurrent runs use up a pool that COMMIT
-// PREPARED or the journal needs, they wait for each other: bound the runs below the size of the
-// pool. Create tables and indexes before transactions run: CREATE INDEX waits for branches in
+// PREPARED or the journal needs, they wait for each other: allow fewer runs than connections.
+// Create tables and indexes before transactions run: CREATE INDEX waits for branches in
 // doubt.
 //
 // Options.Retention bounds the age of a branch whose abort is presumed: keep finished
 // transactions in the journal for longer. Clocks of processes and participants serve to compute
-// ages only. A wrong clock aborts early or late, or asks for an operator.
+// ages only. A wrong clock aborts early or late, or leaves a branch to an operator.
 package twopc

@@ -77,10 +77,10 @@ func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
 }
 
 // decidedRun returns the run that is decided.
-func (m *machine) decidedRun(key string) (run, error) { return parse(key + "." + m.what.Run) }
+func (m *machine) decidedRun(key string) (run, error) { return parse(key + "." + m.data.Run) }
 
 // name returns the transaction's name at participants.
-func (m *machine) name(key string) string { return run{key: key, sign: m.what.Run}.String() }
+func (m *machine) name(key string) string { return run{key: key, sign: m.data.Run}.String() }
 
 // tasks returns the calls that commit these branches.
 func (d secondPhase) tasks(r run, names []string, attempt int) []coordinator.Task {
@@ -131,7 +131,7 @@ func (d secondPhase) announce(key string, m machine) {
 	case m.halted != "":
 		d.engine.halt(observe.TwoPCHalted{Transaction: m.name(key), Participants: m.left(), Reason: m.halted})
 	case m.state == Heuristic:
-		d.engine.heuristic(observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.withFate(finishedOtherwise),
+		d.engine.heuristic(observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.withFate(againstDecision),
 			Commit: m.decision == Commit, Err: errors.New(m.heuristicErrors())})
 	case m.ended && d.engine.options.Hooks.Ended != nil:
 		d.engine.options.Hooks.Ended(observe.TwoPCEnded{Transaction: m.name(key), State: string(m.state)})

@@ -74,41 +74,42 @@ func (h HTTP) Begin(_ context.Context, x driver.XID) (*Remote, driver.Preparing,
 // Prepare returns the participant's vote; see driver.Preparing. It repeats the call while the
 // participant answers that it is in progress.
 func (r *Remote) Prepare(ctx context.Context) (driver.Vote, error) {
-	output, err := r.asked(ctx)
+	output, err := r.askUntilAnswered(ctx)
 	switch class, _ := branch.ClassOf(err); {
 	case err == nil:
-		return r.voted(output), nil
+		return r.storeAnswer(output), nil
 	case class == branch.ClassFail:
 		return driver.VoteNo, definite("prepare branch", r.xid.Transaction, err)
 	}
 	return driver.VoteNo, uncertain("prepare branch", r.xid.Transaction, err)
 }
 
-// asked returns the participant's answer once it is not in progress.
-func (r *Remote) asked(ctx context.Context) ([]byte, error) {
+// askUntilAnswered repeats prepare until the answer is not that it is in progress.
+func (r *Remote) askUntilAnswered(ctx context.Context) ([]byte, error) {
 	c := branch.From(ctx)
 	for c.Attempt = max(c.Attempt, 1); ; c.Attempt++ {
-		output, err := r.at.call(branch.With(ctx, c), r.xid, branch.Prepare, r.sent())
+		output, err := r.at.call(branch.With(ctx, c), r.xid, branch.Prepare, r.body())
 		if class, after := branch.ClassOf(err); class != branch.ClassInProgress || !backoff.Sleep(ctx, max(after, time.Second)) {
 			return output, err
 		}
 	}
 }
 
-func (r *Remote) sent() []byte {
+func (r *Remote) body() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.input
 }
 
-func (r *Remote) voted(output []byte) driver.Vote {
+// storeAnswer stores the answer to prepare, and returns the vote in it.
+func (r *Remote) storeAnswer(output []byte) driver.Vote {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.output = output
-	var said struct {
+	var answer struct {
 		Vote string `json:"vote"`
 	}
-	if json.Unmarshal(output, &said) == nil && said.Vote == driver.VoteReadOnly.String() {
+	if json.Unmarshal(output, &answer) == nil && answer.Vote == driver.VoteReadOnly.String() {
 		return driver.VoteReadOnly
 	}
 	return driver.VoteYes
@@ -119,7 +120,7 @@ func (r *Remote) voted(output []byte) driver.Vote {
 func (r *Remote) CommitOne(ctx context.Context) error {
 	vote, err := r.Prepare(ctx)
 	switch {
-	case err != nil: // what was never told to commit never does
+	case err != nil: // the participant received no commit
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		return definite("commit branch", r.xid.Transaction, errors.Join(err, r.at.Rollback(clean, r.xid)))
@@ -130,16 +131,16 @@ func (r *Remote) CommitOne(ctx context.Context) error {
 	if err == nil || errors.Is(err, driver.ErrHeuristic) {
 		return err
 	}
-	return uncertain("commit branch", r.xid.Transaction, err) // also if it is at work on it
+	return uncertain("commit branch", r.xid.Transaction, err) // also if it is in progress
 }
 
 // Abandon has nothing to free; see driver.Preparing.
 func (r *Remote) Abandon(context.Context) error { return nil }
 
-// Commit tells the participant to commit; see driver.Participant.
+// Commit asks the participant to commit; see driver.Participant.
 func (h HTTP) Commit(ctx context.Context, x driver.XID) error { return h.finish(ctx, x, branch.Commit) }
 
-// Rollback tells the participant to roll back; see driver.Participant.
+// Rollback asks the participant to roll back; see driver.Participant.
 func (h HTTP) Rollback(ctx context.Context, x driver.XID) error {
 	return h.finish(ctx, x, branch.Rollback)
 }
@@ -153,7 +154,7 @@ func (h HTTP) finish(ctx context.Context, x driver.XID, op branch.Operation) err
 	return err
 }
 
-// call completes what the engine or the coordinator has said about the call.
+// call adds the transaction and the branch to the call of ctx, and posts it.
 func (h HTTP) call(ctx context.Context, x driver.XID, op branch.Operation, input []byte) ([]byte, error) {
 	c := branch.From(ctx)
 	c.Transaction, c.Branch, c.Operation, c.Attempt = x.Transaction, x.Branch, op, max(c.Attempt, 1)
@@ -163,23 +164,23 @@ func (h HTTP) call(ctx context.Context, x driver.XID, op branch.Operation, input
 	return h.Caller.Post(ctx, h.URL, c, input)
 }
 
-// listed is a branch as a participant lists it.
-type listed struct {
+// listedBranch is a branch in a participant's list.
+type listedBranch struct {
 	Transaction string `json:"transaction"`
 	Branch      string `json:"branch"`
 	Since       int64  `json:"since"`
 }
 
-// InDoubt asks for the participant's list; see driver.Participant. One that answers
-// 404, 405 or 501 keeps none.
+// InDoubt requests the participant's list; see driver.Participant. The answers 404, 405 and 501
+// mean that it keeps none.
 func (h HTTP) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
 	body, err := h.list(ctx)
 	if err != nil || body == nil {
 		return nil, err
 	}
-	var all []listed
+	var all []listedBranch
 	if err := json.Unmarshal(body, &all); err != nil {
-		return nil, h.unlisted(err)
+		return nil, h.listError(err)
 	}
 	doubts := make([]driver.InDoubt, len(all))
 	for i, l := range all {
@@ -191,30 +192,30 @@ func (h HTTP) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
 	return doubts, nil
 }
 
-// list is the body of the list, nil if there is none.
+// list returns the body of the list; nil if there is none.
 func (h HTTP) list(ctx context.Context) ([]byte, error) {
 	at, err := url.Parse(h.URL)
 	if err != nil {
-		return nil, h.misaddressed(err)
+		return nil, h.addressError(err)
 	}
 	if at.User != nil {
-		return nil, h.misaddressed(errors.New("the address has a user or a password: remove them, and sign calls instead"))
+		return nil, h.addressError(errors.New("the address has a user or a password: remove them, and sign calls instead"))
 	}
 	query := at.Query()
 	query.Set("in-doubt", "")
 	at.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
-		return nil, h.misaddressed(err)
+		return nil, h.addressError(err)
 	}
 	client := http.Client{}
 	if h.Caller.Client != nil {
 		client = *h.Caller.Client
 	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // as Caller has it
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // as Caller does
 	answer, err := client.Do(request)
 	if err != nil {
-		return nil, h.unlisted(errors.Unwrap(err)) // without the address, which has a query
+		return nil, h.listError(errors.Unwrap(err)) // without the address, which has a query
 	}
 	defer answer.Body.Close()
 	switch answer.StatusCode {
@@ -222,24 +223,24 @@ func (h HTTP) list(ctx context.Context) ([]byte, error) {
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return nil, nil
 	default:
-		return nil, h.unlisted(fmt.Errorf("it answered %d", answer.StatusCode))
+		return nil, h.listError(fmt.Errorf("it answered %d", answer.StatusCode))
 	}
 	body, err := io.ReadAll(io.LimitReader(answer.Body, branchhttp.MaxBody+1))
 	if err == nil && len(body) > branchhttp.MaxBody {
 		err = fmt.Errorf("its list has more than %d bytes", branchhttp.MaxBody)
 	}
 	if err != nil {
-		return nil, h.unlisted(err)
+		return nil, h.listError(err)
 	}
 	return body, nil
 }
 
-// misaddressed is the error of an address that cannot be called.
-func (h HTTP) misaddressed(err error) error {
+// addressError returns the error of an address that cannot be called.
+func (h HTTP) addressError(err error) error {
 	return bug("list branches in doubt", failure.RedactURL(h.URL), failure.RedactError(err))
 }
 
-// unlisted is that the list could not be had, which changes nothing.
-func (h HTTP) unlisted(err error) error {
+// listError returns the error of a list that could not be read.
+func (h HTTP) listError(err error) error {
 	return &interlock.Error{Op: "list branches in doubt", Driver: "http", Name: failure.RedactURL(h.URL), Kind: interlock.Retryable, Err: err}
 }

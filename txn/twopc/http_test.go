@@ -104,9 +104,9 @@ func (s *service) list(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	all := []listed{}
+	all := []listedBranch{}
 	for _, d := range doubts {
-		all = append(all, listed{d.XID.Transaction, d.XID.Branch, d.Since.UnixMilli()})
+		all = append(all, listedBranch{d.XID.Transaction, d.XID.Branch, d.Since.UnixMilli()})
 	}
 	_ = json.NewEncoder(w).Encode(all)
 }

@@ -15,18 +15,18 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// State is where a transaction stands in the journal; see [coordinator.State]. One that
-// nobody has decided is not there at all.
+// State is the state of a transaction in the journal; see [coordinator.State]. An undecided
+// transaction is not in the journal.
 type State = coordinator.State
 
-// The states. A decision to commit goes on to COMMITTED when the last participant has
-// done it, or to HEURISTIC.
+// The states. COMMITTING becomes COMMITTED when the last participant has committed, or
+// HEURISTIC.
 const (
-	Committing State = "COMMITTING"         // decided; what is left is committed, however long it takes
+	Committing State = "COMMITTING"         // decided; remaining branches are committed, without a bound
 	Committed  State = "COMMITTED"          // by all participants
-	Aborted    State = "ABORTED"            // whatever is prepared is rolled back
-	Heuristic  State = "HEURISTIC"          // a branch was finished otherwise: a person has to look
-	Resolved         = coordinator.Resolved // a person has seen to a heuristic outcome
+	Aborted    State = "ABORTED"            // prepared branches are rolled back
+	Heuristic  State = "HEURISTIC"          // a branch was finished against the decision: an operator must act
+	Resolved         = coordinator.Resolved // an operator has resolved a heuristic outcome
 )
 
 // States are all states of a decided transaction.
@@ -38,7 +38,7 @@ type fate int
 const (
 	open fate = iota
 	done
-	finishedOtherwise // against the decision
+	againstDecision // against the decision
 )
 
 // progress is a branch that is to be committed.
@@ -46,7 +46,7 @@ type progress struct {
 	name     string
 	fate     fate
 	err      string
-	attempts int // failed ones, as far as the journal has them
+	attempts int // failed ones in the journal
 }
 
 // machine is the state that a transaction's records lead to. It is pure: with returns the state after
@@ -54,7 +54,7 @@ type progress struct {
 type machine struct {
 	state    State // empty before the decision
 	decision Decision
-	what     decided
+	data     decideData
 	branches []progress
 	resolved By
 	ended    bool
@@ -103,7 +103,7 @@ func (m *machine) apply(e journal.Entry) error {
 		if !m.settled() {
 			return errOrder
 		}
-		var w why
+		var w reasonData
 		err := json.Unmarshal(e.Data, &w)
 		m.state, m.resolved = Resolved, By{Actor: w.Actor, Reason: cmp.Or(w.Reason, w.Text)}
 		return err
@@ -114,18 +114,18 @@ func (m *machine) apply(e journal.Entry) error {
 }
 
 func (m *machine) decide(e journal.Entry) error {
-	if err := json.Unmarshal(e.Data, &m.what); err != nil {
+	if err := json.Unmarshal(e.Data, &m.data); err != nil {
 		return err
 	}
 	switch m.decision = Decision(e.Step); m.decision {
 	case Abort:
 		m.state = Aborted
 	case Commit:
-		if len(m.what.Branches) == 0 {
+		if len(m.data.Branches) == 0 {
 			return fmt.Errorf("a commit needs at least one branch")
 		}
 		m.state = Committing
-		for _, name := range m.what.Branches {
+		for _, name := range m.data.Branches {
 			m.branches = append(m.branches, progress{name: name})
 		}
 	default:
@@ -149,11 +149,11 @@ func (m *machine) answer(e journal.Entry) error {
 		m.branches[i].fate = done
 		return nil
 	}
-	var w why
+	var w reasonData
 	if err := json.Unmarshal(e.Data, &w); err != nil {
 		return err
 	}
-	m.branches[i].fate, m.branches[i].err = finishedOtherwise, w.Text
+	m.branches[i].fate, m.branches[i].err = againstDecision, w.Text
 	m.state = Heuristic
 	return nil
 }
@@ -177,7 +177,7 @@ func (m *machine) end() error {
 // left returns the branches that are still to be committed.
 func (m *machine) left() []string { return m.withFate(open) }
 
-// settled reports whether only a person can act.
+// settled reports whether only an operator can act.
 func (m *machine) settled() bool { return m.state == Heuristic && len(m.left()) == 0 }
 
 // withFate returns the branches of a fate.
@@ -193,7 +193,7 @@ func (m *machine) withFate(f fate) []string {
 
 // decisionFor returns the decision for a run: every run but the recorded one is aborted.
 func (m *machine) decisionFor(r run) Decision {
-	if m.what.Run == r.sign {
+	if m.data.Run == r.sign {
 		return m.decision
 	}
 	return Abort
@@ -243,8 +243,8 @@ const (
 	rollBack verdict = "roll back"
 	presume  verdict = "decide to abort" // and follow the journal
 	blocked  verdict = "blocked"         // the journal does not answer
-	tooOld   verdict = "too old"         // its decision may have been deleted: for a person
-	foreign  verdict = "foreign"         // not ours: for a person
+	tooOld   verdict = "too old"         // its decision may have been deleted: for an operator
+	foreign  verdict = "foreign"         // not a branch of this package: for an operator
 )
 
 // inDoubtBranch is a branch in doubt and what this process knows of it.
@@ -273,11 +273,11 @@ func (d inDoubtBranch) judge(m *machine, l limits) verdict {
 		return presume
 	case m.decisionFor(d.run) == Abort:
 		return rollBack
-	case m.what.Actor == "" && !slices.Contains(m.what.Branches, d.branch): // a person may have missed it
+	case m.data.Actor == "" && !slices.Contains(m.data.Branches, d.branch): // an operator's decision may not list it
 		return foreign
-	case m.halted != "": // a person has it go on
+	case m.halted != "": // an operator resumes it
 		return leave
-	case d.age < l.patience: // who owns the shard is about to
+	case d.age < l.patience: // the owner of the shard commits it
 		return leave
 	}
 	return commit
@@ -306,13 +306,12 @@ func sortResults(names []string, errs []error) commitResults {
 
 // heuristic returns the record of a branch that was finished against the decision.
 func heuristic(name string, err error) journal.Entry {
-	return record(recordHeuristic, name, why{Text: truncated(err.Error())})
+	return record(recordHeuristic, name, reasonData{Text: truncated(err.Error())})
 }
 
 // recordsAfter returns the records that follow a round: the end if all branches are committed, none
 // while some are to be called again. Committed branches are recorded only once one is heuristic, for
-// the person who has to look. Each round calls all branches that are left, so those in neither list
-// are done.
+// the operator. Each round calls all branches that are left, so those in neither list are done.
 func (m *machine) recordsAfter(a commitResults) []journal.Entry {
 	if len(a.heuristics) == 0 && m.state == Committing {
 		if len(a.failed) == 0 {
@@ -347,7 +346,7 @@ func contains(names []string, entries []journal.Entry, name string) bool {
 func (m *machine) heuristicErrors() string {
 	var all []string
 	for _, p := range m.branches {
-		if p.fate == finishedOtherwise {
+		if p.fate == againstDecision {
 			all = append(all, p.name+": "+p.err)
 		}
 	}

@@ -15,14 +15,14 @@ import (
 
 // letters are all records of a transaction of north and south, each with a letter.
 var letters = map[rune]journal.Entry{
-	'C': decide(Commit, decided{ID: "1", Run: "r", Branches: []string{"north", "south"}}),
-	'A': decide(Abort, decided{Run: "r", Reason: "nobody had decided"}),
+	'C': decide(Commit, decideData{ID: "1", Run: "r", Branches: []string{"north", "south"}}),
+	'A': decide(Abort, decideData{Run: "r", Reason: "nobody had decided"}),
 	'n': {Kind: recordDone, Step: "north"},
 	's': {Kind: recordDone, Step: "south"},
 	'N': heuristic("north", errWork),
 	'S': heuristic("south", errWork),
 	'm': {Kind: recordRemind},
-	'r': record(recordResolved, "", why{Actor: "ann", Text: "paid"}),
+	'r': record(recordResolved, "", reasonData{Actor: "ann", Text: "paid"}),
 	'e': end(),
 }
 
@@ -115,10 +115,10 @@ func stateOf(word string) State {
 func TestMachineRefusesStrangeRecords(t *testing.T) {
 	for name, entries := range map[string][]journal.Entry{
 		"kind":     {letters['C'], {Kind: "frob"}},
-		"decision": {decide("perhaps", decided{})},
+		"decision": {decide("perhaps", decideData{})},
 		"data":     {{Kind: recordDecide, Step: "commit", Data: []byte("{")}},
 		"abort":    {{Kind: recordDecide, Step: "abort", Data: []byte("{")}},
-		"nobody":   {decide(Commit, decided{Run: "r"})},
+		"nobody":   {decide(Commit, decideData{Run: "r"})},
 		"branch":   {letters['C'], heuristic("east", errWork)},
 		"why":      {letters['C'], {Kind: recordHeuristic, Step: "north", Data: []byte("?")}},
 		"resolved": {letters['A'], letters['N'], {Kind: recordResolved, Data: []byte("?")}},
@@ -165,7 +165,7 @@ func TestJudge(t *testing.T) {
 		ok(t, err)
 		*m = got
 	}
-	byHand.what.Actor = "ann"
+	byHand.data.Actor = "ann"
 	ours, theirs := run{key: "1", sign: "r"}, run{key: "1", sign: "q"}
 	for name, c := range map[string]struct {
 		doubt inDoubtBranch

@@ -48,15 +48,15 @@ func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 
 func (m *machine) outcome(head driver.Head, entries []journal.Entry) Outcome {
 	key := head.Transaction
-	o := Outcome{Summary: coordinator.SummaryOf(head), Key: key, Transaction: m.name(key), DecidedBy: m.what.Actor}
-	o.ID, o.State, o.Decision, o.Reason, o.Halted, o.Resolved = cmp.Or(m.what.ID, key), m.state, m.decision, m.what.Reason, m.halted, m.resolved
+	o := Outcome{Summary: coordinator.SummaryOf(head), Key: key, Transaction: m.name(key), DecidedBy: m.data.Actor}
+	o.ID, o.State, o.Decision, o.Reason, o.Halted, o.Resolved = cmp.Or(m.data.ID, key), m.state, m.decision, m.data.Reason, m.halted, m.resolved
 	if len(entries) > 0 {
 		o.Decided = entries[0].Written
 	}
 	for _, p := range m.branches {
 		b, e := Branch{Participant: p.name, Done: p.fate == done, Attempts: p.attempts}, StepError{Step: p.name, Err: p.err, Attempts: p.attempts}
 		switch {
-		case p.fate == finishedOtherwise:
+		case p.fate == againstDecision:
 			b.Heuristic = p.err
 			o.Dead = append(o.Dead, e)
 		case p.fate == open && m.halted != "":
@@ -72,9 +72,13 @@ func (m *machine) outcome(head driver.Head, entries []journal.Entry) Outcome {
 }
 
 // Wait blocks until a decided transaction has ended: all participants have committed, so its effects
-// are visible. The error is an [*AbortedError] if it was aborted, an [ErrHeuristic] if an operator must
-// act, an [ErrHalted], which is Uncertain, if it waits for [Operator.Retry], and an [ErrNone] as that
-// of [Engine.Look]. If ctx ends it is Uncertain.
+// are visible. The error is:
+//
+//   - an [*AbortedError] if it was aborted
+//   - an [ErrHeuristic] if an operator must act
+//   - an [ErrHalted], which is Uncertain, if it waits for [Operator.Retry]
+//   - an [ErrNone] as that of [Engine.Look]
+//   - Uncertain if ctx ends
 func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 	const op = "wait for transaction"
 	var halted error

@@ -36,8 +36,8 @@ const (
 	Abort  Decision = "abort"
 )
 
-// decided is the data of a decide record.
-type decided struct {
+// decideData is the data of a decide record.
+type decideData struct {
 	ID       string   `json:"id,omitempty"` // the user's; empty if unknown to the process that decided
 	Run      string   `json:"run"`          // the run that is decided; all others are rolled back
 	Branches []string `json:"branches,omitempty"`
@@ -45,9 +45,9 @@ type decided struct {
 	Actor    string   `json:"actor,omitempty"` // the operator who decided; empty if an engine did
 }
 
-// why is the data of heuristic, failing, halted, retry and resolved records. Records of operators from
+// reasonData is the data of heuristic, failing, halted, retry and resolved records. Records of operators from
 // versions before [By] have the reason in Text.
-type why struct {
+type reasonData struct {
 	Actor    string `json:"actor,omitempty"`
 	Reason   string `json:"reason,omitempty"`
 	Text     string `json:"text,omitempty"`
@@ -61,7 +61,7 @@ var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: ma
 
 func record(kind, step string, data any) journal.Entry { return coordinator.Record(kind, step, data) }
 
-func decide(d Decision, what decided) journal.Entry { return record(recordDecide, string(d), what) }
+func decide(d Decision, data decideData) journal.Entry { return record(recordDecide, string(d), data) }
 
 func end() journal.Entry { return journal.Entry{Kind: recordEnd} }
 

@@ -17,8 +17,8 @@ import (
 )
 
 // Run calls work, which opens branches at several participants, and commits all branches or none. id
-// has 1 to driver.MaxTransaction bytes and can be committed once: if it is already committed, Run
-// returns nil without calling work. Of concurrent runs of one id at most one is committed. Run blocks
+// has 1 to driver.MaxTransaction bytes. If it is already committed, Run returns nil without calling
+// work. Of concurrent runs of one id at most one is committed. Run blocks
 // until the decision is durable; [Engine.Wait] waits until all participants have committed.
 //
 // The error is nil if the transaction was committed, by this run or another one, or changed nothing.
@@ -66,7 +66,7 @@ func (m *Engine) outcomeOfOther(id string, there *machine, err error) error {
 	if err != nil || there.decision == Commit {
 		return err
 	}
-	return &AbortedError{ID: id, Reason: errors.New(there.what.Reason), Recorded: true}
+	return &AbortedError{ID: id, Reason: errors.New(there.data.Reason), Recorded: true}
 }
 
 // readFailed returns the error of a run that could not read the outcome of another run and did nothing.
@@ -168,14 +168,14 @@ func withCall(ctx context.Context, c branch.Call, r run, name string, op branch.
 // follows the decision in the journal.
 func (m *Engine) commit(ctx context.Context, id string, r run, yes []string) error {
 	ctx = context.WithoutCancel(ctx) // the journal has its own bound
-	err := m.coordinator.Begin(ctx, r.key, m.kind(), decide(Commit, decided{ID: id, Run: r.sign, Branches: yes}))
+	err := m.coordinator.Begin(ctx, r.key, m.kind(), decide(Commit, decideData{ID: id, Run: r.sign, Branches: yes}))
 	if err == nil {
 		m.decided(r, Commit, "")
 		return nil
 	}
 	clean, cancel := m.clean(ctx)
 	defer cancel()
-	there, late := m.readOrAbort(clean, r, decided{ID: id, Run: r.sign, Reason: truncated("the decision to commit was not answered: " + err.Error())})
+	there, late := m.readOrAbort(clean, r, decideData{ID: id, Run: r.sign, Reason: truncated("the decision to commit was not answered: " + err.Error())})
 	switch {
 	case late != nil:
 		return uncertain("decide transaction", id, errors.Join(err, late))

@@ -14,11 +14,11 @@ import (
 
 // A call that crashes its process will crash the next owner's process too. So take-overs are
 // counted in the journal before any call, and any answer ends the count. After too many the
-// transaction is halted: it stays decided and its branches prepared until a person resumes it.
+// transaction is halted: it stays decided and its branches prepared until an operator resumes it.
 
 // recordFailure applies a failure of the second phase, a take-over, a halt or a retry.
 func (m *machine) recordFailure(e journal.Entry) error {
-	var w why
+	var w reasonData
 	if e.Kind != recordTaken {
 		if err := json.Unmarshal(e.Data, &w); err != nil {
 			return err
@@ -47,7 +47,7 @@ func (d secondPhase) countTakeOver(t *coordinator.Turn, m machine) (machine, err
 		return d.append(t, m, []journal.Entry{{Kind: recordTaken}})
 	}
 	text := fmt.Sprintf("it was taken over %d times in a row while participants were called to commit, and none answered: its process seems to crash each time", n)
-	return d.append(t, m, []journal.Entry{record(recordHalted, "", why{Text: text})})
+	return d.append(t, m, []journal.Entry{record(recordHalted, "", reasonData{Text: text})})
 }
 
 // failures selects the failed calls to record: the fourth, eighth, sixteenth and so on in a row, one an
@@ -64,7 +64,7 @@ func (f *failures) of(m machine, a commitResults, attempt int, now time.Time) (e
 	}
 	f.noted = now
 	for i, name := range a.failed {
-		entries = append(entries, record(recordFailing, name, why{Text: coordinator.Truncate(a.errs[i].Error(), coordinator.MaxFailing), Attempts: f.before[name] + attempt}))
+		entries = append(entries, record(recordFailing, name, reasonData{Text: coordinator.Truncate(a.errs[i].Error(), coordinator.MaxFailing), Attempts: f.before[name] + attempt}))
 	}
 	return entries
 }

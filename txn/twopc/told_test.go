@@ -35,7 +35,7 @@ func TestMachineLeavesWhatWas(t *testing.T) {
 // TestFollow: a branch that must be called again is never recorded as done. A done one is
 // recorded only if an operator must handle another one.
 func TestFollow(t *testing.T) {
-	three, err := replay([]journal.Entry{decide(Commit, decided{Run: "r", Branches: []string{"a", "b", "c"}})})
+	three, err := replay([]journal.Entry{decide(Commit, decideData{Run: "r", Branches: []string{"a", "b", "c"}})})
 	ok(t, err)
 	refused := fmt.Errorf("%w: paid back", driver.ErrHeuristic)
 	for name, c := range map[string]struct {
@@ -374,7 +374,7 @@ func TestStrangeRecords(t *testing.T) {
 	}{
 		"a kind of record": {"1", []journal.Entry{letters['A'], {Kind: "later"}}, "newer version", false},
 		"a run":            {"1", []journal.Entry{letters['C']}, "not a branch name of this package", true},
-		"another id":       {long, []journal.Entry{decide(Abort, decided{ID: "other", Run: "r"})}, "has the same key", false},
+		"another id":       {long, []journal.Entry{decide(Abort, decideData{ID: "other", Run: "r"})}, "has the same key", false},
 	} {
 		bubble(t, func(t *testing.T) {
 			p, failed := on(t, memory.NewJournal())

@@ -143,20 +143,6 @@ func TestTwoRunsOfOneID(t *testing.T) {
 	})
 }
 
-// TestAnyProcessFinishes: the commits are sent by the owner of the shard, whichever process
-// decided.
-func TestAnyProcessFinishes(t *testing.T) {
-	served(t, nil, func(t *testing.T, p *process) {
-		other := p.world.start(t, nil, nil)
-		ok(t, other.Run(t.Context(), "1", other.add(transfer)))
-		ok(t, txntest.Second(other.Wait(t.Context(), "1")))
-		wantSums(t, p.world, -10, 10)
-		sent := other.network.sent()
-		slices.Sort(sent)
-		same(t, "what the other one did", sent, "journal append", "north prepare", "south prepare")
-	})
-}
-
 // TestSlowCommitter: a process that is paused between the votes and the decision finds a
 // scanner's decision, and follows it.
 func TestSlowCommitter(t *testing.T) {

@@ -100,13 +100,10 @@ func (n *network) befall(label string) error {
 	if n.meet != nil {
 		err = n.meet(label)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if errors.Is(err, errCrashed) && !n.dead {
-		n.dead = true
-		close(n.died)
+	if errors.Is(err, errCrashed) {
+		n.die()
 	}
-	if n.dead {
+	if n.over() {
 		return errCrashed
 	}
 	return err
