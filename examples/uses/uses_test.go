@@ -149,12 +149,7 @@ func (s seats) Try(context.Context, string, time.Time) (string, error) { s(); re
 func (s seats) Confirm(context.Context, string, string) error          { return nil }
 func (s seats) Cancel(context.Context, string, *string) error          { return nil }
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
 // goals are the maximum lines of a use.
 var goals = map[string]int{"lock a thing": 6, "elect a leader": 8, "outbox in a transaction, with its relay": 8,

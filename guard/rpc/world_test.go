@@ -163,9 +163,4 @@ func (c client) each() map[string]func(ctx context.Context, account string) erro
 		"stream": func(ctx context.Context, account string) error { return c.all(ctx, account) }}
 }
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testbed.OK

@@ -40,8 +40,7 @@ type Consumer struct {
 	store    Store
 	name     string
 	options  driver.QueueOptions
-	notifier driver.Notifier // may be nil
-	awake    chan struct{}   // ends the pause of Receive
+	awake    chan struct{} // ends the pause of Receive
 	unlisten func()
 
 	life  context.Context
@@ -70,7 +69,7 @@ func Join(store Store, name string, o driver.QueueOptions, notifier driver.Notif
 		return nil, &interlock.Error{Op: op, Name: name, Kind: interlock.Bug,
 			Err: fmt.Errorf("a lease of %v: it is %v to %v", o.Lease, MinLease, MaxLease)}
 	}
-	c := &Consumer{store: store, name: name, options: o, notifier: notifier, awake: make(chan struct{}, 1), settling: make(chan struct{}, 1), held: map[*Grant]bool{}, unlisten: func() {}}
+	c := &Consumer{store: store, name: name, options: o, awake: make(chan struct{}, 1), settling: make(chan struct{}, 1), held: map[*Grant]bool{}, unlisten: func() {}}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	if notifier != nil {
 		c.unlisten = notifier.Listen(func(notified string) {

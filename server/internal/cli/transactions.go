@@ -24,21 +24,20 @@ import (
 type protocol struct {
 	group      string // of commands
 	noun       string
-	step       string // the name of the argument
 	states     []coordinator.State
 	unfinished bool // ended ones are listed on demand only
 	list       func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error]
 }
 
 var (
-	sagaProtocol = protocol{"saga", "saga", "STEP", saga.States, false, func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
+	sagaProtocol = protocol{"saga", "saga", saga.States, false, func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
 		return views(saga.NewOperator(j).List(ctx, f), viewSaga)
 	}}
-	tccProtocol = protocol{"tcc", "transaction", "BRANCH", tcc.States, true,
+	tccProtocol = protocol{"tcc", "transaction", tcc.States, true,
 		func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
 			return views(tcc.NewOperator(j).List(ctx, f), viewTCC)
 		}}
-	xaProtocol = protocol{"xa", "transaction", "BRANCH", twopc.States, true,
+	xaProtocol = protocol{"xa", "transaction", twopc.States, true,
 		func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
 			return views(twopc.NewOperator(j).List(ctx, f), viewXA)
 		}}
