@@ -16,9 +16,9 @@ type Played[K ~string, F any] interface {
 	Base() *Trial[K]
 	// Play runs the transaction in a new world.
 	Play()
-	// Judge returns what is wrong, or nil. Reference is the world after an undisturbed transaction; nil if it is not known yet.
+	// Judge returns what is wrong, or nil. Reference is the world after a transaction without faults; nil if it is not known yet.
 	Judge(reference []string) *F
-	// Plain returns why an undisturbed trial is no reference.
+	// Plain returns why a trial without faults is no reference.
 	Plain() error
 }
 
@@ -30,7 +30,7 @@ type Explorer[K ~string, F any, R Played[K, F]] struct {
 	Key      func(F) (kind K, name string) // a finding without a kind is not kept
 
 	Initial   []string // the world before a transaction
-	Reference []string // and after an undisturbed one
+	Reference []string // and after a run without faults
 	Found     []F
 	Runs      int
 }
@@ -49,9 +49,9 @@ func (e *Explorer[K, F, R]) Play(p Scenario[K]) R {
 	return r
 }
 
-// Undisturbed runs the transaction twice, and keeps the expected world. over is true if something was
+// WithoutFaults runs the transaction twice, and keeps the expected world. over is true if something was
 // found.
-func (e *Explorer[K, F, R]) Undisturbed(p Scenario[K]) (first R, over bool, err error) {
+func (e *Explorer[K, F, R]) WithoutFaults(p Scenario[K]) (first R, over bool, err error) {
 	first = e.Play(p)
 	if err := first.Base().Err; err != nil {
 		return first, true, err
@@ -68,7 +68,7 @@ func (e *Explorer[K, F, R]) Undisturbed(p Scenario[K]) (first R, over bool, err 
 		return first, true, err
 	}
 	if text := Diff(e.Reference, second.Base().Final); text != "" || second.Plain() != nil {
-		return first, true, fmt.Errorf("two undisturbed runs differ (create each scene new, or Ignore what differs):\n%s", text)
+		return first, true, fmt.Errorf("two runs without faults differ (create each scene new, or Ignore what differs):\n%s", text)
 	}
 	return first, false, nil
 }
@@ -132,7 +132,7 @@ type Scenario[K ~string] struct {
 	FaultOf     func(d CallID) Fault // of each call; nil means none
 	LateConfirm bool                 // holds expire and are swept before they are confirmed
 	Crash       int                  // the point where the first coordinator crashes; 0 means none
-	Abandon     bool                 // after it nobody runs the transaction again, but expired holds are swept
+	Abandon     bool                 // after it the transaction is not run again; expired holds are swept
 }
 
 // A CallID is a call, numbered among those of its step or branch and operation.

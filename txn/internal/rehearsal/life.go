@@ -88,14 +88,14 @@ func (j Journal) Due(ctx context.Context, shard int, behind driver.Head, limit i
 // Append passes a point before and after.
 func (j Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	n := j.Life.nextAppend()
-	err := j.Life.Pass(Point{Words: fmt.Sprintf("before its append %d to the journal", n)})
+	err := j.Life.Pass(Point{Words: fmt.Sprintf("before append %d to the journal", n)})
 	var errs []error
 	if err == nil {
 		errs = j.Journal.Append(ctx, appends)
 		if j.Left != nil {
 			j.Left(appends[0].Due) // of the only transaction
 		}
-		err = j.Life.Pass(Point{Words: fmt.Sprintf("right after its append %d to the journal", n)})
+		err = j.Life.Pass(Point{Words: fmt.Sprintf("after append %d to the journal", n)})
 	}
 	if err == nil {
 		return errs

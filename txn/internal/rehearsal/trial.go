@@ -226,7 +226,7 @@ func Deliver[O any](ctx context.Context, m Fault, call func(ctx context.Context)
 // Between makes a call between two crash points; p.Words names the call.
 func Between[O any](l *Life, p Point, call func() (O, error)) (output O, err error) {
 	before, after := p, p
-	before.Words, after.Words = "before it called "+p.Words, "before it heard the answer of "+p.Words
+	before.Words, after.Words = "before the call of "+p.Words, "before the answer of "+p.Words
 	if err := l.Pass(before); err != nil {
 		return output, err
 	}

@@ -26,7 +26,7 @@ var unsound = map[string]struct {
 	}, []string{"missing undo:b"}, `-   "b": 10`},
 	"undo gives up": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", good(w, "a").Undo("una", func(context.Context, int, *string) error { return saga.Fail(errBusy) }), take(w, "p").Pivot())
-	}, []string{"missing undo:a"}, "given up, and the saga is a dead letter: busy"},
+	}, []string{"missing undo:a"}, "failed permanently, and the saga is a dead letter: busy"},
 	"undo gives up when called again": {func(w *World, s *shop) saga.Definition[int] {
 		a := good(w, "a")
 		return saga.Define("order", a.Undo("una", func(ctx context.Context, n int, _ *string) error {
@@ -38,7 +38,7 @@ var unsound = map[string]struct {
 	}, []string{"undo not idempotent:a"}, "dead letter"},
 	"no undo, and it leaves something": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", good(w, "a"), taking(s, "b").Uncompensable(), take(w, "p").Pivot())
-	}, []string{"missing undo:b"}, "declared to need no undo"},
+	}, []string{"missing undo:b"}, "declared Uncompensable"},
 	"undo twice": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", good(w, "a"), taking(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
 			if out == nil && !s.saw(doing(ctx)) {
@@ -48,7 +48,7 @@ var unsound = map[string]struct {
 			s.add("b", n)
 			return nil
 		}), take(w, "p").Pivot())
-	}, []string{"undo not idempotent:b"}, "was called again"},
+	}, []string{"undo not idempotent:b"}, "the undo was repeated"},
 	"undo by its output": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
 			if out == nil {
@@ -82,10 +82,10 @@ var unsound = map[string]struct {
 			}
 			return nil
 		}), take(w, "p").Pivot())
-	}, []string{"undo needs the output:b"}, "did not arrive"},
+	}, []string{"undo needs the output:b"}, "was lost, and its outcome was unknown"},
 	"last step, undone without its output": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", good(w, "a"), taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil }))
-	}, []string{"undo needs the output:b"}, "answer lost for good"},
+	}, []string{"undo needs the output:b"}, "its answer was lost permanently"},
 	"action twice": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", always(s, "b").Undo("unb", func(ctx context.Context, n int, out *string) error {
 			s.mu.Lock()
@@ -99,20 +99,20 @@ var unsound = map[string]struct {
 		return saga.Define("order", refusing(s, a, "a").Undo("una", func(ctx context.Context, n int, _ *string) error {
 			return w.Undo(ctx, func(v Values) error { v.Add("a", n); return nil })
 		}), take(w, "p").Pivot())
-	}, []string{"action not idempotent:a"}, "its repetition refused: busy"},
+	}, []string{"action not idempotent:a"}, "its repetition was refused: busy"},
 	"pivot twice": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", good(w, "a"), always(s, "c").Pivot(), take(w, "z"))
-	}, []string{"pivot not repeatable:c"}, "was called again"},
+	}, []string{"pivot not repeatable:c"}, "was repeated"},
 	"pivot refused when repeated": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", good(w, "a"), refusing(s, take(w, "p"), "p").Pivot())
-	}, []string{"pivot not repeatable:p"}, "its repetition refused"},
+	}, []string{"pivot not repeatable:p"}, "its repetition was refused"},
 	"step behind the pivot twice": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", take(w, "p").Pivot(), always(s, "c"))
 	}, []string{"action not idempotent:c"}, "+   \"c\": 6"},
 	"step behind the pivot refuses": {func(w *World, s *shop) saga.Definition[int] {
 		no := saga.Step("z", func(context.Context, int) (string, error) { return "", saga.Fail(errBusy) })
 		return saga.Define("order", good(w, "a"), take(w, "p").Pivot(), no)
-	}, []string{"step behind the pivot refuses:z"}, "refuses it for good: busy"},
+	}, []string{"step behind the pivot refuses:z"}, "refuses it permanently: busy"},
 	"step behind the pivot refused when repeated": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", take(w, "p").Pivot(), refusing(s, take(w, "z"), "z"))
 	}, []string{"step behind the pivot refuses:z"}, "the answer of z was lost"},
@@ -129,7 +129,7 @@ var unsound = map[string]struct {
 			}
 			return nil
 		}), take(w, "p").Pivot())
-	}, []string{"late action accepted:b"}, "did not arrive, and its outcome was not known, it was undone, and only then it arrived"},
+	}, []string{"late action accepted:b"}, "was lost, and its outcome was unknown, it was undone, and then it arrived for the first time"},
 	"undo forgets the call": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, _ *string) error {
 			s.mu.Lock()
@@ -142,7 +142,7 @@ var unsound = map[string]struct {
 			}
 			return nil
 		}), take(w, "p").Pivot())
-	}, []string{"late action accepted:b"}, "and then it arrived once more"},
+	}, []string{"late action accepted:b"}, "and then it arrived again"},
 	"action twice at its first attempt": {func(w *World, s *shop) saga.Definition[int] {
 		a := saga.Step("a", func(ctx context.Context, n int) (string, error) {
 			if saga.From(ctx).Attempt == 1 {
@@ -167,7 +167,7 @@ var unsound = map[string]struct {
 			}
 			return untake(s, ctx, "b", n)
 		}), take(w, "p").Pivot())
-	}, []string{"missing undo:b"}, "arrived only when it was called again"},
+	}, []string{"missing undo:b"}, "its first undo was lost"},
 	"action once for each owner": { // only a crash shows it
 		func(w *World, s *shop) saga.Definition[int] {
 			c := saga.Step("c", func(ctx context.Context, n int) (string, error) {
@@ -177,7 +177,7 @@ var unsound = map[string]struct {
 				return "", nil
 			})
 			return saga.Define("order", good(w, "a"), c.Pivot())
-		}, []string{"pivot not repeatable:c"}, "all goes well, and the engine crashed before it heard the answer of c, and another one went on"},
+		}, []string{"pivot not repeatable:c"}, "there is no other fault, the engine crashed before the answer of c, and another one continued"},
 	"undo once for each owner": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", taking(s, "b").Undo("unb", func(ctx context.Context, n int, _ *string) error {
 			s.first("undone " + doing(ctx))
@@ -186,7 +186,7 @@ var unsound = map[string]struct {
 			}
 			return nil
 		}), take(w, "p").Pivot())
-	}, []string{"undo not idempotent:b"}, "the engine crashed before it heard the answer of the undo of b"},
+	}, []string{"undo not idempotent:b"}, "the engine crashed before the answer of the undo of b"},
 	"undo to an old value": { // only two that are undone at the same time show it
 		func(w *World, s *shop) saga.Definition[int] {
 			restoring := func(name string, wait time.Duration) action {
@@ -223,7 +223,7 @@ var unsound = map[string]struct {
 	}, []string{"missing undo:a", "missing undo:c"}, `"a": 10`},
 	"mistake in the last group": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", saga.Parallel(good(w, "a"), taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil })))
-	}, []string{"missing undo:b"}, "b was done, what comes after or beside it was refused, and it was undone"},
+	}, []string{"missing undo:b"}, "b was done, and later and concurrent steps were refused, and it was undone"},
 	"mistake of an index": {func(w *World, s *shop) saga.Definition[int] {
 		b := taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil })
 		return saga.DefineFunc("order", func(run *saga.Run, n int) error {

@@ -13,13 +13,13 @@
 //
 // # Scenarios
 //
-// First the saga runs undisturbed, twice: it must succeed, with the same world both times. Each
+// First the saga runs without faults, twice: it must succeed, with the same world both times. Each
 // saga that succeeds must lead to this world, and one that is undone must leave the world
 // unchanged. Then, for each step:
 //
 //   - its answer is lost and it is called again; it arrives twice
 //   - with an undo: later steps are refused, and it is undone
-//   - with an undo: its answer is lost for good, or it never arrives, and its undo is called
+//   - with an undo: its answer is lost permanently, or it never arrives, and its undo is called
 //     without its output
 //   - the undo does not arrive; its answer is lost; it arrives twice
 //   - the action arrives again, or for the first time, after its undo

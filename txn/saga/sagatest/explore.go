@@ -25,7 +25,7 @@ func newExplorer(t *testing.T, build func() set) *explorer {
 
 // explore runs all scenarios.
 func (e *explorer) explore() ([]Finding, error) {
-	first, over, err := e.Undisturbed(scenario{Words: "nothing goes wrong"})
+	first, over, err := e.WithoutFaults(scenario{Words: "there is no fault"})
 	if over || err != nil {
 		return e.Found, err
 	}
@@ -45,7 +45,7 @@ func (e *explorer) explore() ([]Finding, error) {
 	if len(e.Found) > 0 { // other scenarios would repeat the findings
 		return e.Found, nil
 	}
-	scenarios := append([]scenario{{Words: "all goes well", Kind: UndoNeedsOutput}}, e.refusals()...)
+	scenarios := append([]scenario{{Words: "there is no other fault", Kind: UndoNeedsOutput}}, e.refusals()...)
 	for _, p := range scenarios[1:] {
 		if err := e.First(p); err != nil {
 			return e.Found, err

@@ -29,8 +29,8 @@ var failing = map[string]struct {
 		return Scene[int]{Saga: d, Input: 3, Snapshot: s.snapshot}
 	}, []string{
 		"missing undo: step a", "missing undo: step b",
-		"when: a was done, what comes after or beside it was refused, and it was undone",
-		"then: the saga was undone, and the step has left the world changed",
+		"when: a was done, and later and concurrent steps were refused, and it was undone",
+		"then: the saga was undone, and an effect of the step remains",
 		"- \"a\": 10, + \"a\": 7,",
 	}},
 	"error": {func() Scene[int] { return Scene[int]{} }, []string{"explore a saga: the scene has no Snapshot"}},
@@ -67,11 +67,11 @@ func TestNothingToExplore(t *testing.T) {
 		"refused": {func(w *World) saga.Definition[int] {
 			no := saga.Step("p", func(context.Context, int) (string, error) { return "", saga.Fail(noSeat) })
 			return saga.Define("order", good(w, "a"), no.Pivot())
-		}, nil, nil, "undisturbed, the saga has to succeed, and is COMPENSATED: p: no seat"},
+		}, nil, nil, "without faults the saga must succeed, and is COMPENSATED: p: no seat"},
 		"dead letter": {func(w *World) saga.Definition[int] {
 			no := saga.Step("p", func(context.Context, int) (string, error) { return "", saga.Fail(noSeat) })
 			return saga.Define("order", take(w, "a").Undo("una", func(context.Context, int, *string) error { return saga.Fail(noSeat) }), no.Pivot())
-		}, nil, nil, "has to succeed, and is DEAD_LETTER"},
+		}, nil, nil, "must succeed, and is DEAD_LETTER"},
 		"wrong definition": {func(w *World) saga.Definition[int] { return saga.Define("order", take(w, "a")) }, nil, nil, "it cannot be undone"},
 		"no steps":         {func(w *World) saga.Definition[int] { return saga.Define[int]("order") }, nil, nil, "it has no steps"},
 		"zero definition":  {func(*World) saga.Definition[int] { return saga.Definition[int]{} }, nil, nil, "its name has 0 bytes"},
@@ -81,7 +81,7 @@ func TestNothingToExplore(t *testing.T) {
 		"bad snapshot": {func(w *World) saga.Definition[int] { return saga.Define("order", good(w, "a")) },
 			func() any { return make(chan int) }, nil, "write the snapshot as JSON"},
 		"grown since": {func(w *World) saga.Definition[int] { return saga.Define("order", good(w, "a")) },
-			func() any { runs++; return runs }, nil, "two undisturbed runs differ"},
+			func() any { runs++; return runs }, nil, "two runs without faults differ"},
 		"commits with its record": {func(w *World) saga.Definition[int] {
 			tx := saga.StepTx("tx", noBeginner{t}, &journal.Table[driver.SQL]{}, func(context.Context, driver.Tx[driver.SQL], int) (string, error) {
 				return "", nil

@@ -25,12 +25,12 @@ func (r *run) Judge(reference []string) *Finding {
 		return r.lateness(f)
 	}
 	if step, err := r.repeatRefused(); err != nil {
-		f.Step, f.Problem = step, fmt.Sprintf("the first call was done, and its repetition refused: %v", err)
+		f.Step, f.Problem = step, fmt.Sprintf("the first call was done, and its repetition was refused: %v", err)
 		return f
 	}
 	if i := slices.IndexFunc(r.steps, func(p saga.Progress) bool { return p.Status == "dead" }); i >= 0 {
 		f.Step = r.steps[i].Step
-		f.Problem = fmt.Sprintf("its undo was given up, and the saga is a dead letter: %s", r.steps[i].Err)
+		f.Problem = fmt.Sprintf("its undo failed permanently, and the saga is a dead letter: %s", r.steps[i].Err)
 		return f
 	}
 	return r.compare(f, reference)
@@ -38,7 +38,7 @@ func (r *run) Judge(reference []string) *Finding {
 
 // lateness checks that a late call has had no effect.
 func (r *run) lateness(f *Finding) *Finding {
-	f.Problem, f.Diff = "the late call took effect, and nothing takes it back", rehearsal.Diff(r.After, r.Late)
+	f.Problem, f.Diff = "the late call took effect, and nothing undoes it", rehearsal.Diff(r.After, r.Late)
 	if r.Late == nil || f.Diff == "" {
 		return nil
 	}
@@ -49,13 +49,13 @@ func (r *run) lateness(f *Finding) *Finding {
 func (r *run) compare(f *Finding, reference []string) *Finding {
 	switch {
 	case r.Alone && r.state == saga.Compensated:
-		f.Problem, f.Diff = "the saga was undone, and the step has left the world changed", rehearsal.Diff(r.Before, r.After)
+		f.Problem, f.Diff = "the saga was undone, and an effect of the step remains", rehearsal.Diff(r.Before, r.After)
 	case r.state == saga.Compensated && r.Name != "" && r.Delivered(branch.Do) < 2:
 		return nil // the step was given up at once, and was not repeated
 	case r.state == saga.Compensated:
-		f.Problem, f.Diff = "the saga was undone, and the world is not as it was", rehearsal.Diff(r.Initial, r.Final)
+		f.Problem, f.Diff = "the saga was undone, and the world has changed", rehearsal.Diff(r.Initial, r.Final)
 	case r.state == saga.Succeeded && reference != nil:
-		f.Problem, f.Diff = "the saga succeeded, and the world is not as it is after an undisturbed one", rehearsal.Diff(reference, r.Final)
+		f.Problem, f.Diff = "the saga succeeded, and the world differs from that after a run without faults", rehearsal.Diff(reference, r.Final)
 	}
 	if f.Diff == "" {
 		return nil
@@ -70,7 +70,7 @@ func (r *run) unended(f *Finding) *Finding {
 	for _, a := range r.Answers {
 		if a.Refuses() && a.Operation == branch.Do && r.behindPivot(a.Name) {
 			f.Kind, f.Step = StepBehindPivotRefuses, a.Name
-			f.Problem = fmt.Sprintf("it has to be done, and its target refuses it for good: %v", a.Err)
+			f.Problem = fmt.Sprintf("it must succeed, and its target refuses it permanently: %v", a.Err)
 			break
 		}
 	}
@@ -101,7 +101,7 @@ func (r *run) repeatRefused() (step string, err error) {
 // blame assigns the finding of a run with a crash to the step that the engine was calling.
 func (r *run) blame(f *Finding) {
 	at := r.CrashedAt
-	f.Scenario = fmt.Sprintf("%s, and the engine crashed %s, and another one went on", r.Words, at.Words)
+	f.Scenario = fmt.Sprintf("%s, the engine crashed %s, and another one continued", r.Words, at.Words)
 	f.Step = at.Name
 	pivot := slices.ContainsFunc(r.steps, func(p saga.Progress) bool { return p.Pivot && p.Step == at.Name })
 	switch {
@@ -114,12 +114,12 @@ func (r *run) blame(f *Finding) {
 	}
 }
 
-// Plain returns why the undisturbed run is no reference.
+// Plain returns why the run without faults is no reference.
 func (r *run) Plain() error {
 	if r.state == saga.Succeeded {
 		return nil
 	}
-	return fmt.Errorf("undisturbed, the saga has to succeed, and is %s: %w", r.state, errors.New(r.reason))
+	return fmt.Errorf("without faults the saga must succeed, and is %s: %w", r.state, errors.New(r.reason))
 }
 
 // Kind is the kind of a finding.
@@ -144,7 +144,7 @@ const (
 	// LateActionAccepted means that an action that arrived after its undo had an effect,
 	// which is never undone.
 	LateActionAccepted Kind = "late action accepted"
-	// StepBehindPivotRefuses means that a step after the pivot refuses for good.
+	// StepBehindPivotRefuses means that a step after the pivot refuses permanently.
 	StepBehindPivotRefuses Kind = "step behind the pivot refuses"
 	// NeverEnds means that the saga has not ended within [Scene.Limit].
 	NeverEnds Kind = "never ends"

@@ -17,7 +17,7 @@ func (e *explorer) forward(s saga.Progress) error {
 	}
 	action := callID{Name: s.Step, Operation: branch.Do, N: 1}
 	return e.First(
-		scenario{Words: fmt.Sprintf("the answer of %s was lost, and it was called again", s.Step),
+		scenario{Words: fmt.Sprintf("the answer of %s was lost, and it was repeated", s.Step),
 			Kind: kind, Name: s.Step, FaultOf: rehearsal.Only(action, rehearsal.Lost)},
 		scenario{Words: fmt.Sprintf("%s arrived twice", s.Step),
 			Kind: kind, Name: s.Step, FaultOf: rehearsal.Only(action, fault{Twice: true})})
@@ -30,9 +30,9 @@ type undoCase struct {
 }
 
 var (
-	laterRefused = undoCase{"%s was done, what comes after or beside it was refused", func(int) fault { return fault{} }}
-	answerLost   = undoCase{"%s was done and its answer lost for good", uncertain(rehearsal.Lost)}
-	neverArrived = undoCase{"%s did not arrive, and its outcome was not known", uncertain(rehearsal.Gone)}
+	laterRefused = undoCase{"%s was done, and later and concurrent steps were refused", func(int) fault { return fault{} }}
+	answerLost   = undoCase{"%s was done, and its answer was lost permanently", uncertain(rehearsal.Lost)}
+	neverArrived = undoCase{"%s was lost, and its outcome was unknown", uncertain(rehearsal.Gone)}
 )
 
 // uncertain leaves the outcome of the first call unknown, and refuses the others.
@@ -59,7 +59,7 @@ func (e *explorer) backward(s saga.Progress) error {
 		if e.last(s) {
 			return nil
 		}
-		return e.First(e.undone(s, kind, usual, ", and it is declared to need no undo", callID{}, fault{}))
+		return e.First(e.undone(s, kind, usual, ", and it is declared Uncompensable", callID{}, fault{}))
 	}
 	before := len(e.Found)
 	if err := e.First(e.undone(s, kind, usual, ", and it was undone", callID{}, fault{})); err != nil || len(e.Found) > before {
@@ -80,13 +80,13 @@ func (e *explorer) undoFaults(s saga.Progress, usual undoCase) [][]scenario {
 		e.undone(s, UndoNeedsOutput, answerLost, ", and it was undone without its output", callID{}, fault{}),
 		e.undone(s, UndoNeedsOutput, neverArrived, ", and it was undone without its output", callID{}, fault{}),
 	}, {
-		e.undone(s, UndoNotIdempotent, usual, ", the answer of its undo was lost, and that was called again", undo, rehearsal.Lost),
+		e.undone(s, UndoNotIdempotent, usual, ", the answer of its undo was lost, and the undo was repeated", undo, rehearsal.Lost),
 		e.undone(s, UndoNotIdempotent, usual, ", and its undo arrived twice", undo, fault{Twice: true}),
 	}, {
-		e.undone(s, MissingUndo, usual, ", and its undo arrived only when it was called again", undo, rehearsal.Gone),
+		e.undone(s, MissingUndo, usual, ", and its first undo was lost", undo, rehearsal.Gone),
 	}, {
-		e.undone(s, LateActionAccepted, usual, ", it was undone, and then it arrived once more", undo, fault{Late: true}),
-		e.undone(s, LateActionAccepted, neverArrived, ", it was undone, and only then it arrived", undo, fault{Late: true}),
+		e.undone(s, LateActionAccepted, usual, ", it was undone, and then it arrived again", undo, fault{Late: true}),
+		e.undone(s, LateActionAccepted, neverArrived, ", it was undone, and then it arrived for the first time", undo, fault{Late: true}),
 	}}
 }
 

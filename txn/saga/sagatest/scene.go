@@ -48,7 +48,7 @@ func Explore[I any](t *testing.T, scene func() Scene[I]) {
 
 // Findings is [Explore] that returns the findings, at most one for each kind and step. The error
 // has the reason why the exploration did not begin, or ended early: the definition is invalid,
-// the saga does not succeed undisturbed, or the scenes differ.
+// the saga does not succeed without faults, or the scenes differ.
 func Findings[I any](t *testing.T, scene func() Scene[I]) ([]Finding, error) {
 	t.Helper()
 	if scene == nil {

@@ -36,7 +36,7 @@ var unsound = map[string]struct {
 			}
 			return r.takes(ctx, id, n)
 		}
-	}, []string{"try not idempotent:b"}, "the first try was done, and its repetition refused: busy"},
+	}, []string{"try not idempotent:b"}, "the first try was done, and its repetition was refused: busy"},
 	"try twice at its first attempt": {func(r *room, _ *Scene) {
 		r.try = func(ctx context.Context, id string, n int) error {
 			if r.is[id] == held && branch.From(ctx).Attempt == 1 {
@@ -54,7 +54,7 @@ var unsound = map[string]struct {
 			defer delete(r.is, id)
 			return r.sells(ctx, id, n)
 		}
-	}, []string{"try not idempotent:b"}, "b was confirmed, and then its try arrived once more"},
+	}, []string{"try not idempotent:b"}, "b was confirmed, and then its try arrived again"},
 	"try only at its first attempt": {func(r *room, _ *Scene) {
 		r.try = func(ctx context.Context, id string, n int) error {
 			if branch.From(ctx).Attempt > 1 {
@@ -68,7 +68,7 @@ var unsound = map[string]struct {
 			}
 			return r.sells(ctx, id, n)
 		}
-	}, []string{"outcome differs:b"}, "the try of b arrived only when it was called again"},
+	}, []string{"outcome differs:b"}, "the first try of b was lost"},
 	"try sells": {func(r *room, _ *Scene) {
 		r.try = func(ctx context.Context, id string, n int) error {
 			was := r.is[id]
@@ -86,7 +86,7 @@ var unsound = map[string]struct {
 			r.is[id] = cancelled
 			return nil
 		}
-	}, []string{"try is visible:b"}, "the try has changed what others see, and nothing was decided - 0 + 2"},
+	}, []string{"try is visible:b"}, "the try changed what others see before a decision - 0 + 2"},
 	"late try, of a branch that was cancelled empty": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
 			if r.is[id] == "" {
@@ -94,7 +94,7 @@ var unsound = map[string]struct {
 			}
 			return r.frees(ctx, id, n, h)
 		}
-	}, []string{"late try accepted:b"}, "the try of b did not arrive, which nobody knew, and then another branch was refused, and it was cancelled, and only then its try arrived"},
+	}, []string{"late try accepted:b"}, "the try of b was lost, its outcome was unknown, and then another branch was refused, and it was cancelled, and then its try arrived for the first time"},
 	"late try, once more": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
 			if r.is[id] != held {
@@ -103,7 +103,7 @@ var unsound = map[string]struct {
 			defer delete(r.is, id)
 			return r.frees(ctx, id, n, h)
 		}
-	}, []string{"late try accepted:b"}, "and then its try arrived once more"},
+	}, []string{"late try accepted:b"}, "and then its try arrived again"},
 	"confirm sells at each call": {func(r *room, _ *Scene) {
 		r.confirm = func(_ context.Context, id string, n int) error {
 			r.held, r.sold, r.is[id] = r.held-n, r.sold+n, confirmed
@@ -117,7 +117,7 @@ var unsound = map[string]struct {
 			}
 			return r.sells(ctx, id, n)
 		}
-	}, []string{"confirm not idempotent:b"}, "its repetition refused: busy"},
+	}, []string{"confirm not idempotent:b"}, "its repetition was refused: busy"},
 	"confirm only at its first attempt": {func(r *room, _ *Scene) {
 		r.confirm = func(ctx context.Context, id string, n int) error {
 			if branch.From(ctx).Attempt > 1 {
@@ -125,10 +125,10 @@ var unsound = map[string]struct {
 			}
 			return r.sells(ctx, id, n)
 		}
-	}, []string{"outcome differs:b"}, "the confirmation of b arrived only when it was called again"},
+	}, []string{"outcome differs:b"}, "the first confirmation of b was lost"},
 	"confirm refuses": {func(r *room, _ *Scene) {
 		r.confirm = func(context.Context, string, int) error { return branch.Fail(errBusy) }
-	}, []string{"confirm refuses:b"}, "nothing goes wrong then: the confirm is refused"},
+	}, []string{"confirm refuses:b"}, "there is no fault then: the confirm is refused"},
 	"try only looks, and confirm refuses if there are too few": { // only another transaction shows it
 		func(r *room, _ *Scene) {
 			r.free = wanted
@@ -148,7 +148,7 @@ var unsound = map[string]struct {
 				return nil
 			}
 			r.cancel = func(_ context.Context, id string, _ int, _ *string) error { r.is[id] = cancelled; return nil }
-		}, []string{"confirm refuses:b"}, "before it was confirmed somebody else ran the same"},
+		}, []string{"confirm refuses:b"}, "another process ran the same transaction before the confirmations"},
 	"more is held than there is": { // the same
 		func(r *room, _ *Scene) {
 			r.free = wanted
@@ -158,13 +158,13 @@ var unsound = map[string]struct {
 				}
 				return r.takes(ctx, id, 0)
 			}
-		}, []string{"invariant broken:b"}, "behind the try of b: -2 are free"},
+		}, []string{"invariant broken:b"}, "after the try of b: -2 are free"},
 	"cancel leaves a part": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error { return r.frees(ctx, id, n-1, h) }
-	}, []string{"cancel incomplete:b"}, "b was tried, and then another branch was refused, and it was cancelled then: the transaction was cancelled, and the branch has left the world changed"},
+	}, []string{"cancel incomplete:b"}, "b was tried, and then another branch was refused, and it was cancelled then: the transaction was cancelled, and an effect of the branch remains"},
 	"cancel refuses": {func(r *room, _ *Scene) {
 		r.cancel = func(context.Context, string, int, *string) error { return branch.Fail(errBusy) }
-	}, []string{"cancel incomplete:b"}, "the cancel is refused, and the transaction a dead letter if it stays so: busy"},
+	}, []string{"cancel incomplete:b"}, "the cancel is refused, which makes the transaction a dead letter: busy"},
 	"cancel never succeeds": {func(r *room, _ *Scene) {
 		r.cancel = func(context.Context, string, int, *string) error { return errBusy }
 	}, []string{"never ends:b"}, "the transaction is CANCELLING, and the last call said: busy"},
@@ -183,7 +183,7 @@ var unsound = map[string]struct {
 			}
 			return r.takes(ctx, id, n)
 		}
-	}, []string{"cancel not idempotent:b"}, "the answer of its cancellation was lost, and that was called again"},
+	}, []string{"cancel not idempotent:b"}, "the answer of its cancellation was lost, and the cancellation was repeated"},
 	"cancel twice at its first attempt": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
 			if r.is[id] == cancelled && h != nil && branch.From(ctx).Attempt == 1 {
@@ -199,7 +199,7 @@ var unsound = map[string]struct {
 			}
 			return r.frees(ctx, id, n, h)
 		}
-	}, []string{"cancel not idempotent:b"}, "the first cancel was done, and its repetition refused: busy"},
+	}, []string{"cancel not idempotent:b"}, "the first cancel was done, and its repetition was refused: busy"},
 	"cancel only at its first attempt": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
 			if branch.From(ctx).Attempt > 1 {
@@ -207,7 +207,7 @@ var unsound = map[string]struct {
 			}
 			return r.frees(ctx, id, n, h)
 		}
-	}, []string{"cancel incomplete:b"}, "its cancellation arrived only when it was called again"},
+	}, []string{"cancel incomplete:b"}, "its first cancellation was lost"},
 	"cancel by the hold": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
 			if h == nil {
@@ -216,7 +216,7 @@ var unsound = map[string]struct {
 			}
 			return r.frees(ctx, id, n, h)
 		}
-	}, []string{"cancel needs the hold:b"}, "b was tried and the answer lost for good"},
+	}, []string{"cancel needs the hold:b"}, "b was tried, its answer was lost permanently"},
 	"cancel by the hold, given up at once": { // its try has no finding
 		func(r *room, s *Scene) {
 			s.Options = &tcc.Options{Retry: tcc.Policy{Attempts: 1}}
@@ -227,7 +227,7 @@ var unsound = map[string]struct {
 				}
 				return r.frees(ctx, id, n, h)
 			}
-		}, []string{"cancel needs the hold:b"}, "b was tried and the answer lost for good"},
+		}, []string{"cancel needs the hold:b"}, "b was tried, its answer was lost permanently"},
 	"cancel panics without the hold": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error { _ = *h; return r.frees(ctx, id, n, h) }
 	}, []string{"cancel needs the hold:b", "empty cancel not harmless:b"}, "nil pointer"},
@@ -238,7 +238,7 @@ var unsound = map[string]struct {
 			}
 			return r.frees(ctx, id, n, h)
 		}
-	}, []string{"empty cancel not harmless:b"}, "the try of b did not arrive"},
+	}, []string{"empty cancel not harmless:b"}, "the try of b was lost, its outcome was unknown"},
 	"empty cancel refuses": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
 			if r.is[id] == "" {
@@ -258,7 +258,7 @@ var unsound = map[string]struct {
 	}, []string{"empty cancel not harmless:b"}, "the cancel is refused"},
 	"nobody sweeps": {func(r *room, _ *Scene) {
 		r.sweep = func(context.Context, tcc.Ask) error { return nil }
-	}, []string{"hold never expires:"}, "and another one went on, nobody ran it again, and the time of the holds passed then: the"},
+	}, []string{"hold never expires:"}, "and another one continued, the transaction was not run again, and the holds expired then: the"},
 	"sweep forgets to free": {func(r *room, _ *Scene) {
 		r.sweep = func(ctx context.Context, ask tcc.Ask) error {
 			for _, o := range r.overdue() {
@@ -268,7 +268,7 @@ var unsound = map[string]struct {
 			}
 			return nil
 		}
-	}, []string{"hold never expires:"}, "the world is not as it was"},
+	}, []string{"hold never expires:"}, "the world has changed"},
 	"sweep by the clock": {func(r *room, _ *Scene) {
 		r.sweep = func(ctx context.Context, _ tcc.Ask) error {
 			for _, o := range r.overdue() {
@@ -276,7 +276,7 @@ var unsound = map[string]struct {
 			}
 			return nil
 		}
-	}, []string{"freed unasked:"}, "nobody could be asked, or it was decided to confirm"},
+	}, []string{"freed unasked:"}, "a sweep freed a hold without a decision to cancel"},
 	"sweep frees if nobody answers": {func(r *room, _ *Scene) {
 		r.sweep = func(ctx context.Context, ask tcc.Ask) error {
 			return r.sweeps(ctx, func(ctx context.Context, id, b string) (tcc.Decision, error) {
@@ -286,7 +286,7 @@ var unsound = map[string]struct {
 				return tcc.Cancel, nil
 			})
 		}
-	}, []string{"freed unasked:"}, "the time of the holds was over before the confirmations arrived"},
+	}, []string{"freed unasked:"}, "the holds expired before the confirmations arrived"},
 	"sweep frees what is to be confirmed": {func(r *room, _ *Scene) {
 		r.sweep = func(ctx context.Context, ask tcc.Ask) error {
 			return r.sweeps(ctx, func(ctx context.Context, id, b string) (tcc.Decision, error) {
@@ -294,14 +294,14 @@ var unsound = map[string]struct {
 				return tcc.Cancel, err
 			})
 		}
-	}, []string{"freed unasked:"}, "it was decided to confirm"},
+	}, []string{"freed unasked:"}, "the decision was to confirm"},
 	"a resource too many": {func(_ *room, s *Scene) {
 		Define(s, "c", functions{})
 	}, []string{"never reached:c"}, "no branch of the transaction is one of this resource"},
 	"tells a success whatever comes": {func(_ *room, s *Scene) {
 		run := s.Run
 		s.Run = func(ctx context.Context, m *tcc.Engine, id string) error { _ = run(ctx, m, id); return nil }
-	}, []string{"outcome differs:"}, "Run has returned a decision to confirm, and it was decided to cancel"},
+	}, []string{"outcome differs:"}, "Run returned a decision to confirm, and the decision is to cancel"},
 	"for ever at work": {func(r *room, _ *Scene) {
 		r.confirm = func(context.Context, string, int) error { return branch.InProgress(time.Minute) }
 	}, []string{"never ends:b"}, "the transaction is CONFIRMING"},
@@ -316,7 +316,7 @@ var unsound = map[string]struct {
 				}
 				return r.sells(ctx, id, n)
 			}
-		}, []string{"confirm not idempotent:b"}, "all goes well, and the engine crashed before it heard the answer of the confirm of b, and another one went on"},
+		}, []string{"confirm not idempotent:b"}, "there is no other fault, the engine crashed before the answer of the confirm of b, and another one continued"},
 	"try once for each Run": { // the same
 		func(r *room, _ *Scene) {
 			var begun time.Time
@@ -329,7 +329,7 @@ var unsound = map[string]struct {
 				}
 				return r.takes(ctx, id, n)
 			}
-		}, []string{"try not idempotent:b"}, "the engine crashed before it heard the answer of the try of b"},
+		}, []string{"try not idempotent:b"}, "the engine crashed before the answer of the try of b"},
 	"cancel once for each engine": { // the same
 		func(r *room, _ *Scene) {
 			seen, was := map[string]bool{}, false
@@ -342,7 +342,7 @@ var unsound = map[string]struct {
 				}
 				return r.frees(ctx, id, n, h)
 			}
-		}, []string{"cancel not idempotent:b"}, "the engine crashed before it heard the answer of the cancel of b"},
+		}, []string{"cancel not idempotent:b"}, "the engine crashed before the answer of the cancel of b"},
 	"cancel to an old value": { // only two that are cancelled at the same time show it
 		func(r *room, s *Scene) {
 			restoring := func(wait time.Duration) tcc.Resource[int, string] {
@@ -419,7 +419,7 @@ func TestOneBranchIsGivenUp(t *testing.T) {
 		s.Snapshot = func() any { return r.snapshot() }
 		return s
 	})
-	if len(found) != 1 || found[0].Kind != CancelIncomplete || found[0].Scenario != "a was tried, and then its caller gave up, and it was cancelled" {
+	if len(found) != 1 || found[0].Kind != CancelIncomplete || found[0].Scenario != "a was tried, and then the caller gave up, and it was cancelled" {
 		t.Errorf("%v", found)
 	}
 }
@@ -436,7 +436,7 @@ func TestRunThatDoesNotEnd(t *testing.T) {
 		}
 		return s
 	})
-	if len(found) != 1 || found[0].Kind != NeverReached || found[0].Branch != "a" || !strings.Contains(found[0].Problem, "though its context had ended") {
+	if len(found) != 1 || found[0].Kind != NeverReached || found[0].Branch != "a" || !strings.Contains(found[0].Problem, "after its context had ended") {
 		t.Errorf("%v", found)
 	}
 }

@@ -20,7 +20,7 @@
 //
 // # Scenarios
 //
-// First the transaction runs undisturbed, twice: it must be confirmed, with a branch of each
+// First the transaction runs without faults, twice: it must be confirmed, with a branch of each
 // resource and the same world both times. Each confirmed transaction must lead to this world,
 // and a cancelled one must leave the world unchanged. Then, for each branch:
 //
@@ -28,7 +28,7 @@
 //     confirmation
 //   - its confirmation does not arrive; its answer is lost; it arrives twice
 //   - it is tried alone, and cancelled
-//   - the answer of its try is lost for good, or the try never arrives, and it is cancelled
+//   - the answer of its try is lost permanently, or the try never arrives, and it is cancelled
 //     without its hold
 //   - the cancellation does not arrive; its answer is lost; it arrives twice
 //   - the try arrives again, or for the first time, after its cancellation

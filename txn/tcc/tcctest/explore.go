@@ -29,7 +29,7 @@ func newExplorer(t *testing.T, scene func() Scene) *explorer {
 
 // explore runs all scenarios.
 func (e *explorer) explore() ([]Finding, error) {
-	if over, err := e.undisturbed(); over || err != nil {
+	if over, err := e.withoutFaults(); over || err != nil {
 		return e.Found, err
 	}
 	for _, b := range e.branches {
@@ -40,11 +40,11 @@ func (e *explorer) explore() ([]Finding, error) {
 	return e.Found, e.together()
 }
 
-// undisturbed reads the branches of the undisturbed transaction. over is true if something was
+// withoutFaults reads the branches of a transaction without faults. over is true if something was
 // found that ends the exploration.
-func (e *explorer) undisturbed() (over bool, err error) {
-	p := scenario{Words: "nothing goes wrong"}
-	first, over, err := e.Undisturbed(p)
+func (e *explorer) withoutFaults() (over bool, err error) {
+	p := scenario{Words: "there is no fault"}
+	first, over, err := e.WithoutFaults(p)
 	if over || err != nil {
 		return over, err
 	}
@@ -81,7 +81,7 @@ func (e *explorer) branch(b string) error {
 // together runs the scenarios of all branches. It ends with the first finding: the rest would
 // repeat it.
 func (e *explorer) together() error {
-	scenarios := append([]scenario{{Words: "all goes well", Kind: OutcomeDiffers}}, e.refusals()...)
+	scenarios := append([]scenario{{Words: "there is no other fault", Kind: OutcomeDiffers}}, e.refusals()...)
 	whole := append(slices.Clone(scenarios[1:]), concurrentRun())
 	if e.sweeps {
 		whole = append(whole, lateConfirm())
@@ -107,13 +107,13 @@ func (e *explorer) together() error {
 	return nil
 }
 
-// Plain returns why the undisturbed run is no reference.
+// Plain returns why the run without faults is no reference.
 func (r *run) Plain() error {
 	switch {
 	case r.outcome.State != tcc.Confirmed:
-		return fmt.Errorf("undisturbed, the transaction has to be confirmed, and is %q: %w", r.outcome.State, errors.Join(r.said, errors.New(r.outcome.Reason)))
+		return fmt.Errorf("without faults the transaction must be confirmed, and is %q: %w", r.outcome.State, errors.Join(r.said, errors.New(r.outcome.Reason)))
 	case r.said != nil:
-		return fmt.Errorf("the undisturbed transaction is confirmed, but Run returned: %w", r.said)
+		return fmt.Errorf("without faults the transaction is confirmed, but Run returned: %w", r.said)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ var failing = map[string]struct {
 	}, []string{
 		"cancel incomplete: branch b",
 		"when: b was tried, and then another branch was refused, and it was cancelled",
-		"then: the transaction was cancelled, and the branch has left the world changed",
+		"then: the transaction was cancelled, and an effect of the branch remains",
 		"- room free: 10 - room held: 0 + room free: 8 + room held: 2",
 	}},
 	"error": {func() Scene { return Scene{} }, []string{"explore a transaction: the scene has no Run"}},
@@ -71,20 +71,20 @@ func TestNothingToExplore(t *testing.T) {
 		"no engine":     {func(s *Scene) { s.Options = &tcc.Options{Hold: time.Second, Margin: time.Minute} }, nil, "nothing could ever be confirmed"},
 		"refused": {func(s *Scene) {
 			*s = alone(trying(func(context.Context) (string, error) { return "", branch.Fail(noSeat) }))
-		}, tcc.ErrCancelled, `undisturbed, the transaction has to be confirmed, and is "CANCELLED"`},
+		}, tcc.ErrCancelled, `without faults the transaction must be confirmed, and is "CANCELLED"`},
 		"not run": {func(s *Scene) {
 			s.Run = func(context.Context, *tcc.Engine, string) error { return noSeat }
-		}, nil, `not decided, and Run has told: no seat`},
+		}, nil, `not decided, and Run returned: no seat`},
 		"panics": {func(s *Scene) {
 			s.Run = func(context.Context, *tcc.Engine, string) error { panic("oh") }
-		}, nil, `not decided, and Run has told: panic: oh`},
+		}, nil, `not decided, and Run returned: panic: oh`},
 		"tells nothing": {func(s *Scene) {
 			run := s.Run
 			s.Run = func(ctx context.Context, m *tcc.Engine, id string) error {
 				return errors.Join(run(ctx, m, id), noSeat)
 			}
-		}, noSeat, "the undisturbed transaction is confirmed, but Run returned"},
-		"grown since": {func(s *Scene) { s.Snapshot = func() any { runs++; return runs } }, nil, "two undisturbed runs differ"},
+		}, noSeat, "without faults the transaction is confirmed, but Run returned"},
+		"grown since": {func(s *Scene) { s.Snapshot = func() any { runs++; return runs } }, nil, "two runs without faults differ"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := Findings(t, func() Scene {

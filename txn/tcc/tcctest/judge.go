@@ -21,14 +21,14 @@ func (r *run) Judge(reference []string) *Finding {
 		return &Finding{Kind: InvariantBroken, Branch: r.wronged.Branch, Scenario: f.Scenario, Problem: r.afterwards()}
 	}
 	if r.Kind == LateTryAccepted && !r.Hangs { // other scenarios show other faults
-		return differing(f, "the late try took effect, and nothing takes it back", r.After, r.Late)
+		return differing(f, "the late try took effect, and nothing cancels it", r.After, r.Late)
 	}
 	if r.Kind == TryVisible && !r.Hangs {
-		return differing(f, "the try has changed what others see, and nothing was decided", r.seenBefore, r.seenAfter)
+		return differing(f, "the try changed what others see before a decision", r.seenBefore, r.seenAfter)
 	}
 	if r.freed != "" {
 		f.Kind, f.Branch, f.Diff = FreedUnasked, "", r.freed
-		f.Problem = "a sweep has changed what it was not told to free: nobody could be asked, or it was decided to confirm"
+		f.Problem = "a sweep freed a hold without a decision to cancel"
 		return f
 	}
 	if a, again := r.refused(); a.Err != nil {
@@ -46,9 +46,9 @@ func (r *run) Judge(reference []string) *Finding {
 // afterwards returns the error of the invariant, and the call before it.
 func (r *run) afterwards() string {
 	if r.wronged.Branch == "" {
-		return fmt.Sprintf("in the end: %v", r.wrong)
+		return fmt.Sprintf("at the end: %v", r.wrong)
 	}
-	return fmt.Sprintf("behind the %s of %s: %v", r.wronged.Operation, r.wronged.Branch, r.wrong)
+	return fmt.Sprintf("after the %s of %s: %v", r.wronged.Operation, r.wronged.Branch, r.wrong)
 }
 
 // refused returns a call that was refused and must not be; again reports whether it was done before.
@@ -77,14 +77,14 @@ func (r *run) refusal(f *Finding, a rehearsal.Answer, again bool) *Finding {
 	switch {
 	case again:
 		f.Kind = repeated[a.Operation]
-		f.Problem = fmt.Sprintf("the first %s was done, and its repetition refused: %v", a.Operation, a.Err)
+		f.Problem = fmt.Sprintf("the first %s was done, and its repetition was refused: %v", a.Operation, a.Err)
 		return f
 	case a.Operation == branch.Confirm:
 		f.Kind = ConfirmRefuses
 	case f.Kind != CancelNeedsHold && f.Kind != EmptyCancel:
 		f.Kind = CancelIncomplete
 	}
-	f.Problem = fmt.Sprintf("the %s is refused, and the transaction a dead letter if it stays so: %v", a.Operation, a.Err)
+	f.Problem = fmt.Sprintf("the %s is refused, which makes the transaction a dead letter: %v", a.Operation, a.Err)
 	return f
 }
 
@@ -101,7 +101,7 @@ func (r *run) unended(f *Finding) *Finding {
 // stands describes the state of the transaction.
 func (r *run) stands() string {
 	if r.outcome.State == "" {
-		return fmt.Sprintf("not decided, and Run has told: %v", r.said)
+		return fmt.Sprintf("not decided, and Run returned: %v", r.said)
 	}
 	return string(r.outcome.State)
 }
@@ -109,24 +109,24 @@ func (r *run) stands() string {
 // untrue returns the finding of a Run that has returned a wrong decision.
 func (r *run) untrue(f *Finding, told tcc.Decision) *Finding {
 	f.Kind, f.Branch = OutcomeDiffers, ""
-	decision := "nothing was decided"
+	decision := "there is no decision"
 	if r.outcome.Decision != "" {
-		decision = fmt.Sprintf("it was decided to %s", r.outcome.Decision)
+		decision = fmt.Sprintf("the decision is to %s", r.outcome.Decision)
 	}
-	f.Problem = fmt.Sprintf("Run has returned a decision to %s, and %s", told, decision)
+	f.Problem = fmt.Sprintf("Run returned a decision to %s, and %s", told, decision)
 	return f
 }
 
 // blame assigns the finding of a run with a crash to the call that the engine was making.
 func (r *run) blame(f *Finding) {
 	at := r.CrashedAt
-	f.Scenario = fmt.Sprintf("%s, and the engine crashed %s, and another one went on", r.Words, at.Words)
+	f.Scenario = fmt.Sprintf("%s, the engine crashed %s, and another one continued", r.Words, at.Words)
 	f.Branch = at.Name
 	if kind, is := repeated[at.Operation]; is {
 		f.Kind = kind
 	}
 	if r.Abandon {
-		f.Scenario += ", nobody ran it again, and the time of the holds passed"
+		f.Scenario += ", the transaction was not run again, and the holds expired"
 		if r.outcome.Decision == "" || r.outcome.Type == "unknown" { // decided on request of a participant
 			f.Kind, f.Branch = HoldNeverExpires, ""
 		}
@@ -140,16 +140,16 @@ func (r *run) compare(f *Finding, reference []string) *Finding {
 	case r.competed:
 		return r.rivals(f, reference)
 	case r.Alone && state == tcc.Confirmed:
-		f.Kind, f.Problem = NeverReached, "Run has gone on though its context had ended, so it was confirmed, and the cancellation never called"
+		f.Kind, f.Problem = NeverReached, "Run continued after its context had ended, so it was confirmed, and the cancellation was never called"
 		return f
 	case r.Alone && state == tcc.Cancelled:
-		return differing(f, "the transaction was cancelled, and the branch has left the world changed", r.Before, r.After)
+		return differing(f, "the transaction was cancelled, and an effect of the branch remains", r.Before, r.After)
 	case state == tcc.Cancelled && r.Name != "" && r.Delivered(branch.Try) < 2:
 		return nil // the try was given up at once, and was not repeated
 	case state == tcc.Confirmed && reference != nil:
-		return differing(f, "the transaction was confirmed, and the world is not as it is after an undisturbed one", reference, r.Final)
+		return differing(f, "the transaction was confirmed, and the world differs from that after a run without faults", reference, r.Final)
 	case state == tcc.Cancelled:
-		return differing(f, "the transaction was cancelled, and the world is not as it was", r.Initial, r.Final)
+		return differing(f, "the transaction was cancelled, and the world has changed", r.Initial, r.Final)
 	case state == "" && r.Abandon:
 		return differing(f, r.unasked(), r.Initial, r.Final)
 	}
@@ -158,9 +158,9 @@ func (r *run) compare(f *Finding, reference []string) *Finding {
 
 // unasked returns the state of holds that have no decision.
 func (r *run) unasked() string {
-	text := "the time of the holds was over, they were swept, and nobody has asked what was decided"
+	text := "the holds expired and were swept, and no sweep asked for the decision"
 	if r.sweeping != nil {
-		text += fmt.Sprintf("; the last sweep said: %v", r.sweeping)
+		text += fmt.Sprintf("; the last sweep returned: %v", r.sweeping)
 	}
 	return text
 }
@@ -173,7 +173,7 @@ func (r *run) rivals(f *Finding, reference []string) *Finding {
 			return nil
 		}
 	}
-	return differing(f, "somebody else got nothing, and the world is not as it is after an undisturbed transaction alone", reference, r.Final)
+	return differing(f, "the other transaction confirmed nothing, and the world differs from that after one run without faults", reference, r.Final)
 }
 
 // differing returns the finding if two worlds differ, and nil if they do not or there is no second.

@@ -194,9 +194,9 @@ func expiry(t *testing.T, server *testbed.Server) {
 				}
 				return s
 			})
-			over, err := e.undisturbed()
+			over, err := e.withoutFaults()
 			ok(t, err)
-			abandoned := scenario{Words: "all goes well", Kind: OutcomeDiffers, Crash: 3, Abandon: true} // before it decides
+			abandoned := scenario{Words: "there is no other fault", Kind: OutcomeDiffers, Crash: 3, Abandon: true} // before it decides
 			if ok(t, e.First(lateConfirm())); len(e.Found) == 0 {
 				ok(t, e.First(abandoned))
 			}

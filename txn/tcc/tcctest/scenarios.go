@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 )
 
-var errQuit = errors.New("tcctest: its caller has given up")
+var errQuit = errors.New("tcctest: the caller gave up")
 
 // forward returns scenarios that repeat the try and the confirmation of a branch. Those of one
 // group show the same.
@@ -19,15 +19,15 @@ func (e *explorer) forward(b string) [][]scenario {
 		return scenario{Words: fmt.Sprintf(words, b), Kind: kind, Name: b, FaultOf: rehearsal.Only(which, m)}
 	}
 	return [][]scenario{{
-		once(TryNotIdempotent, try, rehearsal.Lost, "the answer of the try of %s was lost, and it was tried again"),
+		once(TryNotIdempotent, try, rehearsal.Lost, "the answer of the try of %s was lost, and the try was repeated"),
 		once(TryNotIdempotent, try, fault{Twice: true}, "the try of %s arrived twice"),
-		once(TryNotIdempotent, confirm, fault{Late: true}, "%s was confirmed, and then its try arrived once more"),
+		once(TryNotIdempotent, confirm, fault{Late: true}, "%s was confirmed, and then its try arrived again"),
 	}, {
-		once(ConfirmNotIdempotent, confirm, rehearsal.Lost, "the answer of the confirmation of %s was lost, and it was called again"),
+		once(ConfirmNotIdempotent, confirm, rehearsal.Lost, "the answer of the confirmation of %s was lost, and the confirmation was repeated"),
 		once(ConfirmNotIdempotent, confirm, fault{Twice: true}, "the confirmation of %s arrived twice"),
 	}, {
-		once(OutcomeDiffers, try, rehearsal.Gone, "the try of %s arrived only when it was called again"),
-		once(OutcomeDiffers, confirm, rehearsal.Gone, "the confirmation of %s arrived only when it was called again"),
+		once(OutcomeDiffers, try, rehearsal.Gone, "the first try of %s was lost"),
+		once(OutcomeDiffers, confirm, rehearsal.Gone, "the first confirmation of %s was lost"),
 	}}
 }
 
@@ -39,8 +39,8 @@ type undoCase struct {
 
 var (
 	laterRefused = undoCase{"%s was tried, and then %s", fault{}}
-	answerLost   = undoCase{"%s was tried and the answer lost for good, and then %s", rehearsal.Lost}
-	neverArrived = undoCase{"the try of %s did not arrive, which nobody knew, and then %s", rehearsal.Gone}
+	answerLost   = undoCase{"%s was tried, its answer was lost permanently, and then %s", rehearsal.Lost}
+	neverArrived = undoCase{"the try of %s was lost, its outcome was unknown, and then %s", rehearsal.Gone}
 )
 
 // backward returns scenarios that cancel a branch, and inject faults into its cancellation. If plain
@@ -55,13 +55,13 @@ func (e *explorer) backward(b string) (plain scenario, others [][]scenario) {
 	}, {
 		e.cancelled(b, EmptyCancel, neverArrived, "it was cancelled without its hold", none),
 	}, {
-		e.cancelled(b, CancelNotIdempotent, laterRefused, "the answer of its cancellation was lost, and that was called again", rehearsal.Lost),
+		e.cancelled(b, CancelNotIdempotent, laterRefused, "the answer of its cancellation was lost, and the cancellation was repeated", rehearsal.Lost),
 		e.cancelled(b, CancelNotIdempotent, laterRefused, "its cancellation arrived twice", fault{Twice: true}),
 	}, {
-		e.cancelled(b, CancelIncomplete, laterRefused, "its cancellation arrived only when it was called again", rehearsal.Gone),
+		e.cancelled(b, CancelIncomplete, laterRefused, "its first cancellation was lost", rehearsal.Gone),
 	}, {
-		e.cancelled(b, LateTryAccepted, laterRefused, "it was cancelled, and then its try arrived once more", fault{Late: true}),
-		e.cancelled(b, LateTryAccepted, neverArrived, "it was cancelled, and only then its try arrived", fault{Late: true}),
+		e.cancelled(b, LateTryAccepted, laterRefused, "it was cancelled, and then its try arrived again", fault{Late: true}),
+		e.cancelled(b, LateTryAccepted, neverArrived, "it was cancelled, and then its try arrived for the first time", fault{Late: true}),
 	}}
 }
 
@@ -70,7 +70,7 @@ func (e *explorer) backward(b string) (plain scenario, others [][]scenario) {
 func (e *explorer) cancelled(b string, kind Kind, how undoCase, words string, m fault) scenario {
 	reason := "another branch was refused"
 	if len(e.branches) == 1 {
-		reason = "its caller gave up"
+		reason = "the caller gave up"
 	}
 	return scenario{Words: fmt.Sprintf(how.words, b, reason) + ", and " + words, Kind: kind, Name: b, Alone: true,
 		FaultOf: func(d callID) fault {
@@ -112,11 +112,11 @@ func (e *explorer) refusals() (scenarios []scenario) {
 
 // concurrentRun returns a scenario in which another process runs the same before the confirmations.
 func concurrentRun() scenario {
-	return scenario{Words: "all was tried, and before it was confirmed somebody else ran the same", Kind: OutcomeDiffers,
+	return scenario{Words: "all branches were tried, and another process ran the same transaction before the confirmations", Kind: OutcomeDiffers,
 		FaultOf: func(d callID) fault { return fault{Rival: d.Operation == branch.Confirm && d.N == 1} }}
 }
 
 // lateConfirm returns a scenario in which the holds expire before the confirmations arrive.
 func lateConfirm() scenario {
-	return scenario{Words: "it was decided to confirm, and the time of the holds was over before the confirmations arrived", Kind: OutcomeDiffers, LateConfirm: true}
+	return scenario{Words: "the decision was to confirm, and the holds expired before the confirmations arrived", Kind: OutcomeDiffers, LateConfirm: true}
 }

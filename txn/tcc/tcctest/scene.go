@@ -107,7 +107,7 @@ func Explore(t *testing.T, scene func() Scene) {
 
 // Findings is [Explore] that returns the findings, at most one for each kind and branch. The error
 // has the reason why the exploration did not begin, or ended early: a resource is invalid, the
-// transaction is not confirmed undisturbed, or the scenes differ.
+// transaction is not confirmed without faults, or the scenes differ.
 func Findings(t *testing.T, scene func() Scene) ([]Finding, error) {
 	t.Helper()
 	if scene == nil {
