@@ -85,7 +85,7 @@ driver/sqs              -> . driver | github.com/aws/aws-sdk-go-v2 github.com/aw
 # The suite also tries drivers under the lock that users put on top of them.
 driver/drivertest       -> . driver driver/memory internal/testbed claim/lock claim/semaphore | go.uber.org/goleak
 
-# The rooms take drivers as parameters. Inside a room, only what stands below.
+# These directories take drivers as parameters. Inside a directory, only these imports.
 claim/lock              -> . driver driver/backend driver/boottime observe internal/...
 claim/rowlock           -> . driver driver/boottime observe internal/...
 claim/rowlock/rowlocktest -> claim/rowlock
