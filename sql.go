@@ -45,9 +45,9 @@ type Tx[T any] interface {
 	// returns an error that is not from the database unchanged.
 	Classify(err error) error
 	// Bound makes the server end the transaction if it receives nothing for idle, and end a
-	// statement that runs or waits for longer than statement; 0 leaves a bound as it is. It
-	// only shortens the bounds of the session, and only for this transaction. A database
-	// that counts in whole seconds rounds idle down, to at least one.
+	// statement that takes longer than statement. 0 leaves a bound as it is. It only
+	// shortens the bounds of the session, and only for this transaction. A database that
+	// counts in whole seconds rounds idle down, to at least one.
 	Bound(ctx context.Context, idle, statement time.Duration) error
 	// Commit commits. After an Uncertain error the transaction may be committed.
 	Commit(ctx context.Context) error

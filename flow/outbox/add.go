@@ -19,11 +19,11 @@ const (
 // without an ID gets a random one. Up to 1000 messages of 4 MiB in total take one statement (on
 // MariaDB two, if there are keys); more messages take one more statement for each such number.
 //
-// Messages of one topic and key are in the order in which their transactions commit: Add locks the
-// topic and key until the transaction ends, and waits for other transactions that added to it. One
-// call takes its locks in a fixed order; several calls can deadlock, and the database then ends a
-// transaction (Retryable). A lock timeout is Retryable too. Each key uses an entry of PostgreSQL's
-// lock table.
+// Messages of one topic and key are in the order in which their transactions commit. For that Add
+// locks the topic and key until the transaction ends, and waits for other transactions that added to
+// it. One call takes its locks in a fixed order; several calls can deadlock, and the database then
+// ends a transaction (Retryable). A lock timeout is Retryable too. Each key uses an entry of
+// PostgreSQL's lock table.
 //
 // An invalid message is a [*MessageError], and nothing is sent to the database. An id of a message
 // that is not delivered yet is a [*DuplicateError]. After that, and after any error of the database,

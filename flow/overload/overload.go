@@ -39,9 +39,9 @@ type Options struct {
 	// IsFailure reports whether an error of a call is a failure of the backend; nil means that all are.
 	// Rejections and cancelled calls never are.
 	IsFailure func(error) bool
-	// OpenFor is how long the circuit breaker rejects calls after at least 20 failures in 10 s that
-	// are half of all calls; 0 means 5 s, negative means no circuit breaker. Then 3 trial calls decide
-	// whether it closes.
+	// OpenFor is how long the circuit breaker rejects calls. It opens after at least 20 failures
+	// in 10 s that are half of all calls. 0 means 5 s, negative means no circuit breaker. Then 3
+	// trial calls decide whether it closes.
 	OpenFor time.Duration
 	// Hedge is the time after which a second attempt runs beside a slow one; 0 means never. The first
 	// result counts, and the other attempt is cancelled. Second attempts are at most a tenth of the

@@ -14,10 +14,10 @@ import (
 type Options struct {
 	// Wait is how long a key waits for missing events after the gap was noticed; 0 means 5 s.
 	Wait time.Duration
-	// Fetch asks the source for missing events when the wait has ended. It returns those of the hole
-	// that the source has, in any order. It is called for at most Buffer events, and again as long
-	// as it returns some; after an empty result the whole hole is passed over, including events that
-	// were not requested. nil means that there is no source.
+	// Fetch asks the source for missing events when the wait has ended. It returns those of the
+	// hole that the source has, in any order. It is called for at most Buffer events, and again
+	// as long as it returns some. After an empty result the whole hole is passed over, including
+	// events that were not requested. nil means that there is no source.
 	Fetch func(ctx context.Context, missing Hole) ([]Event, error)
 	// FetchWait bounds one Fetch; 0 means 5 s. A later result is offered like other events.
 	FetchWait time.Duration

@@ -24,8 +24,8 @@ import (
 type Column struct {
 	// Table is the table, or schema.table. Key is its unique column by which Enter finds a row.
 	// Enter compares its resource with it, as text that the database converts to the column's
-	// type; on MariaDB it must equal the text to which the database converts the key. Column is
-	// the column of the mark. All three are trusted: never take them from a request.
+	// type. On MariaDB the resource must equal the text to which the database converts the key.
+	// Column is the column of the mark. All three are trusted: never take them from a request.
 	Table, Key, Column string
 	// Strict rejects an equal token too: each token enters once.
 	Strict bool

@@ -212,7 +212,7 @@ type HandlerOptions struct {
 	// is answered with 413.
 	MaxRequest int64
 	// MaxResponse is the maximum length of an answer body, in bytes, that is held in memory and
-	// sent; 0 means 8 MiB, or the store's MaxAnswer if that is larger. A longer body is never
+	// sent. 0 means 8 MiB, or the store's MaxAnswer if that is larger. A longer body is never
 	// sent: the request has had its effect, and it and its retries are answered with 409,
 	// answer-not-kept. If the answer is not to be stored, the request stays unfinished and is
 	// answered with 500.

@@ -113,7 +113,7 @@ func (in Inbox) sort(messages []Message, found map[string]finding) (outcomes []O
 }
 
 // Tx records m in a new transaction, runs fn there if m is new, and commits both. fn must not
-// end the transaction, and must return the errors of its statements: on MariaDB, statements
+// end the transaction. It must return the errors of its statements: on MariaDB, statements
 // after a deadlock or a CREATE are outside of the transaction. If m is [Done] or a [Duplicate],
 // Tx returns no error: acknowledge m. Otherwise the outcome is [Undone] or [Mismatched], and
 // the error is:

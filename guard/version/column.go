@@ -26,8 +26,8 @@ import (
 type Column struct {
 	// Table is the table, or schema.table. Key is its unique column by which Apply finds a row.
 	// Apply compares Change.Entity with it, as text that the database converts to the column's
-	// type; on MariaDB it must equal the text to which the database converts the key. All names
-	// are trusted: never take them from a request.
+	// type. On MariaDB the entity must equal the text to which the database converts the key.
+	// All names are trusted: never take them from a request.
 	Table, Key string
 	// Version is a column of 64-bit integers.
 	Version string

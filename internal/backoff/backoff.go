@@ -15,9 +15,8 @@ type Policy struct {
 	Max   time.Duration // bound of every wait
 }
 
-// Delay is the wait before attempt n+1, after n attempts have failed (n ≥ 1):
-// random·min(Max, First·2^(n−1)), but at least an eighth of that bound, so
-// that no attempt follows at once. random is in [0,1).
+// Delay is the wait before attempt n+1, after n failed attempts (n ≥ 1): random·min(Max,
+// First·2^(n−1)), and at least an eighth of that bound. random is in [0,1).
 func (p Policy) Delay(n int, random float64) time.Duration {
 	bound := p.First
 	for range n - 1 {

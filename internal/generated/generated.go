@@ -36,8 +36,8 @@ func Check(tb testing.TB, file, want string) {
 // block matches a code block of a page, below the name of a function.
 var block = regexp.MustCompile("(?ms)^<!-- (\\w+) -->\n```go\n(.*?)^```\n")
 
-// CheckCode checks that each code block of a page is the body of the function of a Go file that
-// the comment above it names, and that the page has each function. It returns the page.
+// CheckCode checks that each code block of a page is the body of the function that the comment
+// above it names, in a Go file. The page must have each function. It returns the page.
 func CheckCode(tb testing.TB, page, source string) string {
 	tb.Helper()
 	bodies := bodiesOf(tb, source)

@@ -1,5 +1,5 @@
 // Package leasequeue consumes queues whose groups of messages are leased, one batch of a group
-// at a time: it renews leases, waits for messages, and counts the unsettled messages of a
+// at a time. It renews leases, waits for messages, and counts the unsettled messages of a
 // lease. A Store keeps the messages. The package calls no handlers and retries nothing.
 package leasequeue
 

@@ -28,9 +28,8 @@
 // [Do], [Confirm] and [Undo] own the transaction; use them by default. A [Participant] combines
 // the three in one function, for branchhttp.Handler. [DoIn], [ConfirmIn] and [UndoIn] work in a
 // transaction that the caller began. [DoOutside], [ConfirmOutside] and [UndoOutside] are for
-// effects outside of the database: they commit that a call is about to be made before they make
-// it, so that it is in doubt if the process dies. A [Keyed] is a participant with its data in
-// Redis.
+// effects outside of the database. Before a call they commit that it begins, so that it is in
+// doubt if the process dies. A [Keyed] is a participant with its data in Redis.
 //
 // # Answers
 //

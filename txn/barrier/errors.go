@@ -59,8 +59,8 @@ func (e *ViolationError) Unwrap() error { return ErrViolation }
 func (e *ViolationError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // A MismatchError rejects a do, try or prepare whose input differs from that of its branch's first
-// call. Nothing was run. It is a Bug of the caller, unless an operator has edited the input: it
-// is a [branch.ErrOtherInput], by which a saga's coordinator detects an edit that came too late.
+// call. Nothing was run. It is a Bug of the caller, unless an operator has edited the input. It is
+// a [branch.ErrOtherInput], by which a saga's coordinator detects an edit that came too late.
 type MismatchError struct{ Call branch.Call }
 
 // Error names the call.

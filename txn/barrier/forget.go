@@ -48,8 +48,8 @@ func Forget[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark t
 // admitted although they began before the mark. journal.Journal.Mark returns both arguments.
 //
 // The exceptions must contain each unfinished transaction that began before the mark, or less than
-// the margin after it, at this mark and at every later one until it has ended. Every call reads
-// the list, so it has at most driver.MaxExcept entries. A mark that is not above the one in force
+// the margin after it. Every later mark must have it too, until it has ended. Every call reads the
+// list, so it has at most driver.MaxExcept entries. A mark that is not above the one in force
 // changes nothing, and neither do its exceptions.
 func ForgetExcept[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark time.Time, except []string, limit int) (forgotten int, err error) {
 	const op = "forget branches"

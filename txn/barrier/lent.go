@@ -19,8 +19,8 @@ type Answer[O any] struct {
 }
 
 // DoIn is [Do] in a transaction that the caller began. If it returns no error, commit the
-// transaction and then send the answer, also if the answer is a refusal: the work of fn is rolled
-// back to a savepoint, and the refusal counts once it is committed.
+// transaction and then send the answer, also if it is a refusal. The work of a refused fn is
+// rolled back to a savepoint, and the refusal counts once it is committed.
 //
 // After an error the transaction must be rolled back. Once fn has begun, an error or a panic
 // makes the transaction unable to commit. On MariaDB it is rolled back at once, and statements by

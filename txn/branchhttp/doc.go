@@ -1,6 +1,6 @@
-// Package branchhttp carries the calls of package branch over HTTP. It does not retry a
-// call, and it does not make a call take effect once: a coordinator retries, and the
-// participant's barrier absorbs repeated and late calls (see txn/barrier).
+// Package branchhttp carries the calls of package branch over HTTP. It does not retry a call: a
+// coordinator does. It does not make a call take effect once: the participant's barrier absorbs
+// repeated and late calls (see txn/barrier).
 //
 // A participant needs only [Handler], around a function that uses its barrier:
 //

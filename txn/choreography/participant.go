@@ -32,9 +32,10 @@ type Participant struct {
 }
 
 // Do handles an event that causes the step, in the user's transaction db. The first time it runs
-// fn and adds an event with the Headers of cause to the outbox: [Step].Done with fn's payload, or
-// [Step].Failed with the reason if fn returned a branch.Fail. For a repeated event it runs nothing
-// and adds the same event again. If the step was undone, Do does nothing and returns nil.
+// fn and adds an event with the Headers of cause to the outbox. The event is [Step].Done with fn's
+// payload, or [Step].Failed with the reason if fn returned a branch.Fail. For a repeated event it
+// runs nothing and adds the same event again. If the step was undone, Do does nothing and returns
+// nil.
 //
 // The service that begins the saga calls Do with an Event in which only Saga is set.
 //

@@ -22,9 +22,9 @@ import (
 // rejected by Min if others have used the increase meanwhile, so put increases after the pivot:
 // see [CheckOrder].
 type Sum struct {
-	// Table is the table, or schema.table. Key is a unique column, by which a row is found: its
-	// text is converted to the column's type (on MariaDB it must be the text that the database
-	// writes for the key). Column has 64-bit integers, not NULL. All names are trusted: never
+	// Table is the table, or schema.table. Key is a unique column, by which a row is found. Its
+	// text is converted to the column's type; on MariaDB it must be the text that the database
+	// writes for the key. Column has 64-bit integers, not NULL. All names are trusted: never
 	// take them from a request.
 	Table, Key, Column string
 	// Min is the lowest value: the zero Sum does not fall below 0. Use math.MinInt64 for no

@@ -50,7 +50,7 @@ func (p *Patience) filled() (Patience, error) {
 // Nothing is locked during pauses, so the flag's owner can continue. It retries nothing else:
 // other errors may be permanent, and an Uncertain error means that COMMIT got no answer.
 //
-// Two sagas that wait for each other's flags both fail, which is why the wait is bounded: flag
+// Two sagas that wait for each other's flags both fail, because the wait is bounded. Flag
 // resources in one order, or treat the HeldError as a reason to undo.
 func Wait[T any](ctx context.Context, db driver.Beginner[T], p *Patience, fn func(ctx context.Context, tx T) error) error {
 	patience, err := p.filled()

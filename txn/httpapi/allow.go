@@ -12,7 +12,7 @@ import (
 
 // Within returns an [Options.Allow] that permits the addresses below the given ones. Each has a
 // scheme, a host and a path. An address is below another one if it has the same scheme, host and
-// port, and its path is the same or has further segments: http://a/b and http://a/b/c are below
+// port, and its path is the same or has further segments. So http://a/b and http://a/b/c are below
 // http://a/b, but http://a/bc is not. Paths that servers interpret differently are refused: with ;
 // or \, with dots or empty segments, or with one of these, a slash or a percent sign encoded.
 func Within(addresses ...string) (func(*url.URL) error, error) {

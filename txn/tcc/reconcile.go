@@ -16,9 +16,9 @@ import (
 // [coordinator.Finding].
 type Finding = coordinator.Finding
 
-// Reconcile repeats the last call of each branch of the transactions that ended at or after a
-// time of the store's clock, in the order of their ids, under the same key. A resource that has
-// executed the call answers as before and changes nothing. One that has lost it, such as by a
+// Reconcile repeats the last call of each branch, under the same key. It does so for transactions
+// that ended at or after a time of the store's clock, in the order of their ids. A resource that
+// has executed the call answers as before and changes nothing. One that has lost it, such as by a
 // restored backup, executes it again or rejects it. Rejections and unknown outcomes are yielded.
 // An error without an ID ends the iteration. Branches that an operator has resolved or skipped are
 // left out. Keep since within the time for which resources store calls: a day suits the defaults

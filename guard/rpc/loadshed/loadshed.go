@@ -10,9 +10,9 @@
 // # Statuses
 //
 // A rejected call fails with Unavailable. If it may be retried, the status has a
-// google.rpc.RetryInfo, and the trailer grpc-retry-pushback-ms has the delay; otherwise that is
-// -1, which forbids clients with a retry policy to retry (gRPC proposal A6). Do not give a channel
-// with [UnaryClient] a retry policy as well.
+// google.rpc.RetryInfo, and the trailer grpc-retry-pushback-ms has the delay. Otherwise the
+// trailer is -1, which forbids clients with a retry policy to retry (gRPC proposal A6). Do not
+// give a channel with [UnaryClient] a retry policy as well.
 package loadshed
 
 import (

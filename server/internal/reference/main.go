@@ -1,5 +1,5 @@
-// Command reference writes the generated pages of the documentation's site into a directory:
-// one for each command, one for the events of package observe, and one for the errors that
+// Command reference writes the generated pages of the documentation's site into a directory.
+// Each command has a page; so have the events of package observe, and the errors that
 // programs compare.
 //
 //	go run ./server/internal/reference REPOSITORY DIR

@@ -1,7 +1,7 @@
-// Package sagatest runs a user's saga with one fault at a time, and reports the steps that do
-// not tolerate it. It does not prove that a saga is correct: it compares snapshots only, and
-// runs the given actions and undos, which in a test are mostly fakes or use a database of the
-// test. It injects no two faults at once, and finds no error of an action without a fault.
+// Package sagatest runs a user's saga with one fault at a time, and reports the steps that do not
+// tolerate it. It does not prove that a saga is correct: it compares snapshots only. The actions and
+// undos of a test are mostly fakes, or use a database of the test. It injects no two faults at once,
+// and finds no error of an action without a fault.
 //
 //	func TestBooking(t *testing.T) {
 //		sagatest.Explore(t, func() sagatest.Scene[Order] {

@@ -132,9 +132,9 @@ const (
 	MissingUndo Kind = "missing undo"
 	// UndoNotIdempotent means that two calls of an undo differ from one.
 	UndoNotIdempotent Kind = "undo not idempotent"
-	// UndoNeedsOutput means that an undo without an output, because the outcome of the
-	// step is unknown, is wrong: it leaves an effect of a completed step, or it fails or
-	// has an effect if the step was not done.
+	// UndoNeedsOutput means that an undo is wrong without an output, as after an unknown
+	// outcome of the step. It leaves an effect of a completed step; or the step was not
+	// done, and the undo fails or has an effect.
 	UndoNeedsOutput Kind = "undo needs the output"
 	// ActionNotIdempotent means that two calls of an action under one key differ from one,
 	// or that it refuses the second.

@@ -1,8 +1,7 @@
 // Package tcctest runs a user's TCC transaction with one fault at a time, and reports the
 // branches that do not tolerate it. It does not prove that a transaction is correct: it compares
-// snapshots only, and calls the given resources, which in a test are mostly fakes or use a
-// database of the test. It injects no two faults at once, and finds no error of a try without a
-// fault.
+// snapshots only. The resources of a test are mostly fakes, or use a database of the test. It
+// injects no two faults at once, and finds no error of a try without a fault.
 //
 //	func TestBooking(t *testing.T) {
 //		tcctest.Explore(t, func() tcctest.Scene {
