@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
@@ -20,11 +17,12 @@ import (
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/claim/partition/partitiontest"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/consul"
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/consul" // consul://
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
-	"github.com/interlock-dev/interlock/driver/zookeeper"
+	_ "github.com/interlock-dev/interlock/driver/zookeeper" // zookeeper://
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
@@ -33,28 +31,37 @@ import (
 // ttl is the TTL of the real systems' locks: a busy machine renews late.
 const ttl = 6 * time.Second
 
+// worldOf returns a world whose members open the URL of an address, each over its own path to the
+// server.
+func worldOf(server *testbed.Server, url func(addr string) string, enter func(ctx context.Context, resource string, token interlock.Token, source string) error) partitiontest.World {
+	var values driver.Values // of the member that was opened last
+	p := paths.At(server, func(t *testing.T, addr string) (driver.Fenced, error) {
+		b, err := backend.Open(t.Context(), url(addr))
+		testbed.OK(t, err)
+		t.Cleanup(func() { _ = b.Close(context.Background()) })
+		values, err = b.Values(t.Context(), "")
+		testbed.OK(t, err)
+		return b.Fenced(t.Context(), backend.LockOptions{TTL: ttl})
+	})
+	return partitiontest.World{Crash: p.Crash, Enter: enter, TTL: ttl, Open: func(t *testing.T) (driver.Fenced, driver.Values) {
+		d, err := p.Open(t)
+		testbed.OK(t, err)
+		return d, values
+	}}
+}
+
+// entering returns how to enter a guard.
+func entering(f driver.Fence) func(context.Context, string, interlock.Token, string) error {
+	return func(ctx context.Context, resource string, token interlock.Token, source string) error {
+		return f.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
+	}
+}
+
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	partitiontest.Run(t, nil, func(t *testing.T) partitiontest.World {
 		server := testbed.Redis(t)
-		p := paths.New[driver.Fenced](server)
-		fence := redis.NewFence(dialRedis(t, server.Addr()))
-		return partitiontest.World{
-			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
-				var client rueidis.Client
-				d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-					client = dialRedis(t, path.Addr())
-					return redis.Open(t.Context(), client, &redis.Options{TTL: ttl})
-				})
-				testbed.OK(t, err)
-				return d, redis.NewValues(client, "")
-			},
-			Crash: p.Crash,
-			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
-				return fence.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
-			},
-			TTL: ttl,
-		}
+		return worldOf(server, func(addr string) string { return "redis://" + addr }, entering(redis.NewFence(dialRedis(t, server.Addr()))))
 	})
 }
 
@@ -65,29 +72,7 @@ func TestZooKeeper(t *testing.T) {
 	var worlds atomic.Int64
 	partitiontest.Run(t, nil, func(t *testing.T) partitiontest.World {
 		root := fmt.Sprint("/own-", worlds.Add(1))
-		p := paths.New[driver.Fenced](server)
-		guard := memory.NewSpace().Fence()
-		conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(ttl, nil)))
-		testbed.OK(t, err)
-		t.Cleanup(func() {
-			conn.Close()
-			for range events {
-			}
-		})
-		return partitiontest.World{
-			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
-				d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-					return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{path.Addr()}, Root: root, TTL: ttl})
-				})
-				testbed.OK(t, err)
-				return d, zookeeper.NewValues(conn, root)
-			},
-			Crash: p.Crash,
-			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
-				return guard.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
-			},
-			TTL: ttl,
-		}
+		return worldOf(server, func(addr string) string { return "zookeeper://" + addr + root }, entering(memory.NewSpace().Fence()))
 	})
 }
 
@@ -97,28 +82,8 @@ func TestConsul(t *testing.T) {
 	server := testbed.Consul(t)
 	var worlds atomic.Int64
 	partitiontest.Run(t, nil, func(t *testing.T) partitiontest.World {
-		prefix := fmt.Sprintf("own-%d/", worlds.Add(1))
-		p := paths.New[driver.Fenced](server)
-		guard := memory.NewSpace().Fence()
-		return partitiontest.World{
-			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
-				var o *consul.Options
-				d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-					o = &consul.Options{Address: path.Addr(), Prefix: prefix, TTL: ttl}
-					return consul.Open(t.Context(), o)
-				})
-				testbed.OK(t, err)
-				v, err := consul.NewValues(o)
-				testbed.OK(t, err)
-				t.Cleanup(func() { _ = v.Close(context.Background()) })
-				return d, v
-			},
-			Crash: p.Crash,
-			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
-				return guard.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
-			},
-			TTL: ttl,
-		}
+		prefix := fmt.Sprintf("?prefix=own-%d/", worlds.Add(1))
+		return worldOf(server, func(addr string) string { return "consul://" + addr + prefix }, entering(memory.NewSpace().Fence()))
 	})
 }
 
@@ -173,70 +138,28 @@ func redisCount(t *testing.T, client rueidis.Client, command string) (n int) {
 
 // TestPostgres keeps the locks in sessions, TestPostgresTable in rows; the guard is
 // a table of the same database.
-func TestPostgres(t *testing.T) {
-	testPostgres(t, func(ctx context.Context, pool *pgxpool.Pool) (driver.Fenced, error) {
-		return postgres.Open(ctx, pool.Config().ConnConfig, &postgres.Options{TTL: ttl})
-	})
-}
+func TestPostgres(t *testing.T) { testPostgres(t, "") }
 
-func TestPostgresTable(t *testing.T) {
-	testPostgres(t, func(ctx context.Context, pool *pgxpool.Pool) (driver.Fenced, error) {
-		return postgres.OpenTable(ctx, pool, &postgres.TableOptions{TTL: ttl})
-	})
-}
+func TestPostgresTable(t *testing.T) { testPostgres(t, "&mode=table") }
 
-func testPostgres(t *testing.T, open func(context.Context, *pgxpool.Pool) (driver.Fenced, error)) {
+func testPostgres(t *testing.T, setting string) {
 	t.Parallel()
 	partitiontest.Run(t, nil, func(t *testing.T) partitiontest.World {
 		server := testbed.Postgres(t)
-		p := paths.New[driver.Fenced](server)
-		marks, guard := fence.Table{}, dialPostgres(t, server.Addr())
-		testbed.OK(t, pgx.BeginFunc(t.Context(), guard, func(tx pgx.Tx) error { return marks.Create(t.Context(), postgres.Tx(tx)) }))
-		return partitiontest.World{
-			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
-				var pool *pgxpool.Pool
-				d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-					pool = dialPostgres(t, path.Addr())
-					return open(t.Context(), pool)
-				})
-				testbed.OK(t, err)
-				return d, postgres.NewValues(pool, "layouts")
-			},
-			Crash: p.Crash,
-			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
-				return pgx.BeginFunc(ctx, guard, func(tx pgx.Tx) error {
-					return marks.Enter(ctx, postgres.Tx(tx), resource, token, source)
-				})
-			},
-			TTL: ttl,
+		pool, err := pgxpool.New(t.Context(), server.URL())
+		testbed.OK(t, err)
+		t.Cleanup(pool.Close)
+		marks := fence.Table{}
+		testbed.OK(t, postgres.Create(t.Context(), pool, marks))
+		url := func(addr string) string {
+			return "postgres://postgres@" + addr + "/postgres?sslmode=disable&pool_max_conns=8" + setting
 		}
-	})
-}
-
-// dialPostgres returns a pool that is closed with the test. It closes at once even if its
-// connection is cut: pgx would wait for the server.
-func dialPostgres(t *testing.T, addr string) *pgxpool.Pool {
-	t.Helper()
-	config, err := pgxpool.ParseConfig("postgres://postgres@" + addr + "/postgres?sslmode=disable&pool_max_conns=8")
-	testbed.OK(t, err)
-	var conns sync.Map
-	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, address)
-		if err == nil {
-			conns.Store(conn, nil)
-		}
-		return conn, err
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	testbed.OK(t, err)
-	t.Cleanup(func() {
-		conns.Range(func(conn, _ any) bool {
-			_ = conn.(net.Conn).Close() // perhaps already closed
-			return true
+		return worldOf(server, url, func(ctx context.Context, resource string, token interlock.Token, source string) error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				return marks.Enter(ctx, postgres.Tx(tx), resource, token, source)
+			})
 		})
-		pool.Close()
 	})
-	return pool
 }
 
 func dialRedis(t *testing.T, addr string) rueidis.Client {

@@ -1,18 +1,14 @@
 package partition_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"testing"
-	"time"
-
-	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock/claim/partition/partitiontest"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/postgres"
-	"github.com/interlock-dev/interlock/driver/redis"
-	"github.com/interlock-dev/interlock/driver/zookeeper"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -22,55 +18,22 @@ func TestMoveTimes(t *testing.T) {
 	if os.Getenv("INTERLOCK_BENCH") != "full" {
 		t.Skip("it measures: set INTERLOCK_BENCH=full")
 	}
-	for name, start := range map[string]func(t *testing.T) partitiontest.Opening{
-		"redis": func(t *testing.T) partitiontest.Opening {
-			server := testbed.Redis(t)
-			return func(t *testing.T) (driver.Fenced, driver.Values, func()) {
-				client := dialRedis(t, server.Addr())
-				d, err := redis.Open(t.Context(), client, &redis.Options{TTL: ttl})
-				testbed.OK(t, err)
-				return d, redis.NewValues(client, ""), client.Close
-			}
-		},
-		"postgres": func(t *testing.T) partitiontest.Opening {
-			server := testbed.Postgres(t)
-			return func(t *testing.T) (driver.Fenced, driver.Values, func()) {
-				pool := dialPostgres(t, server.Addr())
-				d, err := postgres.Open(t.Context(), pool.Config().ConnConfig, &postgres.Options{TTL: ttl})
-				testbed.OK(t, err)
-				return d, postgres.NewValues(pool, "layouts"), pool.Close
-			}
-		},
-		"postgres table": func(t *testing.T) partitiontest.Opening {
-			server := testbed.Postgres(t)
-			return func(t *testing.T) (driver.Fenced, driver.Values, func()) {
-				pool := dialPostgres(t, server.Addr())
-				d, err := postgres.OpenTable(t.Context(), pool, &postgres.TableOptions{TTL: ttl})
-				testbed.OK(t, err)
-				return d, postgres.NewValues(pool, "layouts"), pool.Close
-			}
-		},
-		"zookeeper": func(t *testing.T) partitiontest.Opening {
-			server := testbed.ZooKeeper(t)
-			return func(t *testing.T) (driver.Fenced, driver.Values, func()) {
-				d, err := zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{server.Addr()}, TTL: ttl})
-				testbed.OK(t, err)
-				conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(ttl, nil)))
-				testbed.OK(t, err)
-				for e := range events {
-					if e.State == zk.StateHasSession {
-						break
-					}
-				}
-				return d, zookeeper.NewValues(conn, ""), func() {
-					conn.Close()
-					for range events {
-					}
-				}
-			}
-		},
+	for name, start := range map[string]func() string{
+		"redis":          func() string { return "redis://" + testbed.Redis(t).Addr() },
+		"postgres":       func() string { return testbed.Postgres(t).URL() },
+		"postgres table": func() string { return testbed.Postgres(t).URL() + "&mode=table" },
+		"zookeeper":      func() string { return "zookeeper://" + testbed.ZooKeeper(t).Addr() },
 	} {
-		open := start(t)
+		url := start()
+		open := func(t *testing.T) (driver.Fenced, driver.Values, func()) {
+			b, err := backend.Open(t.Context(), url)
+			testbed.OK(t, err)
+			d, err := b.Fenced(t.Context(), backend.LockOptions{TTL: ttl})
+			testbed.OK(t, err)
+			v, err := b.Values(t.Context(), "")
+			testbed.OK(t, err)
+			return d, v, func() { _ = b.Close(context.Background()) }
+		}
 		for partitions, rounds := range map[int]int{2: 100, 64: 10} {
 			t.Run(fmt.Sprint(name, "/", partitions/2, " at once"), func(t *testing.T) { partitiontest.MoveTimes(t, open, partitions, rounds) })
 		}
