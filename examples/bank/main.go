@@ -1,9 +1,8 @@
 // Command bank withdraws money from an account that several workers share.
 //
-// Two workers can believe at the same time that they hold the account's lock: a worker
-// that is stopped for longer than its lease continues when it wakes up. The guard of
-// the balance rejects its write. bank.go shows the pattern; witness.go only reports
-// the events.
+// Two workers can believe at the same time that they hold the account's lock. A worker that is
+// paused for longer than its lease continues when it wakes up. The guard of the balance rejects
+// its write. bank.go shows the pattern; witness.go only reports the events.
 //
 //	bank open     --postgres URL --account alice --balance 100
 //	bank withdraw --postgres URL --account alice --amount 30 --backend redis://127.0.0.1:6379

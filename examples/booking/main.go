@@ -4,8 +4,7 @@
 // It does not isolate holds: others see that less is left, even if the booking is then
 // cancelled. Time alone frees nothing: a participant with an expired hold asks for the
 // decision, and if there is none, that question decides to cancel. trip.go shows the
-// pattern; each participant's table of holds is its
-// guard.
+// pattern; the guard of each participant is its table of holds.
 //
 //	booking -postgres postgres://me@127.0.0.1/test -mariadb 'me@tcp(127.0.0.1:3306)/test'
 //

@@ -1,12 +1,12 @@
-// Command orders runs a shop whose orders are sagas: each reserves the ordered units,
+// Command orders runs a shop whose orders are sagas. Each reserves the ordered units,
 // charges a card at a bank, and ships with a letter to the customer.
 //
 // It does not isolate: others see that less is left before an order is paid. It may call
-// the bank more than once, because it repeats a call whose answer was lost; the barrier
-// in the bank's database charges once. It may also send a letter more than once; the
-// record of the customer's letter box stores it once. shop.go shows the steps, bank.go
-// a foreign service, serve.go how processes share the work: start several, and kill the
-// active one.
+// the bank more than once, because it repeats a call whose answer was lost; the barrier in
+// the bank's database charges once. It may also send a letter more than once; the record of
+// the customer's letter box stores it once. shop.go shows the steps, bank.go a foreign
+// service, and serve.go how processes share the work. Start several, and kill the active
+// one.
 //
 //	orders -postgres postgres://me@127.0.0.1/test
 //

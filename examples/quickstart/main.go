@@ -1,6 +1,6 @@
-// Command quickstart counts its runs in etcd under a lock. The lock does not
-// keep a run that was stopped for longer than its lease from writing late; the
-// guard, which checks the claim's token in the same step as the write, does.
+// Command quickstart counts its runs in etcd under a lock. A run that is paused for longer
+// than its lease may write late, which the lock cannot prevent. The guard rejects that
+// write: it checks the claim's token in the same step.
 //
 // Start `interlock dev`, then run this in several terminals at once.
 package main

@@ -1,9 +1,8 @@
-// Command races shows concurrency faults and their remedies. Real workers run each
-// race on a real server, in an order of steps that a seed chooses: once with code as
-// it is often written, and once with code that uses Interlock. A checker of package
-// history checks the recorded history. The command does not measure how often a race
-// would occur by itself: that depends on luck, and the steps are forced
-// here.
+// Command races shows concurrency faults and their remedies. Real workers run each race on
+// a real server, in an order of steps that a seed chooses. The broken variant is code as it
+// is often written; the fixed one uses Interlock. A checker of package history checks the
+// recorded history. The command does not measure how often a race would occur by itself:
+// that depends on luck, and the steps are forced here.
 //
 //	races                                                   # lists them
 //	races -race lost-update -variant broken -seed 7 -postgres URL

@@ -1,7 +1,6 @@
-// Command transfer moves money between an account in PostgreSQL and one in MariaDB, in
-// two ways: by TCC, which holds it on one side and announces it on the other before both
-// are confirmed (tcc.go), and by two-phase commit with PREPARE TRANSACTION and XA
-// (twopc.go).
+// Command transfer moves money between an account in PostgreSQL and one in MariaDB, in two ways. TCC
+// holds it on one side and announces it on the other before both are confirmed (tcc.go). Two-phase
+// commit uses PREPARE TRANSACTION and XA (twopc.go).
 //
 // It does not isolate: between two confirmations, or two commits, a reader can see the money
 // on one side and not on the other. Two-phase commit keeps rows locked until it is decided,
@@ -11,9 +10,8 @@
 //	transfer -by tcc -postgres postgres://me@127.0.0.1/test -mariadb 'me@tcp(127.0.0.1:3306)/test'
 //	transfer -by 2pc …
 //
-// The latter needs max_prepared_transactions above 0 in PostgreSQL. Tables begin with
-// transfer_. A second run finds its transfers and moves nothing again; with another -run it
-// does.
+// The latter needs max_prepared_transactions above 0 in PostgreSQL. Tables begin with transfer_. A
+// second run finds its transfers and moves nothing; use another -run to move money again.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Package uses has each use of Interlock in as few lines as possible. docs/reference/uses.md compares
-// their number with other libraries; a test counts the lines between "use" and "end", and runs them.
+// their number with other libraries. A test counts the lines between "use" and "end", and runs them.
 package uses
 
 import (
