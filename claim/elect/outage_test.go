@@ -4,25 +4,21 @@ import (
 	"testing"
 	"time"
 
-	client "github.com/go-sql-driver/mysql"
-
 	"github.com/interlock-dev/interlock/claim/elect/electtest"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 )
 
-func init() { _ = client.SetLogger(&client.NopLogger{}) } // of connections that break
-
 // TestOutagesLeaveNoCandidateBehind: the test for etcd is in its driver.
 func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
 	t.Parallel()
-	for name, start := range systems {
+	for name, s := range systems {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() {
 				t.Skip("runs a server: not with -short")
 			}
 			t.Parallel()
-			s := start(t)
-			electtest.Outages(t, electtest.World{Open: s.open, Accept: s.accept, Faults: outages(s.faults)})
+			s := s.start(t)
+			electtest.Outages(t, electtest.World{Open: s.open, Accept: s.accept, Faults: outages(s.paths)})
 		})
 	}
 }

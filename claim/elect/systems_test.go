@@ -2,27 +2,22 @@ package elect_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"net/netip"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	client "github.com/go-sql-driver/mysql"
-	"github.com/go-zookeeper/zk"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/consul"
-	"github.com/interlock-dev/interlock/driver/drivertest"
-	"github.com/interlock-dev/interlock/driver/mysql"
-	"github.com/interlock-dev/interlock/driver/postgres"
-	"github.com/interlock-dev/interlock/driver/redis"
-	"github.com/interlock-dev/interlock/driver/zookeeper"
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/consul"    // consul://
+	_ "github.com/interlock-dev/interlock/driver/mysql"     // mysql://
+	_ "github.com/interlock-dev/interlock/driver/postgres"  // postgres://
+	_ "github.com/interlock-dev/interlock/driver/redis"     // redis://
+	_ "github.com/interlock-dev/interlock/driver/zookeeper" // zookeeper://
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
@@ -35,136 +30,58 @@ const (
 // system is a real system; that of etcd is in its driver, whose module has the client. Systems
 // without values hand over to the first waiter.
 type system struct {
-	open   func(t *testing.T) (driver.Fenced, driver.Values)
-	crash  func(t *testing.T, d driver.Fenced)
-	cut    func()
-	heal   func()
-	faults drivertest.Faults
+	server func(testing.TB, ...string) *testbed.Server
+	args   []string // without fsync, a database guarantees nothing after a crash
+	url    string   // of an address
+	values bool
 	accept interlock.Faults // the minimum that it needs
+
+	paths *paths.Server[driver.Fenced]
 }
 
-var systems = map[string]func(t *testing.T) system{
-	"redis": func(t *testing.T) system {
-		p := paths.New[driver.Fenced](testbed.Redis(t))
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, accept: interlock.AsyncFailover | interlock.ServerCrash,
-			open: func(t *testing.T) (driver.Fenced, driver.Values) {
-				var v driver.Values
-				d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
-					client, err := redis.Dial("redis://" + path.Addr())
-					if err != nil {
-						return nil, err
-					}
-					t.Cleanup(client.Close)
-					v = redis.NewValues(client, "")
-					return redis.Open(t.Context(), client, &redis.Options{TTL: leaseOfServers})
-				})
-				return d, v
-			}}
-	},
-	"postgres": func(t *testing.T) system {
-		server := testbed.Postgres(t, "-c", "fsync=on") // otherwise it guarantees nothing after a crash
-		p := paths.New[driver.Fenced](server)
-		pool, err := pgxpool.New(t.Context(), server.URL())
-		testbed.OK(t, err)
-		t.Cleanup(pool.Close)
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, open: func(t *testing.T) (driver.Fenced, driver.Values) {
-			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
-				config := pool.Config().ConnConfig.Copy()
-				at := netip.MustParseAddrPort(path.Addr())
-				config.Host, config.Port = at.Addr().String(), at.Port()
-				return postgres.Open(t.Context(), config, &postgres.Options{TTL: leaseOfServers})
-			})
-			return d, postgres.NewValues(pool, "election_values")
-		}}
-	},
-	"postgres-table": func(t *testing.T) system {
-		p := paths.New[driver.Fenced](testbed.Postgres(t, "-c", "fsync=on"))
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, accept: interlock.AsyncFailover, open: func(t *testing.T) (driver.Fenced, driver.Values) {
-			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
-				pool, err := pgxpool.New(t.Context(), "postgres://postgres@"+path.Addr()+"/postgres?sslmode=disable")
-				if err != nil {
-					return nil, err
-				}
-				t.Cleanup(pool.Close)
-				return postgres.OpenTable(t.Context(), pool, &postgres.TableOptions{TTL: leaseOfServers})
-			}), nil
-		}}
-	},
-	"zookeeper": func(t *testing.T) system {
-		server := testbed.ZooKeeper(t)
-		p := paths.New[driver.Fenced](server)
-		conn, events, err := zk.Connect([]string{server.Addr()}, patience, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(leaseOfServers, nil)))
-		testbed.OK(t, err)
-		t.Cleanup(func() {
-			conn.Close()
-			for range events {
-			}
-		})
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, open: func(t *testing.T) (driver.Fenced, driver.Values) {
-			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
-				return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{path.Addr()}, Root: "/elections", TTL: leaseOfServers})
-			})
-			return d, zookeeper.NewValues(conn, "/elections")
-		}}
-	},
-	"consul": func(t *testing.T) system {
-		server := testbed.Consul(t)
-		p := paths.New[driver.Fenced](server)
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, open: func(t *testing.T) (driver.Fenced, driver.Values) {
-			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
-				return consul.Open(t.Context(), &consul.Options{Address: path.Addr(), TTL: leaseOfServers})
-			})
-			v, err := consul.NewValues(&consul.Options{Address: server.Addr()})
-			testbed.OK(t, err)
-			t.Cleanup(func() { _ = v.Close(context.Background()) })
-			return d, v
-		}}
-	},
-	"mysql": func(t *testing.T) system {
-		p := paths.New[driver.Fenced](testbed.MariaDB(t, "--innodb-flush-method=fsync"))
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, accept: interlock.Partition, open: func(t *testing.T) (driver.Fenced, driver.Values) {
-			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
-				config, err := client.ParseDSN("root@tcp(" + path.Addr() + ")/test")
-				if err != nil {
-					return nil, err
-				}
-				return mysql.Open(t.Context(), config, &mysql.Options{TTL: leaseOfServers})
-			}), nil
-		}}
-	},
-	"mysql-table": func(t *testing.T) system {
-		p := paths.New[driver.Fenced](testbed.MariaDB(t, "--innodb-flush-method=fsync"))
-		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, accept: interlock.AsyncFailover, open: func(t *testing.T) (driver.Fenced, driver.Values) {
-			return lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
-				db, err := sql.Open("mysql", "root@tcp("+path.Addr()+")/test")
-				if err != nil {
-					return nil, err
-				}
-				t.Cleanup(func() { db.Close() })
-				return mysql.OpenTable(t.Context(), db, &mysql.Options{TTL: leaseOfServers})
-			}), nil
-		}}
-	},
+var systems = map[string]system{
+	"redis":          {server: testbed.Redis, url: "redis://%s", values: true, accept: interlock.AsyncFailover | interlock.ServerCrash},
+	"postgres":       {server: testbed.Postgres, args: []string{"-c", "fsync=on"}, url: "postgres://postgres@%s/postgres?sslmode=disable", values: true},
+	"postgres-table": {server: testbed.Postgres, args: []string{"-c", "fsync=on"}, url: "postgres://postgres@%s/postgres?sslmode=disable&mode=table", accept: interlock.AsyncFailover},
+	"zookeeper":      {server: testbed.ZooKeeper, url: "zookeeper://%s/elections", values: true},
+	"consul":         {server: testbed.Consul, url: "consul://%s", values: true},
+	"mysql":          {server: testbed.MariaDB, args: []string{"--innodb-flush-method=fsync"}, url: "mysql://root@%s/test", accept: interlock.Partition},
+	"mysql-table":    {server: testbed.MariaDB, args: []string{"--innodb-flush-method=fsync"}, url: "mysql://root@%s/test?mode=table", accept: interlock.AsyncFailover},
 }
 
-func lead(t *testing.T, p *paths.Server[driver.Fenced], open func(*testbed.Proxy) (driver.Fenced, error)) driver.Fenced {
+func (s system) start(t *testing.T) system {
+	s.paths = paths.New[driver.Fenced](s.server(t, s.args...))
+	return s
+}
+
+// open opens a driver over its own path.
+func (s system) open(t *testing.T) (d driver.Fenced, v driver.Values) {
 	t.Helper()
-	d, err := p.Lead(t, open)
+	d, err := s.paths.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+		b, err := backend.Open(t.Context(), fmt.Sprintf(s.url, path.Addr()))
+		testbed.OK(t, err)
+		t.Cleanup(func() { _ = b.Close(context.Background()) })
+		if s.values {
+			v, err = b.Values(t.Context(), "")
+			testbed.OK(t, err)
+		}
+		return b.Fenced(t.Context(), backend.LockOptions{TTL: leaseOfServers})
+	})
 	testbed.OK(t, err)
-	return d
+	return d, v
 }
 
 // TestSystems hands a leadership over, cuts the successor's connection, then all
 // connections for a while, and compares an observer's events.
 func TestSystems(t *testing.T) {
 	t.Parallel()
-	for name, start := range systems {
+	for name, s := range systems {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() {
 				t.Skip("runs a server: not with -short")
 			}
 			t.Parallel()
-			s := start(t)
+			s = s.start(t)
 			a, b, c, d := s.candidate(t, "a"), s.candidate(t, "b"), s.candidate(t, "c"), s.candidate(t, "d")
 			seen := s.observe(t)
 			seen.until(t, "")
@@ -182,15 +99,15 @@ func TestSystems(t *testing.T) {
 			}
 
 			crashed := time.Now()
-			s.crash(t, c.driver)
+			s.paths.Crash(t, c.driver)
 			b.leads(t, 3*leaseOfServers)
 			t.Logf("the leader died, and another led %v later", b.elected.Sub(crashed))
 			seen.until(t, "b")
 			c.lost(t)
 
-			s.cut() // also the observer
+			s.paths.Cut() // also the observer
 			b.lost(t)
-			s.heal()
+			s.paths.Heal()
 			d.campaign(t)
 			d.leads(t, patience)
 			seen.until(t, "d")

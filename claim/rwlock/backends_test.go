@@ -2,25 +2,22 @@ package rwlock_test
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	client "github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock/claim/rwlock/rwlocktest"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/consul"
-	"github.com/interlock-dev/interlock/driver/mysql"
-	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/consul"   // consul://
+	_ "github.com/interlock-dev/interlock/driver/mysql"    // mysql://
+	_ "github.com/interlock-dev/interlock/driver/postgres" // postgres://
 	"github.com/interlock-dev/interlock/driver/redis"
-	"github.com/interlock-dev/interlock/driver/zookeeper"
+	_ "github.com/interlock-dev/interlock/driver/zookeeper" // zookeeper://
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
@@ -28,8 +25,9 @@ import (
 // realTTL is the TTL on real systems.
 const realTTL = 3 * time.Second
 
-// led returns a server with its own path for each process.
-func led(server *testbed.Server, open func(t *testing.T, addr string) (driver.Fenced, error)) rwlocktest.World {
+// led returns a server with its own path for each process, which opens the URL of the path's
+// address.
+func led(server *testbed.Server, url func(addr string) string) rwlocktest.World {
 	p, to := paths.New[driver.Fenced](server), map[driver.Fenced]*testbed.Proxy{}
 	return rwlocktest.World{TTL: realTTL, Crash: p.Crash,
 		Cut: func(d driver.Fenced) (heal func()) {
@@ -41,7 +39,12 @@ func led(server *testbed.Server, open func(t *testing.T, addr string) (driver.Fe
 			var path *testbed.Proxy
 			d, err := p.Lead(t, func(new *testbed.Proxy) (driver.Fenced, error) {
 				path = new
-				return open(t, path.Addr())
+				b, err := backend.Open(t.Context(), url(path.Addr()))
+				if err != nil {
+					return nil, err
+				}
+				t.Cleanup(func() { _ = b.Close(context.Background()) })
+				return b.Fenced(t.Context(), backend.LockOptions{TTL: realTTL})
 			})
 			testbed.OK(t, err)
 			to[d] = path
@@ -51,32 +54,17 @@ func led(server *testbed.Server, open func(t *testing.T, addr string) (driver.Fe
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
-	rwlocktest.Run(t, led(testbed.Redis(t), func(t *testing.T, addr string) (driver.Fenced, error) {
-		return redis.Open(t.Context(), dialRedis(t, addr), &redis.Options{TTL: realTTL})
-	}))
+	rwlocktest.Run(t, led(testbed.Redis(t), func(addr string) string { return "redis://" + addr }))
 }
 
 func TestPostgres(t *testing.T) {
 	t.Parallel()
-	rwlocktest.Run(t, led(testbed.Postgres(t), func(t *testing.T, addr string) (driver.Fenced, error) {
-		config, err := pgx.ParseConfig(postgresAt(addr))
-		if err != nil {
-			return nil, err
-		}
-		return postgres.Open(t.Context(), config, &postgres.Options{TTL: realTTL})
-	}))
+	rwlocktest.Run(t, led(testbed.Postgres(t), postgresAt))
 }
 
 func TestPostgresTable(t *testing.T) {
 	t.Parallel()
-	b := led(testbed.Postgres(t), func(t *testing.T, addr string) (driver.Fenced, error) {
-		pool, err := pgxpool.New(t.Context(), postgresAt(addr))
-		if err != nil {
-			return nil, err
-		}
-		t.Cleanup(pool.Close)
-		return postgres.OpenTable(t.Context(), pool, &postgres.TableOptions{TTL: realTTL})
-	})
+	b := led(testbed.Postgres(t), func(addr string) string { return postgresAt(addr) + "&mode=table" })
 	b.Slow = true // pgx gives a connection 15 s to close
 	rwlocktest.Run(t, b)
 }
@@ -87,45 +75,21 @@ func postgresAt(addr string) string {
 
 func TestZooKeeper(t *testing.T) {
 	t.Parallel()
-	rwlocktest.Run(t, led(testbed.ZooKeeper(t), func(t *testing.T, addr string) (driver.Fenced, error) {
-		return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{addr}, TTL: realTTL})
-	}))
+	rwlocktest.Run(t, led(testbed.ZooKeeper(t), func(addr string) string { return "zookeeper://" + addr }))
 }
 
 func TestConsul(t *testing.T) {
 	t.Parallel()
-	rwlocktest.Run(t, led(testbed.Consul(t), func(t *testing.T, addr string) (driver.Fenced, error) {
-		return consul.Open(t.Context(), &consul.Options{Address: addr, TTL: realTTL})
-	}))
+	rwlocktest.Run(t, led(testbed.Consul(t), func(addr string) string { return "consul://" + addr }))
 }
 
 func TestMariaDB(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)
-	for mode, open := range map[string]func(*testing.T, *client.Config) (driver.Fenced, error){
-		"sessions": func(t *testing.T, c *client.Config) (driver.Fenced, error) {
-			return mysql.Open(t.Context(), c, &mysql.Options{TTL: realTTL})
-		},
-		"table": func(t *testing.T, c *client.Config) (driver.Fenced, error) {
-			connector, err := client.NewConnector(c)
-			if err != nil {
-				return nil, err
-			}
-			db := sql.OpenDB(connector)
-			t.Cleanup(func() { _ = db.Close() })
-			return mysql.OpenTable(t.Context(), db, &mysql.Options{TTL: realTTL})
-		},
-	} {
+	for _, mode := range []string{"session", "table"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			rwlocktest.Run(t, led(server, func(t *testing.T, addr string) (driver.Fenced, error) {
-				config, err := client.ParseDSN("root@tcp(" + addr + ")/test?interpolateParams=true")
-				if err != nil {
-					return nil, err
-				}
-				config.Logger = &client.NopLogger{}
-				return open(t, config)
-			}))
+			rwlocktest.Run(t, led(server, func(addr string) string { return "mysql://root@" + addr + "/test?mode=" + mode }))
 		})
 	}
 }
