@@ -3,7 +3,6 @@ package interop
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -13,16 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/etcd"
-	"github.com/interlock-dev/interlock/driver/mysql"
-	"github.com/interlock-dev/interlock/driver/postgres"
-	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/etcd"     // etcd://
+	_ "github.com/interlock-dev/interlock/driver/mysql"    // mysql://
+	_ "github.com/interlock-dev/interlock/driver/postgres" // postgres://
+	_ "github.com/interlock-dev/interlock/driver/redis"    // redis://
 	"github.com/interlock-dev/interlock/history"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/percolator"
@@ -43,52 +39,26 @@ type keyValueServer struct {
 func startKeyValues(t *testing.T, prefix string) *keyValueServer {
 	t.Helper()
 	s := &keyValueServer{prefix: prefix}
-	var connect func(t *testing.T, addr string) driver.KeyValues
+	var url string
 	switch prefix {
 	case "etcd/":
-		s.server, connect = testbed.Etcd(t), etcdKeyValues
+		s.server, url = testbed.Etcd(t), "etcd://%s"
 	case "redis/":
-		s.server, connect = testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always"), redisKeyValues
+		s.server, url = testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always"), "redis://%s"
 	case "postgres/":
-		s.server, connect = testbed.Postgres(t), postgresKeyValues
+		s.server, url = testbed.Postgres(t), "postgres://postgres@%s/postgres?sslmode=disable"
 	case "mariadb/":
-		s.server, connect = testbed.MariaDB(t), mariaKeyValues
+		s.server, url = testbed.MariaDB(t), "mysql://root@%s/test"
 	}
 	for range transactors {
 		path := testbed.NewProxy(t, s.server.Addr())
-		s.paths = append(s.paths, path)
-		s.stores = append(s.stores, connect(t, path.Addr()))
+		b, err := backend.Open(t.Context(), fmt.Sprintf(url, path.Addr()))
+		testbed.OK(t, err)
+		t.Cleanup(func() { _ = b.Close(context.Background()) })
+		store, _ := b.KeyValues("percolator/")
+		s.paths, s.stores = append(s.paths, path), append(s.stores, store)
 	}
 	return s
-}
-
-func etcdKeyValues(t *testing.T, addr string) driver.KeyValues {
-	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()})
-	testbed.OK(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	return etcd.NewKeyValues(client, "percolator/")
-}
-
-func redisKeyValues(t *testing.T, addr string) driver.KeyValues {
-	t.Helper()
-	return redis.NewKeyValues(dialRedis(t, addr), "percolator/")
-}
-
-func postgresKeyValues(t *testing.T, addr string) driver.KeyValues {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", addr))
-	testbed.OK(t, err)
-	t.Cleanup(pool.Close)
-	return postgres.NewKeyValues(pool, "public.percolator")
-}
-
-func mariaKeyValues(t *testing.T, addr string) driver.KeyValues {
-	t.Helper()
-	db, err := sql.Open("mysql", "root@tcp("+addr+")/test")
-	testbed.OK(t, err)
-	t.Cleanup(func() { _ = db.Close() })
-	return mysql.NewKeyValues(db, "test.percolator")
 }
 
 // disturb breaks the server or the path of one process, and repairs it.

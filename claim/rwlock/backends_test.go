@@ -86,8 +86,8 @@ func TestConsul(t *testing.T) {
 func TestMariaDB(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)
-	for _, mode := range []string{"session", "table"} {
-		t.Run(mode, func(t *testing.T) {
+	for name, mode := range map[string]string{"sessions": "session", "table": "table"} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rwlocktest.Run(t, led(server, func(addr string) string { return "mysql://root@" + addr + "/test?mode=" + mode }))
 		})

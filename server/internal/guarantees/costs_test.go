@@ -236,7 +236,7 @@ func zookeeperPackets(t *testing.T, addr string) float64 {
 }
 
 func postgresStatements(t *testing.T, addr string) (n float64) {
-	conn, err := pgx.Connect(t.Context(), postgresAt(addr))
+	conn, err := pgx.Connect(t.Context(), fmt.Sprintf(postgresURL, addr))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,31 +2,26 @@ package guarantees
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	client "github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"k8s.io/client-go/rest"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/consul"
+	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/consul" // consul://
 	"github.com/interlock-dev/interlock/driver/drivertest"
-	"github.com/interlock-dev/interlock/driver/etcd"
+	_ "github.com/interlock-dev/interlock/driver/etcd" // etcd://
 	"github.com/interlock-dev/interlock/driver/kube"
 	"github.com/interlock-dev/interlock/driver/memory"
-	"github.com/interlock-dev/interlock/driver/mysql"
-	"github.com/interlock-dev/interlock/driver/postgres"
+	_ "github.com/interlock-dev/interlock/driver/mysql"    // mysql://
+	_ "github.com/interlock-dev/interlock/driver/postgres" // postgres://
 	"github.com/interlock-dev/interlock/driver/redis"
-	"github.com/interlock-dev/interlock/driver/zookeeper"
+	_ "github.com/interlock-dev/interlock/driver/zookeeper" // zookeeper://
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -52,21 +47,34 @@ var (
 
 // systems are the systems with one server.
 var systems = map[string]system{
-	"redis":       {set: durableRedis, server: testbed.Redis, open: openRedis, values: true, fence: true},
+	"redis":       {set: durableRedis, server: testbed.Redis, open: at("redis://%s"), values: true, fence: true},
 	"redis-plain": {set: durableRedis, server: testbed.Redis, open: openPlain},
-	"etcd":        {found: fastEtcd, set: fastEtcd, server: testbed.Etcd, open: openEtcd, values: true, fence: true},
-	"zookeeper":   {server: testbed.ZooKeeper, open: openZooKeeper, values: true},
-	"consul":      {server: testbed.Consul, open: openConsul, values: true},
-	"postgres":    {set: durablePostgres, server: testbed.Postgres, open: openPostgres, values: true, sql: true},
-	"postgres-table": {set: durablePostgres, server: testbed.Postgres, open: openPostgresTable, values: true,
+	"etcd":        {found: fastEtcd, set: fastEtcd, server: testbed.Etcd, open: at("etcd://%s"), values: true, fence: true},
+	"zookeeper":   {server: testbed.ZooKeeper, open: at("zookeeper://%s"), values: true},
+	"consul":      {server: testbed.Consul, open: at("consul://%s"), values: true},
+	"postgres":    {set: durablePostgres, server: testbed.Postgres, open: at(postgresURL), values: true, sql: true},
+	"postgres-table": {set: durablePostgres, server: testbed.Postgres, open: at(postgresURL + "&mode=table"), values: true,
 		sql: true},
-	"mysql":       {found: weakMariaDB, server: testbed.MariaDB, open: openMySQL, sql: true},
-	"mysql-table": {found: weakMariaDB, server: testbed.MariaDB, open: openMySQLTable, sql: true},
+	"mysql":       {found: weakMariaDB, server: testbed.MariaDB, open: at("mysql://root@%s/test"), sql: true},
+	"mysql-table": {found: weakMariaDB, server: testbed.MariaDB, open: at("mysql://root@%s/test?mode=table"), sql: true},
 }
 
-func openRedis(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
-	d, err := redis.Open(t.Context(), dialRedis(t, addr), &redis.Options{TTL: ttl})
-	return orNil(d, err)
+const postgresURL = "postgres://postgres@%s/postgres?sslmode=disable"
+
+// at returns how to open the URL of an address.
+func at(url string) func(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
+	return func(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
+		b, err := backend.Open(t.Context(), fmt.Sprintf(url, addr))
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			_ = b.Close(ctx) // the server may have been broken
+		})
+		return b.Fenced(t.Context(), backend.LockOptions{TTL: ttl})
+	}
 }
 
 func openPlain(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
@@ -87,83 +95,15 @@ func dialRedis(t *testing.T, addr string) rueidis.Client {
 	return c
 }
 
-func openEtcd(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()})
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	d, err := etcd.Open(t.Context(), c, &etcd.Options{TTL: ttl})
-	return orNil(d, err)
-}
-
-func openZooKeeper(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
-	d, err := zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{addr}, TTL: ttl})
-	return orNil(d, err)
-}
-
-func openConsul(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
-	d, err := consul.Open(t.Context(), &consul.Options{Address: addr, TTL: ttl})
-	return orNil(d, err)
-}
-
-func postgresAt(addr string) string {
-	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", addr)
-}
-
-func openPostgres(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
-	config, err := pgx.ParseConfig(postgresAt(addr))
-	if err != nil {
-		return nil, err
-	}
-	d, err := postgres.Open(t.Context(), config, &postgres.Options{TTL: ttl})
-	return orNil(d, err)
-}
-
-func openPostgresTable(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
-	pool, err := pgxpool.New(t.Context(), postgresAt(addr))
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(pool.Close)
-	d, err := postgres.OpenTable(t.Context(), pool, &postgres.TableOptions{TTL: ttl})
-	return orNil(d, err)
-}
-
 // mysqlAt returns a data source name for an address of the testbed.
 func mysqlAt(addr string) string { return "root@tcp(" + addr + ")/test?interpolateParams=true" }
-
-func openMySQL(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
-	config, err := client.ParseDSN(mysqlAt(addr))
-	if err != nil {
-		return nil, err
-	}
-	config.Logger = &client.NopLogger{}
-	d, err := mysql.Open(t.Context(), config, &mysql.Options{TTL: ttl})
-	return orNil(d, err)
-}
-
-func openMySQLTable(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
-	db, err := sql.Open("mysql", mysqlAt(addr))
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	d, err := mysql.OpenTable(t.Context(), db, &mysql.Options{TTL: ttl})
-	return orNil(d, err)
-}
 
 func openKube(t *testing.T, k *testbed.Kube, addr string, ttl time.Duration) (driver.Fenced, error) {
 	config := &rest.Config{Host: "https://" + addr, BearerToken: testbed.KubeAdmin,
 		TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}
 	d, err := kube.Open(t.Context(), config, &kube.Options{Namespace: "default", TTL: ttl})
-	return orNil(d, err)
-}
-
-// orNil keeps a nil pointer from becoming a driver.
-func orNil[D driver.Fenced](d D, err error) (driver.Fenced, error) {
 	if err != nil {
-		return nil, err
+		return nil, err // not a typed nil
 	}
 	return d, nil
 }
