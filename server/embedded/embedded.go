@@ -110,6 +110,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		s.Close()
 		return nil, err
 	}
+	if listen, err = withPort(listen); err != nil {
+		s.Close()
+		return nil, err
+	}
 	cfg := config(o.DataDir, listen)
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.events.logger())
 	cfg.QuotaBackendBytes = o.Quota
@@ -144,6 +148,19 @@ func (s *Server) run(ctx context.Context, cfg *embed.Config) error {
 	s.endpoint = node.Clients[0].Addr().String()
 	s.client = v3client.New(node.Server)
 	return s.lock.write(Running{PID: os.Getpid(), Endpoint: s.endpoint})
+}
+
+// withPort replaces port 0 by a free one, because the node advertises its address before it has
+// one. Another program may take that port first: then Start returns an [*AddressError].
+func withPort(listen string) (string, error) {
+	if _, port, err := net.SplitHostPort(listen); err != nil || port != "0" {
+		return listen, err
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return "", &AddressError{Listen: listen, Err: err}
+	}
+	return l.Addr().String(), l.Close()
 }
 
 // startEtcd returns an error for a failure at which etcd would end the process, such

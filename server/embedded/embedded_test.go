@@ -46,9 +46,13 @@ func TestBothClientsSeeOneStore(t *testing.T) {
 	if _, err := s.Client().Put(t.Context(), "key", "value"); err != nil {
 		t.Fatal(err)
 	}
-	got, err := dial(t, s).Get(t.Context(), "key")
+	c := dial(t, s)
+	got, err := c.Get(t.Context(), "key")
 	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "value" {
 		t.Fatalf("over the network: %v, %v", got, err)
+	}
+	if members, err := c.MemberList(t.Context()); err != nil || members.Members[0].ClientURLs[0] != "http://"+s.Endpoint() {
+		t.Errorf("it advertises %v, %v", members, err)
 	}
 }
 
