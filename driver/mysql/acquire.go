@@ -50,6 +50,7 @@ func isAnswer(err error) bool {
 type outcome struct {
 	grant  driver.Grant
 	held   bool // by another
+	here   bool // by this process
 	holder string
 	since  time.Time
 }
@@ -60,8 +61,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		return driver.Grant{}, err
 	}
 	d.silence(r.Name, r.Owner)
-	woken, leave := d.freed.Enter(r.Name)
-	defer leave()
+	var woken <-chan struct{}
 	for refusals := 1; ; refusals++ {
 		o, err := d.try(ctx, r, refusals == 1)
 		switch {
@@ -71,6 +71,14 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 			return driver.Grant{}, &interlock.HeldError{Name: r.Name, Owner: o.holder, Since: o.since}
 		case refusals == 1 && r.Events.Waiting != nil:
 			r.Events.Waiting(driver.Place{Ahead: -1, Holder: o.holder})
+		}
+		if woken == nil {
+			var leave func()
+			woken, leave = d.freed.Enter(r.Name)
+			defer leave()
+			if o.here && !d.holds(r.Name) {
+				continue // released before we could be woken
+			}
 		}
 		if err := d.pause(ctx, r.Name, woken, d.options.interval(refusals)); err != nil {
 			return driver.Grant{}, err
@@ -180,7 +188,11 @@ func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error
 		}
 		if len(asked) == 1 {
 			h := asked[0].holding
-			return s.eachOf(ctx, s.takeOne, read, hex.EncodeToString([]byte(h.Name)), h.lock, hex.EncodeToString([]byte(h.Owner)), h.lock)
+			hex.Encode(s.argument(0, 2*len(h.Name)), []byte(h.Name))
+			copy(s.argument(1, len(h.lock)), h.lock)
+			hex.Encode(s.argument(2, 2*len(h.Owner)), []byte(h.Owner))
+			s.args[3].Value = s.args[1].Value
+			return s.eachOf(ctx, s.takeOne, 4, read)
 		}
 		return s.each(ctx, s.statement(d.takeLocks, func(b []byte) []byte {
 			for i, t := range asked {
@@ -233,11 +245,18 @@ func (d *Driver) heldHere(h *holding) (o outcome, here bool) {
 	case before == nil:
 		return o, false
 	case before.Owner != h.Owner:
-		return outcome{held: true, holder: before.Owner}, true
+		return outcome{held: true, here: true, holder: before.Owner}, true
 	}
 	h.token, h.claim, h.lock = before.token, before.claim, before.lock
 	d.holdings[h.Name] = h
 	return outcome{grant: driver.Grant{Lease: h.claim, Token: h.token}}, true
+}
+
+// holds reports whether this process holds a name.
+func (d *Driver) holds(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.holdings[name] != nil
 }
 
 // implausible refuses a counter that guards would refuse by the server's clock.

@@ -102,8 +102,8 @@ func TestAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if n > 28 { // 23, and some more with the race detector, which empties pools
-		t.Errorf("%v allocations, want at most 28", n)
+	if n > 24 { // 18, and some more with the race detector, which empties pools
+		t.Errorf("%v allocations, want at most 24", n)
 	}
 }
 

@@ -131,16 +131,22 @@ func (s *session) each(ctx context.Context, query string, row func([]byte) error
 	})
 }
 
-// eachOf is each for a prepared statement.
-func (s *session) eachOf(ctx context.Context, prepared sqldriver.Stmt, row func([]byte) error, args ...string) error {
-	s.args = s.args[:0]
-	for i, a := range args {
-		s.args = append(s.args, sqldriver.NamedValue{Ordinal: i + 1, Value: a})
-	}
+// eachOf is each for a prepared statement, with the first arguments of the session.
+func (s *session) eachOf(ctx context.Context, prepared sqldriver.Stmt, arguments int, row func([]byte) error) error {
 	return s.conn.Raw(func(any) error {
-		rows, err := prepared.(sqldriver.StmtQueryContext).QueryContext(ctx, s.args)
+		rows, err := prepared.(sqldriver.StmtQueryContext).QueryContext(ctx, s.args[:arguments])
 		return s.read(rows, err, row)
 	})
+}
+
+// argument returns the memory of an argument. It is allocated if the last one had another length.
+func (s *session) argument(i, length int) []byte {
+	value, _ := s.args[i].Value.([]byte)
+	if len(value) != length {
+		value = make([]byte, length)
+		s.args[i].Value = value
+	}
+	return value
 }
 
 func (s *session) read(rows sqldriver.Rows, err error, row func([]byte) error) error {

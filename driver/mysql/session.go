@@ -65,9 +65,9 @@ type session struct {
 
 	takeOne sqldriver.Stmt // prepared: the server needs as long to parse it as to execute it
 
-	text  []byte                 // of the last statement about locks
-	args  []sqldriver.NamedValue // of the last prepared one
-	value [1]sqldriver.Value     // of the last row
+	text  []byte                  // of the last statement about locks
+	args  [4]sqldriver.NamedValue // of the last prepared one, each in bytes
+	value [1]sqldriver.Value      // of the last row
 }
 
 // dialTimeout bounds the opening of a session or a Table: a dozen statements, and tables may
