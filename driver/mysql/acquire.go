@@ -43,7 +43,7 @@ func (h *holding) lost(ranOut bool, cause error) {
 // tables, which the next session creates.
 func isAnswer(err error) bool {
 	var native *client.MySQLError
-	return errors.As(err, &native) && !endsSession(native.Number) && !isReadOnly(native.Number) && native.Number != noTable
+	return errors.Is(err, errReset) || errors.As(err, &native) && !endsSession(native.Number) && !isReadOnly(native.Number) && native.Number != noTable
 }
 
 // outcome is the result of a try.
@@ -155,7 +155,7 @@ func (d *Driver) take(ctx context.Context, tries []*task) {
 	for _, t := range asked {
 		if t.counter == 0 {
 			held = append(held, t)
-		} else if o, err := d.granted(s, t); err != nil {
+		} else if o, err := d.hold(s, t); err != nil {
 			d.undo(ctx, []*task{t})
 			t.end(ctx, err)
 		} else {
@@ -167,7 +167,7 @@ func (d *Driver) take(ctx context.Context, tries []*task) {
 
 // lock requests locks, and reads the rows of those that were granted.
 func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error) {
-	err = d.statement(ctx, func(used *session) error {
+	err = d.statement(ctx, func(used *session) (err error) {
 		s = used
 		next := 0
 		read := func(row []byte) error {
@@ -192,18 +192,23 @@ func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error
 			copy(s.argument(1, len(h.lock)), h.lock)
 			hex.Encode(s.argument(2, 2*len(h.Owner)), []byte(h.Owner))
 			s.args[3].Value = s.args[1].Value
-			return s.eachOf(ctx, s.takeOne, 4, read)
-		}
-		return s.each(ctx, s.statement(d.takeLocks, func(b []byte) []byte {
-			for i, t := range asked {
-				if i > 0 {
-					b = append(b, ", "...)
+			err = s.eachOf(ctx, s.takeOne, 4, read)
+		} else {
+			err = s.each(ctx, s.statement(d.takeLocks, func(b []byte) []byte {
+				for i, t := range asked {
+					if i > 0 {
+						b = append(b, ", "...)
+					}
+					b = append(appendBytes(append(b, '('), t.name), ", '"...)
+					b = append(appendBytes(append(append(b, t.holding.lock...), "', "...), t.holding.Owner), ')')
 				}
-				b = append(appendBytes(append(b, '('), t.name), ", '"...)
-				b = append(appendBytes(append(append(b, t.holding.lock...), "', "...), t.holding.Owner), ')')
-			}
-			return b
-		}), read)
+				return b
+			}), read)
+		}
+		if err != nil {
+			return err
+		}
+		return s.cover(ctx, d.options, asked)
 	})
 	return s, err
 }
@@ -267,8 +272,8 @@ func implausible(name string, counter, clock int64) error {
 	return nil
 }
 
-// granted notes a lock that the session has.
-func (d *Driver) granted(s *session, t *task) (o outcome, err error) {
+// hold notes a lock that the session has.
+func (d *Driver) hold(s *session, t *task) (o outcome, err error) {
 	if err := implausible(t.name, t.counter, t.clock); err != nil {
 		return o, err
 	}
@@ -281,6 +286,9 @@ func (d *Driver) granted(s *session, t *task) (o outcome, err error) {
 	h := t.holding
 	h.token, h.claim = token, s.lease.Part()
 	d.holdings[h.Name] = h
+	if d.granted++; d.granted > max(sweepGrants, len(d.holdings)) {
+		d.granted, d.sweeps.Next = 0, 0
+	}
 	return outcome{grant: driver.Grant{Lease: h.claim, Token: token}}, nil
 }
 

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"strings"
 	"time"
 
@@ -12,22 +13,22 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
-// counters are the tables of the counters of a kind of lock: rows, and in swept the highest counter
-// of removed rows. unused is the condition that the lock of a row is free, and was not held (in
-// session mode: not granted) for a number of microseconds.
-type counters struct{ rows, swept, breaks, unused string }
+// counters are the tables of the counters of a kind of lock: rows, and floor, a durable row that no
+// counter of a row that is missing is above. last is the highest counter of rows.
+type counters struct{ rows, floor, breaks, last string }
 
 var (
-	sessionCounters = counters{"{ns}_holder", "{ns}_holder_swept", "{ns}_break", "since < {now} - interval ? microsecond and is_used_lock(lock_name) is null"}
-	tableCounters   = counters{"{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break", "expires < {now} - interval ? microsecond"}
+	sessionCounters = counters{"{ns}_holder", "{ns}_holder_reserved", "{ns}_break", `(select auto_increment - 1 from information_schema.tables
+		where table_schema = database() and table_name = '{ns}_holder')`}
+	tableCounters = counters{"{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break", "(select max(counter) from {ns}_lease)"}
 )
 
 // seed compares the counters with the server's clock, and raises or lowers them according to
 // Options.Seed. It records a repair first.
 func (c counters) seed(ctx context.Context, q querier, o Options) error {
-	var last, swept, now int64
-	err := one(ctx, q, o.sql(`select coalesce(max(counter), 0), coalesce((select counter from `+c.swept+` where id = 1), 0), {floor} from `+c.rows),
-		nil, &last, &swept, &now)
+	var last, now int64
+	err := one(ctx, q, o.sql(`select greatest(coalesce(`+c.last+`, 0), coalesce((select counter from `+c.floor+` where id = 1), 0)), {floor}`),
+		nil, &last, &now)
 	if err != nil {
 		return err
 	}
@@ -36,17 +37,20 @@ func (c counters) seed(ctx context.Context, q querier, o Options) error {
 			_, err = q.ExecContext(ctx, o.sql(query), args...)
 		}
 	}
-	return leasetable.Counters{Last: max(last, swept), Now: now,
+	return leasetable.Counters{Last: last, Now: now,
 		Raise: func(floor int64) error {
-			run(`insert into `+c.swept+` (id, counter) values (1, ?) on duplicate key update counter = greatest(counter, values(counter))`, floor)
+			run(`insert into `+c.floor+` (id, counter) values (1, ?) on duplicate key update counter = greatest(counter, values(counter))`, floor)
 			run(`update `+c.rows+` set counter = ? where counter < ?`, floor, floor)
 			return err
 		},
 		Lower: func(owner string, r *driver.Repair) error {
 			run(`insert into `+c.breaks+` (name, owner, reason, who, counter, at) values (?, ?, ?, ?, ?, {now})`,
 				driver.BaseName, owner, r.Reason, r.By, now)
-			for _, table := range []string{c.rows, c.swept} {
+			for _, table := range []string{c.rows, c.floor} {
 				run(`update `+table+` set counter = ? where counter > ?`, now, now+interlock.MaxAhead.Microseconds())
+			}
+			if c == sessionCounters {
+				run(fmt.Sprintf(`alter table {ns}_holder auto_increment = %d`, now))
 			}
 			return err
 		},
@@ -56,33 +60,34 @@ func (c counters) seed(ctx context.Context, q querier, o Options) error {
 // parameters returns a list of n parameters.
 func parameters(n int) string { return strings.TrimPrefix(strings.Repeat(",?", n), ",") }
 
-// A row that was not used for sweepAfter is removed, because some names are used only once, such as
+// A lease that was not used for sweepAfter is removed, because some names are used only once, such as
 // those of readers. The search runs every sweepEvery, and again at once after a transaction that has
-// removed sweepSize rows, its maximum.
+// removed sweepSize rows, its maximum. A session removes the rows of locks that are free every
+// sweepEvery, too, and after as many grants as there are locks, sweepGrants at least.
 const (
-	sweepAfter = time.Minute
-	sweepEvery = time.Minute
-	sweepSize  = 500
+	sweepAfter  = time.Minute
+	sweepEvery  = time.Minute
+	sweepSize   = 500
+	sweepGrants = 1000
 )
 
 func sweeps() leasetable.Schedule {
 	return leasetable.Schedule{Every: sweepEvery, Next: boottime.Now().Add(sweepEvery)}
 }
 
-// starter begins transactions.
-type starter interface {
-	querier
-	BeginTx(ctx context.Context, o *sql.TxOptions) (*sql.Tx, error)
+// soon bounds each statement of a sweep: three must leave time to renew the session.
+func (o Options) soon() string {
+	return `set statement max_statement_time = ` + fraction(min(time.Second, o.TTL/8)) + ` for `
 }
 
-// sweep removes up to sweepSize rows that were not used for after, and returns how many it has found.
-// It keeps their highest counter, so that a name that is used again continues above it, whatever the
-// clock. Each of its statements has a short bound, because a transaction that creates a row waits for
-// this one. A row that was used after it was found stays.
-func (c counters) sweep(ctx context.Context, db starter, o Options, after time.Duration) (found int, err error) {
-	// Three statements must leave time to renew the session.
-	soon := `set statement max_statement_time = ` + fraction(min(time.Second, o.TTL/8)) + ` for `
-	names, err := all(ctx, db, o.sql(soon+`select name from `+c.rows+` where `+c.unused+` limit ?`),
+const expiredLease = `expires < {now} - interval ? microsecond`
+
+// sweepLeases removes up to sweepSize rows that were not used for after, and returns how many it has
+// found. It keeps their highest counter, so that a name that is used again continues above it, whatever
+// the clock. Each of its statements has a short bound, because a transaction that creates a row waits
+// for this one. A row that was used after it was found stays.
+func sweepLeases(ctx context.Context, db *sql.DB, o Options, after time.Duration) (found int, err error) {
+	names, err := all(ctx, db, o.sql(o.soon()+`select name from {ns}_lease where `+expiredLease+` limit ?`),
 		[]any{after.Microseconds(), sweepSize}, func(rows *sql.Rows) (any, error) {
 			var name []byte
 			err := rows.Scan(&name)
@@ -97,11 +102,11 @@ func (c counters) sweep(ctx context.Context, db starter, o Options, after time.D
 	}
 	defer tx.Rollback()
 	which := `name in (` + parameters(len(names)) + `)`
-	_, err = tx.ExecContext(ctx, o.sql(soon+`insert into `+c.swept+` (id, counter) select 1, coalesce(max(counter), 0) from `+c.rows+` where `+which+`
-		on duplicate key update counter = greatest(`+c.swept+`.counter, values(counter))`), names...)
+	_, err = tx.ExecContext(ctx, o.sql(o.soon()+`insert into {ns}_lease_swept (id, counter) select 1, coalesce(max(counter), 0) from {ns}_lease where `+which+`
+		on duplicate key update counter = greatest({ns}_lease_swept.counter, values(counter))`), names...)
 	if err == nil {
-		_, err = tx.ExecContext(ctx, o.sql(soon+`delete from `+c.rows+` where `+which+` and `+c.unused+` and counter <= (select counter from `+c.swept+` where id = 1)`),
-			append(names, after.Microseconds())...)
+		_, err = tx.ExecContext(ctx, o.sql(o.soon()+`delete from {ns}_lease where `+which+` and `+expiredLease+`
+			and counter <= (select counter from {ns}_lease_swept where id = 1)`), append(names, after.Microseconds())...)
 	}
 	if err == nil {
 		err = tx.Commit()
@@ -116,15 +121,14 @@ func (d *Driver) sweepRows() {
 	}
 	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoAnswer)
 	defer cancel()
-	if found, err := d.sweep(ctx, sweepAfter); err == nil && found == sweepSize {
-		d.sweeps.Next = boottime.Now()
-	}
+	_ = d.sweep(ctx)
 }
 
-func (d *Driver) sweep(ctx context.Context, after time.Duration) (found int, err error) {
-	err = d.statement(ctx, func(s *session) (err error) {
-		found, err = sessionCounters.sweep(ctx, s.conn, d.options, after)
+// sweep removes the rows of free locks. Statements that take locks wait for this one.
+func (d *Driver) sweep(ctx context.Context) error {
+	return d.statement(ctx, func(s *session) error {
+		_, err := s.conn.ExecContext(ctx, d.options.sql(d.options.soon()+
+			`delete from {ns}_holder where connection <> 0 and is_used_lock(lock_name) is null`))
 		return err
 	})
-	return found, err
 }

@@ -49,11 +49,14 @@
 //
 // # Token
 //
-// Each name has a row with a counter: at a grant the previous counter plus one, or
-// the microseconds of the server's clock since 2020 if that is more. In session
-// mode it is drawn by the same statement, after GET_LOCK. In both modes, rows of unused
-// names are removed after a minute, and their highest counter is kept: new rows start
-// above it.
+// With Open it is the next number of a counter in the server's memory, drawn by the same statement
+// after GET_LOCK. Numbers are reserved, a thousand or more at a time, by a commit before one of them is
+// returned. When a session opens, the counter rises to all that was reserved, and to the microseconds
+// of the server's clock since 2020.
+//
+// With OpenTable each name has a row with a counter: at a grant the previous counter plus one, or
+// the clock if that is more. Rows of unused names are removed after a minute, and their highest
+// counter is kept: new rows start above it.
 //
 // # Liveness
 //

@@ -32,9 +32,10 @@ type Driver struct {
 	ended chan struct{} // signalled when the server has closed a connection
 
 	// Only the goroutine uses these.
-	sweeps leasetable.Schedule
-	agenda agenda
-	bounds [2]bound // the latest first
+	sweeps  leasetable.Schedule
+	granted int // since the last sweep
+	agenda  agenda
+	bounds  [2]bound // the latest first
 
 	mu       sync.Mutex
 	queue    []*task
@@ -86,7 +87,7 @@ func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, erro
 func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	g := interlock.Guarantees{
 		Driver: string(fail), Class: interlock.Fenced,
-		TokenFrom: "counter in the name's row, drawn while the lock is held; at least the server's microseconds since 2020",
+		TokenFrom: "counter in the server's memory, reserved on disk, drawn while the lock is held; at least the server's microseconds since 2020 when a session opens",
 		Liveness:  interlock.Connection, Clock: interlock.ServerClock,
 		Order: interlock.Barging, Wait: interlock.Poll,
 		CrossProcess: true,

@@ -7,21 +7,20 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// SweepSize bounds the rows that a sweep removes.
-const SweepSize = sweepSize
+// SweepSize bounds the rows that a sweep of leases removes. A session sweeps after SweepGrants.
+const (
+	SweepSize   = sweepSize
+	SweepGrants = sweepGrants
+)
 
 // Sweep removes rows that were not used for after, and returns how many it has found.
 func (t *Table) Sweep(ctx context.Context, after time.Duration) (found int, err error) {
 	return t.rows.sweep(ctx, after)
 }
 
-// Sweep removes rows that were not used for after, and returns how many it has found.
-func (d *Driver) Sweep(ctx context.Context, after time.Duration) (found int, err error) {
-	err = d.ask(ctx, "sweep", "", func(ctx context.Context) (err error) {
-		found, err = d.sweep(ctx, after)
-		return err
-	})
-	return found, err
+// Sweep removes the rows of free locks.
+func (d *Driver) Sweep(ctx context.Context, _ time.Duration) (found int, err error) {
+	return 0, d.ask(ctx, "sweep", "", d.sweep)
 }
 
 // NextSweep makes the next sweep due at once.

@@ -72,7 +72,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	w := leasetable.Watch{Driver: fail, Life: d.life, States: func(ctx context.Context, prefix string) (map[string]string, error) {
 		found, err := onSession(ctx, d, "watch", prefix, func(ctx context.Context, s *session) (map[string]string, error) {
 			return states(ctx, s.conn, d.options.sql(`select name, concat(counter, ' ', coalesce(connection = is_used_lock(lock_name), 0))
-				from {ns}_holder where `), prefix)
+				from {ns}_holder where connection <> 0 and `), prefix)
 		})
 		return found, ofRead(ctx, "watch", prefix, err)
 	}}

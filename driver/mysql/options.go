@@ -3,6 +3,7 @@ package mysql
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,5 +68,5 @@ func (o Options) statementTimeout() time.Duration {
 func (o Options) sql(text string) string {
 	return strings.NewReplacer("{ns}", o.Namespace, "{now}", "utc_timestamp(6)",
 		"{floor}", "(timestampdiff(microsecond, '2020-01-01', utc_timestamp(6)))",
-		"{limit}", fraction(o.statementTimeout())).Replace(text)
+		"{most}", strconv.Itoa(mostReserved), "{limit}", fraction(o.statementTimeout())).Replace(text)
 }

@@ -63,6 +63,8 @@ type session struct {
 	lease    *boottime.Lease
 	checked  boottime.Instant // when it was last asked who it is
 
+	above, reserved int64 // the counters between, and the last one, may be granted
+
 	takeOne sqldriver.Stmt // prepared: the server needs as long to parse it as to execute it
 
 	text  []byte                  // of the last statement about locks
@@ -74,17 +76,19 @@ type session struct {
 // have to be made.
 const dialTimeout = 10 * time.Second
 
-// sessionSchema: the row of a name keeps the counter, and {ns}_holder_swept the
-// highest of the rows that were removed.
+// sessionSchema: a row of {ns}_holder has who took a lock last. It is in the server's memory, as the
+// lock is, and draws the counter. The row of {ns}_holder_reserved has a counter that none is above.
 var sessionSchema = []string{
 	`create table if not exists {ns}_holder (
-		name varbinary(512) not null primary key,
+		name varbinary(512) not null,
 		lock_name char(62) character set latin1 not null,
 		owner varbinary(512) not null,
-		counter bigint not null,
+		counter bigint not null auto_increment,
 		since datetime(6) not null,
-		connection bigint not null) engine = InnoDB`,
-	`create table if not exists {ns}_holder_swept (
+		connection bigint not null,
+		primary key (name) using btree,
+		key (counter) using btree) engine = MEMORY`,
+	`create table if not exists {ns}_holder_reserved (
 		id int not null primary key,
 		counter bigint not null) engine = InnoDB`,
 	`create table if not exists {ns}_break ` + breakColumns,
@@ -147,15 +151,18 @@ func (s *session) prepare(ctx context.Context, o Options) (err error) {
 	ttl := int64((o.TTL + time.Second - 1) / time.Second)
 	_, err = s.conn.ExecContext(ctx, fmt.Sprintf(`set session wait_timeout = %d, net_read_timeout = %d,
 		idle_transaction_timeout = 0, innodb_lock_wait_timeout = 1, max_statement_time = %s, autocommit = 1, tx_isolation = 'REPEATABLE-READ',
-		optimizer_switch = 'condition_pushdown_for_derived=off,derived_merge=off',
+		max_heap_table_size = 1073741824, optimizer_switch = 'condition_pushdown_for_derived=off,derived_merge=off',
 		sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'`, ttl, ttl, fraction(o.statementTimeout())))
 	if err != nil {
 		return err
 	}
-	if err := create(ctx, s.conn, o, sessionSchema, "{ns}_holder", "{ns}_holder_swept", "{ns}_break"); err != nil {
+	if err := create(ctx, s.conn, o, sessionSchema, "{ns}_holder", "{ns}_holder_reserved", "{ns}_break"); err != nil {
 		return err
 	}
 	if err := sessionCounters.seed(ctx, s.conn, o); err != nil {
+		return err
+	}
+	if err := s.raise(ctx, o); err != nil {
 		return err
 	}
 	return s.conn.Raw(func(c any) (err error) {
@@ -196,27 +203,73 @@ func (s *session) lockName(o Options, name string) string {
 }
 
 // takeLocks takes locks and draws their counters, in one statement: a row is written only after
-// GET_LOCK, which does not wait, was granted. All before us have drawn from the same row while
-// they held it. It locks the row of {ns}_holder_swept, so that a sweep comes before it or after
-// it; under READ COMMITTED it would not. The session does not push conditions down, so that each
-// lock is asked for once. {locks} are names, locks and owners.
+// GET_LOCK, which does not wait, was granted. All before us have drawn from the same table while
+// they held it. The session does not push conditions down, so that each lock is asked for once.
+// {locks} are names, locks and owners.
 const takeLocks = insertHolder + `
-select w.name, w.lock_name, w.owner, ` + drawCounter + `
+select w.name, w.lock_name, w.owner, {now}, connection_id()
 from (select '' as name, '' as lock_name, '' as owner where false union all values {locks}) w
-where get_lock(w.lock_name, 0) = 1` + drawAgain
+where get_lock(w.lock_name, 0) = 1` + drawnRow
 
 // takeOne is takeLocks for one: the name and the owner in hexadecimal digits, and the lock
 // before and after the owner.
-const takeOne = insertHolder + ` select unhex(?), ?, unhex(?), ` + drawCounter + ` from dual where get_lock(?, 0) = 1` + drawAgain
+const takeOne = insertHolder + ` select unhex(?), ?, unhex(?), {now}, connection_id() from dual where get_lock(?, 0) = 1` + drawnRow
 
 const (
-	insertHolder = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)`
-	drawCounter  = `greatest({floor}, 1 + coalesce((select counter from {ns}_holder_swept where id = 1), 0)), {now}, connection_id()`
-	drawAgain    = `
-on duplicate key update counter = greatest(counter + 1, values(counter)), lock_name = values(lock_name),
-	owner = values(owner), since = values(since), connection = values(connection)
+	insertHolder = `replace into {ns}_holder (name, lock_name, owner, since, connection)`
+	drawnRow     = `
 returning concat_ws(' ', connection, counter, timestampdiff(microsecond, '2020-01-01', since), name) as ''`
 )
+
+// mostReserved is how many counters a session reserves at once, or more if the clock is above them.
+const mostReserved = 1000
+
+// reserve has a drawn counter, or 0, as its parameters. Each session changes the row itself: what it
+// reads of another one might not be on disk yet.
+const reserve = `insert into {ns}_holder_reserved (id, counter) values (1, greatest(?, {floor}) + {most})
+on duplicate key update counter = greatest(counter + {most}, values(counter)) returning counter`
+
+// raiseCounter has a counter as its parameter, above which the next ones are drawn. No lock has the
+// name and the connection of the row.
+const raiseCounter = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)
+values ('', 'interlock', '', ?, {now}, 0) on duplicate key update counter = greatest(counter, values(counter))`
+
+// reserve makes durable that counters were drawn up to one at least.
+func (s *session) reserve(ctx context.Context, o Options, drawn int64) error {
+	return one(ctx, s.conn, o.sql(reserve), []any{drawn}, &s.reserved)
+}
+
+// raise raises the counter to all that were reserved, which the server forgets when it restarts, and
+// to the clock.
+func (s *session) raise(ctx context.Context, o Options) error {
+	err := s.reserve(ctx, o, 0)
+	if err == nil {
+		s.above = s.reserved - mostReserved
+		_, err = s.conn.ExecContext(ctx, o.sql(raiseCounter), s.above)
+	}
+	return err
+}
+
+// cover reserves the counters that were drawn for tasks. A counter that an operator has reset, with
+// the table, is raised again, and no lock is granted.
+func (s *session) cover(ctx context.Context, o Options, tasks []*task) error {
+	lowest, highest := s.reserved, int64(0)
+	for _, t := range tasks {
+		if t.counter != 0 && implausible(t.name, t.counter, t.clock) == nil {
+			lowest, highest = min(lowest, t.counter), max(highest, t.counter)
+		}
+	}
+	switch {
+	case lowest <= s.above:
+		return cmp.Or(s.raise(ctx, o), errReset)
+	case highest > s.reserved:
+		return s.reserve(ctx, o, highest)
+	}
+	return nil
+}
+
+// errReset is an answer after which the session can continue.
+var errReset = problem("acquire", "", interlock.Retryable, errors.New("the counter was reset, and is raised again"))
 
 const (
 	dropLocks = `select concat_ws(' ', connection_id(){locks}) as ''`

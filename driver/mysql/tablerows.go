@@ -196,7 +196,7 @@ func (t *tableRows) Sweep(ctx context.Context) (more bool, err error) {
 
 func (t *tableRows) sweep(ctx context.Context, after time.Duration) (found int, err error) {
 	return run(ctx, t, "sweep", "", func(ctx context.Context) (int, error) {
-		return tableCounters.sweep(ctx, t.db, t.options, after)
+		return sweepLeases(ctx, t.db, t.options, after)
 	})
 }
 

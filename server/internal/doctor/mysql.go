@@ -78,15 +78,15 @@ func (p *mysqlProbe) inspect(ctx context.Context, r *Report) error {
 // noTable is MariaDB's error number for a missing table.
 const noTable = 1146
 
-// tokens checks the rows of locks, and the counter of removed ones.
+// tokens checks the rows of locks, and the counter that is above those of missing ones.
 func (p *mysqlProbe) tokens(ctx context.Context, r *Report, now time.Time) error {
-	rows := p.namespace + "_holder"
+	rows, floor := p.namespace+"_holder", "reserved"
 	if p.table {
-		rows = p.namespace + "_lease"
+		rows, floor = p.namespace+"_lease", "swept"
 	}
 	var counter int64
 	err := p.db.QueryRowContext(ctx, fmt.Sprintf("select greatest(coalesce((select max(counter) from `%s`), 0), "+
-		"coalesce((select max(counter) from `%s_swept`), 0))", rows, rows)).Scan(&counter)
+		"coalesce((select max(counter) from `%s_%s`), 0))", rows, rows, floor)).Scan(&counter)
 	var refused *client.MySQLError
 	if errors.As(err, &refused) && refused.Number == noTable {
 		return nil
