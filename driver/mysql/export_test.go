@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // SweepSize bounds the rows that a sweep of leases removes. A session sweeps after SweepGrants.
@@ -23,9 +24,12 @@ func (d *Driver) Sweep(ctx context.Context, _ time.Duration) (found int, err err
 	return 0, d.ask(ctx, "sweep", "", d.sweep)
 }
 
-// NextSweep makes the next sweep due at once.
+// NextSweep makes the next sweep due soon, without a task.
 func (d *Driver) NextSweep(ctx context.Context) error {
-	return d.ask(ctx, "sweep", "", func(context.Context) error { d.sweeps.Next = 0; return nil })
+	return d.ask(ctx, "sweep", "", func(context.Context) error {
+		d.sweeps.Next = boottime.Now().Add(50 * time.Millisecond)
+		return nil
+	})
 }
 
 // Detached reports whether the storage engine has detached a branch from its session.

@@ -33,7 +33,7 @@ func TestReadsLeaveNothing(t *testing.T) {
 			server := testbed.MariaDB(t)
 			admin := open(t, server.URL())
 			rows := sweptRows[m.name]
-			d := m.mustOpen(t, server.URL(), nil).(sweeping)
+			d := m.mustOpen(t, server.URL(), &mysql.Options{TTL: time.Hour}).(sweeping)
 			sweep := func(after time.Duration) (found int) {
 				t.Helper()
 				found, err := d.Sweep(t.Context(), after)
