@@ -12,7 +12,15 @@ func Untyped[T any](db driver.BeginnerAt[T]) driver.BeginnerAt[driver.SQL] {
 	if a, ok := db.(driver.Autocommitter); ok {
 		return autocommitter[T]{untyped[T]{db}, a}
 	}
+	if a, ok := db.(driver.Atomic); ok {
+		return atomic[T]{untyped[T]{db}, a}
+	}
 	return untyped[T]{db}
+}
+
+type atomic[T any] struct {
+	untyped[T]
+	driver.Atomic
 }
 
 type autocommitter[T any] struct {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -82,6 +84,94 @@ func held(t *testing.T, d database, x tx, during string) error {
 		})
 	}
 	return err
+}
+
+// TestAnswersToAtomically: an error before COMMIT is not done; one of COMMIT is as in TestAnswersToCommit.
+// Nothing of it is left in the session.
+func TestAnswersToAtomically(t *testing.T) {
+	t.Parallel()
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	admin.do(t, "create table answered (k int primary key)")
+	atomically := func(d database, statements string) (bool, *int64, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		defer cancel()
+		return mysql.DB(d.DB).(driver.Atomic).Atomically(ctx, driver.ReadCommitted, statements)
+	}
+	d := open(t, server.URL())
+	d.SetMaxOpenConns(1)
+	for _, tt := range []struct {
+		name, statements string
+		done             bool
+		rows             string
+	}{
+		{"not done", "insert into answered values (1);", false, "0"},
+		{"failed", "insert into answered values (1); set v_done = 1; insert into answered values (1);", false, "0"},
+		{"done", "insert into answered values (1); set v_done = 1, v_value = 7;", true, "1"},
+	} {
+		done, value, err := atomically(d, tt.statements)
+		if err != nil || done != tt.done || done != (value != nil && *value == 7) {
+			t.Errorf("%s: %v, %v, %v", tt.name, done, value, err)
+		}
+		if n := d.text(t, "select concat(count(*), @@in_transaction) from answered"); n != tt.rows+"0" {
+			t.Errorf("%s: rows, and whether a transaction is open: %s", tt.name, n)
+		}
+	}
+	for _, tt := range []struct {
+		options, during string
+		kind            interlock.ErrorKind
+		number          uint16
+	}{
+		{"?lock_wait_timeout=1", "", interlock.Retryable, 1205},
+		{"", "kill query ", interlock.Uncertain, 1317},
+		{"", "kill connection ", interlock.Uncertain, 0},
+	} {
+		t.Run("COMMIT with "+tt.during+tt.options, func(t *testing.T) {
+			operator, err := admin.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer operator.Close()
+			run := func(query string) {
+				t.Helper()
+				if _, err := operator.ExecContext(context.WithoutCancel(t.Context()), query); err != nil {
+					t.Fatal(err)
+				}
+			}
+			defer run("unlock tables")
+			run("do get_lock('gate', 0)")
+			answer := make(chan error, 1)
+			d := open(t, server.URL()+tt.options)
+			go func() {
+				_, _, err := atomically(d, "insert into answered values (2); do get_lock('gate', 60); set v_done = 1;")
+				answer <- err
+			}()
+			waits := func(state string) (id string) {
+				t.Helper()
+				testbed.Eventually(t, "it waits: "+state, bound, func() bool {
+					id = admin.text(t, "select coalesce(max(id), '') from information_schema.processlist where state like ?", state)
+					return id != ""
+				})
+				return id
+			}
+			waits("User lock")
+			run("flush tables with read lock")
+			run("do release_lock('gate')")
+			if tt.during != "" {
+				admin.do(t, tt.during+waits("Waiting for%"))
+			}
+			if err := <-answer; tt.number != 0 {
+				wantKind(t, err, tt.kind, tt.number)
+			} else if err == nil || interlock.Kind(err) != tt.kind {
+				t.Errorf("%v (%v)", err, interlock.Kind(err))
+			}
+			run("unlock tables")
+			if _, err := d.ExecContext(t.Context(), "insert into answered values (2)"); err != nil { // it waits for a session that ends
+				t.Error(err)
+			}
+			admin.do(t, "delete from answered where k = 2")
+		})
+	}
 }
 
 // TestCommitOnAServerThatBecameReadOnly: COMMIT is refused, and nothing is committed.

@@ -134,9 +134,15 @@ func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error 
 		for i := range part {
 			part[i] = driver.CheckAppend(appends[:end], begin+i)
 		}
-		err := t.alone(ctx, "append", appends[begin].Transaction, t.change, func(n tables) error {
-			return n.append(ctx, appends[begin:end], part)
-		})
+		done, err := false, error(nil)
+		if len(part) == 1 && part[0] == nil {
+			done, err = t.appendLone(ctx, &appends[begin])
+		}
+		if !done && err == nil {
+			err = t.alone(ctx, "append", appends[begin].Transaction, t.change, func(n tables) error {
+				return n.append(ctx, appends[begin:end], part)
+			})
+		}
 		for i := range part {
 			if err != nil && (part[i] == nil || interlock.Kind(part[i]) != interlock.Bug) {
 				part[i] = failure.About("append", appends[begin+i].Transaction, err)
