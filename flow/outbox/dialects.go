@@ -61,12 +61,16 @@ func (s store) refused(ctx context.Context, err error) error {
 	return &DuplicateError{Table: s.table.name()}
 }
 
-// without returns the condition that excludes rows of a table by their ids.
-func without(table string, ids []int64) string {
-	if len(ids) == 0 {
-		return ""
+// without returns the condition that a column is none of ids. On PostgreSQL its text is the same for
+// any ids, and the array is in a subquery, so that it is not parsed again for each row.
+func (s store) without(column string, ids []int64) (condition string, args []any) {
+	switch {
+	case !s.Maria():
+		return ` and ` + column + ` <> all ((select ?::text::bigint[])::bigint[])`, []any{sqltable.Numbers(ids)}
+	case len(ids) == 0:
+		return ``, nil
 	}
-	return ` and ` + table + `.id not in (` + list(ids) + `)`
+	return ` and ` + column + ` not in (` + list(ids) + `)`, nil
 }
 
 // among joins a table, as m, with a list of its primary keys, one by one and in order. For an IN list

@@ -52,6 +52,7 @@ func TestOutbox(t *testing.T) {
 		{"ids are drawn after the locks", testIDsAfterLocks, false},
 		{"adds that cross", testCrossedAdds, false},
 		{"costs", testCosts, false},
+		{"cost of a message", testCostOfAMessage, false},
 		{"an overtaken owner deletes nothing", testOvertaken, false},
 		{"a relay ends with its claim", testEnds, false},
 		{"a sink that is stuck", testStuckSink, false},

@@ -19,20 +19,26 @@ const (
 
 // A picture is the result of a read.
 type picture struct {
-	rows []row   // in order of their ids
-	each int     // limit of parked rows of a lane
-	idle []int64 // lanes that are due and have no messages
+	rows   []row   // in order of their ids
+	each   int     // limit of parked rows of a lane
+	idle   []int64 // lanes that are due and have no messages
+	layout Layout  // when the rows that are not parked were read
 }
 
 // read reads the messages to send of a slice, without those under way and without due lanes that have
 // messages under way. It keeps no cursor: messages of a transaction that commits late are found after
 // its commit, whatever their ids are.
 func (s store) read(ctx context.Context, slice, limit int, underway []row) (picture, error) {
+	p, due, err := s.ready(ctx, slice, limit, underway)
+	if err != nil || !due {
+		return p, s.failed(err)
+	}
+	// Which rows are ready is read once more, after the lanes: a lane may have begun to wait.
 	lanes, err := s.due(ctx, slice, min(limit, dueLanes), underway)
 	if err != nil {
 		return picture{}, s.failed(err)
 	}
-	var p picture
+	p = picture{}
 	if len(lanes) > 0 {
 		p.each = min(limit/len(lanes), laneRows)
 		if p.rows, err = s.rows(ctx, parkedOf(lanes, p.each), nil, lanes); err != nil {
@@ -44,11 +50,32 @@ func (s store) read(ctx context.Context, slice, limit int, underway []row) (pict
 			p.idle = append(p.idle, l.lane)
 		}
 	}
-	query, args := s.ready(slice, limit, ids64(underway))
-	ready, err := s.rows(ctx, query, args, nil)
-	p.rows = append(p.rows, ready...)
+	ready, _, err := s.ready(ctx, slice, limit, underway)
+	p.rows, p.layout = append(p.rows, ready.rows...), ready.layout
 	slices.SortFunc(p.rows, func(a, b row) int { return cmp.Compare(a.id, b.id) })
 	return p, s.failed(err)
+}
+
+// ready reads the rows that are not parked, the layout, and whether a lane is due, by one statement.
+// Texts are '{}' where there are none, because a MariaDB may read empty ones as NULL.
+func (s store) ready(ctx context.Context, slice, limit int, underway []row) (p picture, due bool, err error) {
+	messages, args := s.readyMessages(slice, limit, ids64(underway))
+	clauses, more := s.dueLanes(slice, underway)
+	found, err := s.rows(ctx, `(`+messages+`)
+		union all select -1, '{}', '{}', '{}', '{}', one, slices, 0, null, 0, 0, 0 from {layout} where one in (1, 2)
+		union all (select 0, '{}', '{}', '{}', '{}', 0, 0, 0, null, 0, 0, 0`+clauses+` limit 1)`, append(args, more...), nil)
+	for _, r := range found {
+		switch r.id {
+		case 0:
+			due = true
+		case -1:
+			p.layout.set(int(r.lane), int(r.early.Microseconds()))
+		default:
+			p.rows = append(p.rows, r)
+		}
+	}
+	slices.SortFunc(p.rows, func(a, b row) int { return cmp.Compare(a.id, b.id) })
+	return p, due, err
 }
 
 // A dueLane is a lane whose wait has ended.
@@ -60,13 +87,16 @@ type dueLane struct {
 
 // due returns the lanes whose wait has ended, the earliest first.
 func (s store) due(ctx context.Context, slice, most int, underway []row) (lanes []dueLane, err error) {
-	but := ""
-	if len(underway) > 0 {
-		but = ` and l.lane not in (` + list(sortedLanes(underway)) + `)`
-	}
-	return sqltable.List(ctx, s.Tables, `select l.lane, l.attempts, coalesce(h.id, 0) from {lanes} l left join {messages} h on h.id = l.head
-		where l.slice = ? and {due}`+but+` order by l.wait_until limit `+strconv.Itoa(most), []any{slice},
+	clauses, args := s.dueLanes(slice, underway)
+	return sqltable.List(ctx, s.Tables, `select l.lane, l.attempts, coalesce((select h.id from {messages} h where h.id = l.head), 0)`+
+		clauses+` order by l.wait_until limit `+strconv.Itoa(most), args,
 		func(l *dueLane) []any { return []any{&l.lane, &l.attempts, &l.head} })
+}
+
+// dueLanes returns the clauses for the lanes l whose wait has ended, without those of messages under way.
+func (s store) dueLanes(slice int, underway []row) (clauses string, args []any) {
+	but, args := s.without(`l.lane`, sortedLanes(underway))
+	return ` from {lanes} l where l.slice = ? and {due}` + but, append([]any{slice}, args...)
 }
 
 // parkedOf selects the oldest parked messages of lanes; of a lane with a failed message, none after

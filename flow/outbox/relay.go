@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -22,11 +23,14 @@ import (
 // slices, one goroutine polls for messages of all of them.
 type Relay struct {
 	db      driver.Beginner[driver.SQL]
+	single  driver.SQL // runs each statement in one request; nil if the database does not
 	table   Table
 	sink    Sink
 	options Options
 
-	waits   chan struct{} // receives when a service begins to wait
+	waits     chan struct{} // receives when a service begins to wait
+	announced chan struct{} // receives when there may be messages
+
 	mu      sync.Mutex
 	serving map[*service]bool // true if the service waits
 	ended   func()            // stops watch; set while there are services
@@ -45,7 +49,12 @@ func NewRelay[T any](db driver.Beginner[T], table Table, sink Sink, o *Options) 
 	case db == nil || sink == nil:
 		return nil, failure.Bug("make relay", table.name(), "a database and a sink are required")
 	}
-	return &Relay{db: untyped[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{}, waits: make(chan struct{}, 1)}, nil
+	r := &Relay{db: untyped[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{},
+		waits: make(chan struct{}, 1), announced: make(chan struct{}, 1)}
+	if a, ok := db.(driver.Autocommitter); ok {
+		r.single = a.Autocommit(driver.ReadCommitted)
+	}
+	return r, nil
 }
 
 // Slices returns the number of slices of the table: a group of claim/partition needs as many
@@ -80,13 +89,7 @@ func (r *Relay) check(ctx context.Context, s store) error {
 }
 
 // Wake makes a waiting relay look for messages at once. It does not block.
-func (r *Relay) Wake() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for s := range r.serving {
-		s.wake()
-	}
-}
+func (r *Relay) Wake() { hints.Signal(r.announced) }
 
 // Run delivers the messages of one slice, counted from 0, until the claim or ctx ends. Then it lets a
 // running call of the sink finish, within Options.Drain, and returns the cause of the end.
@@ -169,12 +172,7 @@ func (r *Relay) enter(s *service) (leave func()) {
 		r.ended = r.watching()
 	}
 	r.mu.Unlock()
-	stop := func() {}
-	if r.options.Notifier != nil {
-		stop = r.options.Notifier.Listen(func(string) { s.wake() })
-	}
 	return func() {
-		stop()
 		r.mu.Lock()
 		ended := func() {}
 		if delete(r.serving, s); len(r.serving) == 0 {
@@ -187,9 +185,13 @@ func (r *Relay) enter(s *service) (leave func()) {
 
 func (r *Relay) watching() (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
+	stop := func() {}
+	if r.options.Notifier != nil {
+		stop = r.options.Notifier.Listen(func(string) { r.Wake() })
+	}
 	var watch sync.WaitGroup
 	watch.Go(func() { r.watch(ctx) })
-	return func() { cancel(); watch.Wait() }
+	return func() { stop(); cancel(); watch.Wait() }
 }
 
 // open opens the table like [Table.open], for reads with the options of the relay.
@@ -201,14 +203,21 @@ func (r *Relay) open(op string, db driver.SQL) (store, error) {
 	return s.pausing(r.options.MaxPause), nil
 }
 
-// look runs fn in a transaction that is rolled back.
+// look runs fn, which only reads. If the database runs single statements in one request, each of fn is
+// one; otherwise they are in a transaction that is rolled back.
 func (r *Relay) look(ctx context.Context, fn func(store) error) error {
-	return transact.Do(ctx, r.db.Begin, r.table.name(), func(tx driver.Tx[driver.SQL]) error {
-		s, err := r.open("run relay", tx)
+	read := func(db driver.SQL) error {
+		s, err := r.open("run relay", db)
 		if err == nil {
 			err = fn(s)
 		}
-		return cmp.Or(err, transact.ErrNothing)
+		return err
+	}
+	if r.single != nil {
+		return failure.Uncommitted(read(r.single))
+	}
+	return transact.Do(ctx, r.db.Begin, r.table.name(), func(tx driver.Tx[driver.SQL]) error {
+		return cmp.Or(read(tx), transact.ErrNothing)
 	})
 }
 

@@ -64,6 +64,55 @@ func testCosts(t *testing.T, db *databases.DB) {
 	}
 }
 
+// autocommitting also counts requests without a transaction around them.
+type autocommitting struct {
+	*databases.Counted
+	driver.Autocommitter
+}
+
+func (a autocommitting) Autocommit(level driver.Isolation) driver.SQL {
+	return a.SQL(a.Autocommitter.Autocommit(level))
+}
+
+// testCostOfAMessage: a relay that is woken asks by one statement which slices have messages, and reads
+// those of one slice by another. On PostgreSQL each is one request.
+func testCostOfAMessage(t *testing.T, db *databases.DB) {
+	c := &databases.Counted{BeginnerAt: db}
+	var beginner driver.Beginner[driver.SQL] = c
+	a, single := db.BeginnerAt.(driver.Autocommitter)
+	if single {
+		beginner = autocommitting{c, a}
+	}
+	if single != (db.Dialect == driver.Postgres) {
+		t.Errorf("single statements in one request: %v", single)
+	}
+	db.Do(t, anyNumber.Create)
+	var sink memory.Sink
+	r, err := outbox.NewRelay(beginner, anyNumber, &sink, &outbox.Options{MinPoll: time.Hour, MaxPoll: time.Hour, KeepAudit: -1})
+	ok(t, err)
+	serve(t, r, grant(1))
+	const messages = 20
+	deliver := func(i int) {
+		add(t, db, keyed(fmt.Sprint("k", i), 1, 1)...)
+		r.Wake()
+		delivered(t, &sink, i+1)
+		empty(t, db)
+	}
+	deliver(0)
+	c.Reset()
+	for i := range messages {
+		deliver(i + 1)
+	}
+	// The two; to settle, it bounds the transaction, enters, and compares the layout, deletes, and reads;
+	// before it waits it reads again, and once more if it was woken meanwhile.
+	if n := c.Statements.Load(); n > messages*9+4*outbox.DefaultSlices {
+		t.Errorf("%d statements for %d messages, want 9 each at most", n, messages)
+	}
+	if n := c.Begun.Load(); single && n > messages+1 {
+		t.Errorf("%d transactions for %d messages", n, messages)
+	}
+}
+
 // gate is a sink whose calls wait.
 type gate struct {
 	driver.Sink

@@ -179,7 +179,7 @@ func (m *mover) move(ctx context.Context, rows rowsOf) error {
 
 // moveBatch moves rows, and prevents the begin of another change.
 func (m *mover) moveBatch(ctx context.Context, s store, rows rowsOf, from int64) (wrong []int64, err error) {
-	if err := s.unchanged(ctx, m.layout, `{share}`); err != nil {
+	if err := s.unchanged(ctx, m.layout); err != nil {
 		return nil, err
 	}
 	right := sliceOf(strconv.Itoa(m.Slices))

@@ -52,7 +52,7 @@ func inSlices(t *testing.T, db *databases.DB, n int) {
 func anyRelay(t *testing.T, db driver.Beginner[driver.SQL], sink driver.Sink, o outbox.Options) *outbox.Relay {
 	t.Helper()
 	o.MinPause, o.MaxPause, o.MaxPoll = 5*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
-	r, err := outbox.NewRelay(db, anyNumber, sink, &o)
+	r, err := outbox.NewRelay(pool(db), anyNumber, sink, &o)
 	ok(t, err)
 	return r
 }

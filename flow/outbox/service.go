@@ -130,8 +130,9 @@ func (s *service) peek(life context.Context, underway []row) (seen picture, err 
 			return interlock.ErrExpired
 		}
 		return s.look(life, func(st store) (err error) {
-			if seen, err = st.read(life, s.slice, s.limit, underway); err == nil {
-				err = st.unchanged(life, s.known, "")
+			// As changes are counted, the known layout means that no message was moved before the read.
+			if seen, err = st.read(life, s.slice, s.limit, underway); err == nil && seen.layout != s.known {
+				err = errLayoutChanged
 			}
 			return err
 		})

@@ -8,7 +8,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
@@ -128,18 +127,21 @@ func (s store) showCounts(ctx context.Context, to *Status) error {
 func (r *Relay) watch(ctx context.Context) {
 	found, changes := r.options.now(), -1
 	for {
-		if len(r.waiting()) == 0 {
-			select {
-			case <-r.waits:
-				continue
-			case <-ctx.Done():
-				return
-			}
+		var pause <-chan time.Time
+		waits, announced := r.waits, false
+		if len(r.waiting(false)) > 0 {
+			pause, waits = time.After(r.options.poll(r.options.now().Sub(found))), nil
 		}
-		if !backoff.Sleep(ctx, r.options.poll(r.options.now().Sub(found))) {
+		select {
+		case <-pause:
+		case <-r.announced:
+			announced = true
+		case <-waits:
+			continue
+		case <-ctx.Done():
 			return
 		}
-		waiting := r.waiting()
+		waiting := r.waiting(announced)
 		if len(waiting) == 0 {
 			continue
 		}
@@ -149,7 +151,7 @@ func (r *Relay) watch(ctx context.Context) {
 			ready = waiting
 		case now != changes:
 			ready, changes = waiting, now
-		case len(ready) > 0:
+		case len(ready) > 0 && !announced:
 			found = r.options.now()
 		}
 		r.wake(ready)
@@ -161,13 +163,15 @@ func (o Options) poll(quiet time.Duration) time.Duration {
 	return min(max(quiet/4, o.MinPoll), o.MaxPoll)
 }
 
-// waiting returns the slices whose services wait.
-func (r *Relay) waiting() (all []int64) {
+// waiting returns the slices whose services wait. If there may be messages, the others look again.
+func (r *Relay) waiting(announced bool) (all []int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for s, waits := range r.serving {
 		if waits {
 			all = append(all, int64(s.slice))
+		} else if announced {
+			s.wake()
 		}
 	}
 	return all

@@ -52,19 +52,17 @@ func (s store) insert(ctx context.Context, a add) error {
 	return s.insertPostgres(ctx, a)
 }
 
-// ready selects rows that are not parked and not busy, in order. On PostgreSQL the array is in a
-// subquery, so that it is not parsed again for each row.
-func (s store) ready(slice, limit int, busy []int64) (query string, args []any) {
+// readyMessages selects rows that are not parked and not busy, in order.
+func (s store) readyMessages(slice, limit int, busy []int64) (query string, args []any) {
+	index := ``
 	if s.Maria() {
-		return readyColumns + `
-			from {messages} o force index (ready) left join {lanes} l on l.lane = o.lane
-			where o.slice = ? and o.parked = 0` + without("o", busy) + `
-			order by o.id limit ` + strconv.Itoa(limit), []any{slice}
+		index = `force index (ready)`
 	}
+	but, args := s.without(`o.id`, busy)
 	return readyColumns + `
-		from {messages} o left join {lanes} l on l.lane = o.lane
-		where o.slice = ? and not o.parked and o.id <> all ((select ?::text::bigint[])::bigint[])
-		order by o.id limit ` + strconv.Itoa(limit), []any{slice, sqltable.Numbers(busy)}
+		from {messages} o ` + index + ` left join {lanes} l on l.lane = o.lane
+		where o.slice = ? and o.parked = false` + but + `
+		order by o.id limit ` + strconv.Itoa(limit), append([]any{slice}, args...)
 }
 
 // deleteBy, updateBy and lockBy return statements on the rows of a table, called m, by a list of
@@ -160,14 +158,7 @@ func (s store) layout(ctx context.Context, lock string) (l Layout, err error) {
 	if err := s.Each(ctx, `select one, slices from {layout} where one in (1, 2) `+lock, nil, func(scan func(...any) error) error {
 		var row, value int
 		err := scan(&row, &value)
-		switch {
-		case row == 2:
-			l.changes = value
-		case value < 0:
-			l.Slices, l.Changing = -value, true
-		default:
-			l.Slices = value
-		}
+		l.set(row, value)
 		return err
 	}); err != nil {
 		return Layout{}, s.failed(err)
@@ -178,14 +169,24 @@ func (s store) layout(ctx context.Context, lock string) (l Layout, err error) {
 	return l, nil
 }
 
+// set adds a row of the table.
+func (l *Layout) set(row, value int) {
+	switch {
+	case row == 2:
+		l.changes = value
+	case value < 0:
+		l.Slices, l.Changing = -value, true
+	default:
+		l.Slices = value
+	}
+}
+
 // errLayoutChanged ends an operation that began under another layout.
 var errLayoutChanged error = &interlock.Error{Op: "use layout", Kind: interlock.Definite, Err: errors.New("the number of slices was changed")}
 
-// unchanged returns errLayoutChanged if the layout is not the known one. A relay calls it after its
-// reads; as changes are counted, equal layouts mean that no message was moved before the last read.
-// Before writes, lock locks the layout.
-func (s store) unchanged(ctx context.Context, known Layout, lock string) error {
-	l, err := s.layout(ctx, lock)
+// unchanged locks the layout, and returns errLayoutChanged if it is not the known one.
+func (s store) unchanged(ctx context.Context, known Layout) error {
+	l, err := s.layout(ctx, `{share}`)
 	if err == nil && l != known {
 		err = errLayoutChanged
 	}

@@ -155,7 +155,7 @@ func (s *service) settle(storing context.Context, d settlement, limit int, under
 			if err != nil {
 				return err
 			}
-			if err := st.unchanged(ctx, s.known, `{share}`); err != nil {
+			if err := st.unchanged(ctx, s.known); err != nil {
 				return err
 			}
 			if err := st.settle(ctx, s.slice, d); err != nil || limit == 0 {

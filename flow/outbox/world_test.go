@@ -126,9 +126,17 @@ func relay(tb testing.TB, db driver.Beginner[driver.SQL], sink driver.Sink, o ou
 	if o.MaxPoll == 0 {
 		o.MaxPoll = 20 * time.Millisecond
 	}
-	r, err := outbox.NewRelay(db, box, sink, &o)
+	r, err := outbox.NewRelay(pool(db), box, sink, &o)
 	ok(tb, err)
 	return r
+}
+
+// pool returns the pool of db, which may be an Autocommitter.
+func pool(db driver.Beginner[driver.SQL]) driver.Beginner[driver.SQL] {
+	if d, is := db.(*databases.DB); is {
+		return d.BeginnerAt
+	}
+	return db
 }
 
 // serve runs a relay over all slices until stop, or the end of the test.

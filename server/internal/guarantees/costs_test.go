@@ -412,6 +412,7 @@ var asserted = []string{
 	"flow/queue TestAllocations",
 	"flow/queue TestCosts",
 	"flow/outbox TestIdleCost",
+	"flow/outbox testCostOfAMessage",
 	"driver/lanes TestAllocations",
 	"driver/kafka TestOffsetsAllocations",
 	"driver/kafka TestCommitCost",
