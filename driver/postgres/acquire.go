@@ -318,32 +318,35 @@ func (d *Driver) refused(s *session, now boottime.Instant, c *call, a answer) {
 	d.perform(s, d.table.failed(now, id, c.on.key))
 }
 
-// read takes the row of a member: nothing more for a released lock; the counter and the
-// server's clock for a taken one; for a try also who holds and since when.
+// read takes the row of a member, in binary format: nothing more for a released lock; the counter
+// and the server's clock for a taken one; for a try also who holds and since when.
 func (c *call) read(row [][]byte) {
+	c.found = true
 	switch {
 	case c.kind <= callUnlock:
-		c.found = true
 	case row[0] != nil:
-		c.found = true
-		c.outcome, c.err = readCounter(row[0], row[1])
+		c.outcome.counter = readNumber(row[0])
+		c.err = driver.Plausible(c.outcome.counter, readTime(row[1]))
 	default:
-		c.found = true
-		c.outcome.holder = string(row[3])
-		c.outcome.since, c.err = micros(row[4])
+		c.outcome.holder, c.outcome.since = string(row[3]), readTime(row[4])
 	}
 }
 
-// readCounter reads a grant's counter, and judges it by the server's clock.
-func readCounter(counter, clock field) (o outcome, err error) {
-	now, err := strconv.ParseInt(string(clock), 10, 64)
-	if err != nil {
-		return o, err
+// readNumber reads an int or bigint in binary format.
+func readNumber(f field) (n int64) {
+	for _, b := range f {
+		n = n<<8 | int64(b)
 	}
-	if o.counter, err = strconv.ParseInt(string(counter), 10, 64); err == nil {
-		err = driver.Plausible(o.counter, clockAt(now))
+	return n
+}
+
+// readTime reads a timestamptz in binary format, which is in microseconds since 2000; NULL is the
+// zero time.
+func readTime(f field) time.Time {
+	if f == nil {
+		return time.Time{}
 	}
-	return o, err
+	return time.UnixMicro(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro() + readNumber(f))
 }
 
 // micros reads a time in microseconds since 1970; NULL is the zero time.

@@ -186,7 +186,7 @@ func (e *encoder) statement(name string, format []int16) {
 		e.bind.Parameters = append(e.bind.Parameters, e.bytes[start:end:end])
 		start = end
 	}
-	e.bind.PreparedStatement, e.bind.ParameterFormatCodes = name, format
+	e.bind.PreparedStatement, e.bind.ParameterFormatCodes, e.bind.ResultFormatCodes = name, format, format
 	e.to.SendBind(&e.bind)
 	e.to.SendExecute(&e.execute)
 	e.bytes, e.ends = e.bytes[:0], e.ends[:0]

@@ -30,12 +30,19 @@ func counting(t testing.TB) (*testbed.Server, *pgxpool.Pool) {
 // executed is how many statements the server has executed, but for this one.
 func executed(t testing.TB, o *pgxpool.Pool) (n int64) {
 	t.Helper()
-	err := o.QueryRow(t.Context(), `select coalesce(sum(calls), 0)::bigint from pg_stat_statements
-		where query not like '%pg_stat_statements%'`).Scan(&n)
+	n, _ = spent(t, o)
+	return n
+}
+
+// spent is as executed, with how many buffers the statements have read.
+func spent(t testing.TB, o *pgxpool.Pool) (statements, buffers int64) {
+	t.Helper()
+	err := o.QueryRow(t.Context(), `select coalesce(sum(calls), 0)::bigint, coalesce(sum(shared_blks_hit + shared_blks_read), 0)::bigint
+		from pg_stat_statements where query not like '%pg_stat_statements%'`).Scan(&statements, &buffers)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n
+	return statements, buffers
 }
 
 // Uncontended, a session lock is two requests: one statement takes it, draws the
@@ -56,11 +63,15 @@ func TestCostOfAnUncontendedLock(t *testing.T) {
 	}
 	give(t, session, "first", take(t, session, "first")) // which reserves tokens
 	asked := session.sentCalls()
+	_, read := spent(t, o)
 	if spent := spend(session); spent != 3*cycles {
 		t.Errorf("session: %d statements for %d cycles, want 3 each", spent, cycles)
 	}
 	if spent := session.sentCalls() - asked; spent != 2*(cycles+1) {
 		t.Errorf("session: %d requests for %d cycles, want 2 each", spent, cycles+1)
+	}
+	if _, now := spent(t, o); now-read > 14*cycles+100 { // those of warming up are among them
+		t.Errorf("session: %d buffers read for %d cycles, want 14 each", now-read, cycles)
 	}
 	// A table that opens sweeps once and listens, which may fall into the time
 	// counted.

@@ -19,7 +19,6 @@ create unlogged table if not exists {ns}_holder (
 	ttl_ms bigint not null,
 	since timestamptz not null default clock_timestamp()
 );
-create index if not exists {ns}_holder_name on {ns}_holder (name);
 create unlogged table if not exists {ns}_waiter (
 	key bigint not null,
 	owner text collate "C" not null,
@@ -29,7 +28,6 @@ create unlogged table if not exists {ns}_waiter (
 	place bigint generated always as identity,
 	primary key (key, owner)
 );
-create index if not exists {ns}_waiter_name on {ns}_waiter (name, place);
 create unlogged table if not exists {ns}_session (
 	session int primary key,
 	seen timestamptz not null default clock_timestamp(),
@@ -147,9 +145,10 @@ var statements = map[string]string{
 	// it is now, where the statement's snapshot may be older than the lock.
 	stTake: `insert into {ns}_holder as c (key, owner, name, session, counter, ttl_ms)
 select key, owner, name, $4::int, nextval('{ns}_token'), $5::bigint
-from unnest($1::bigint[], $2::text[], $3::text[]) as a (key, owner, name) where pg_try_advisory_lock(key)` + overHolder +
+from (select unnest($1::bigint[]) as key, unnest($2::text[]) as owner, unnest($3::text[]) as name offset 0) a
+where pg_try_advisory_lock(key)` + overHolder +
 		`case when ` + excludesNobody + ` then true else not pg_advisory_unlock(c.key) end
-returning pg_backend_pid(), key, counter, ` + clockFloor + `, ` + hint("name"),
+returning pg_backend_pid(), key, counter, clock_timestamp(), ` + hint("name"),
 	// try: keys, owners, whether to wait, names, session, ttl in ms. As take, with a row for
 	// each, and a place in the line for those that wait.
 	stTry: `with draw as materialized (
@@ -167,9 +166,9 @@ returning pg_backend_pid(), key, counter, ` + clockFloor + `, ` + hint("name"),
 ), gone as (
 	delete from {ns}_waiter w using draw d where w.key = d.key and w.owner = d.owner and d.key in (select key from held)
 )
-select pg_backend_pid(), d.key, case when got then d.counter end, ` + clockFloor + `,
+select pg_backend_pid(), d.key, case when got then d.counter end, clock_timestamp(),
 	case when d.counter is not null and not got then pg_advisory_unlock(d.key) end,
-	h.owner, floor(extract(epoch from h.since) * 1000000)::bigint, case when got or came then ` + hint("d.name") + ` end
+	h.owner, h.since, case when got or came then ` + hint("d.name") + ` end
 from (select *, key in (select key from held) as got, key in (select key from waits where changed) as came from draw offset 0) d
 left join {ns}_holder h on h.key = d.key`,
 	// reserve: a drawn counter. Raises the reserved counter if less than 500 are left. Another
@@ -196,7 +195,7 @@ select ` + hint("name") + ` from (select name from gone union all select name fr
 	// give: keys, owners. One row for each released lock that had its row.
 	// The row is removed before the lock is free, so that who takes it next waits for this
 	// transaction's end.
-	stGive: `delete from {ns}_holder c using unnest($1::bigint[], $2::text[]) as g (key, owner)
+	stGive: `delete from {ns}_holder c using (select unnest($1::bigint[]) as key, unnest($2::text[]) as owner offset 0) g
 where c.key = g.key and c.owner = g.owner
 returning pg_backend_pid(), c.key, pg_advisory_unlock(c.key), ` + hint("c.name"),
 	// unlock: keys, owners. Harmless if a lock is not ours.
@@ -212,9 +211,9 @@ select count(pg_advisory_unlock(key)) from given where (
 	// pass: keys, session. Wakes the first in line whose session lives: nobody
 	// else can lock the id of a living session. It is a statement of its own
 	// after unlock, so that it sees everyone who came before that.
-	stPass: `select count(pg_notify('{ns}_wake_' || w.session::text, g.key::text)) from unnest($1::bigint[]) as g (key), lateral (
-	select session from {ns}_waiter c where c.key = g.key
-	and (session = $2::int or not pg_try_advisory_xact_lock_shared(({class}), session)) order by place limit 1) w`,
+	stPass: `select pg_notify('{ns}_wake_' || session::text, key::text) from (
+	select distinct on (key) key, session from {ns}_waiter where key = any ($1::bigint[])
+	and (session = $2::int or not pg_try_advisory_xact_lock_shared(({class}), session)) order by key, place) w`,
 	// ping: session, ttl in ms. What it writes is what other sessions go by if this
 	// one ends, so that nothing else renews the lease.
 	stPing: `insert into {ns}_session (session, ttl_ms) values ($1::int, $2::bigint)

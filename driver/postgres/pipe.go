@@ -78,7 +78,7 @@ type answer struct {
 	over    bool  // the connection is over, and nothing was said about this call
 }
 
-// field is a value in text form; nil is NULL.
+// field is a value, in text form unless it is of a member; nil is NULL.
 type field []byte
 
 var errNoAnswer = errors.New("the server did not answer in time")
@@ -230,8 +230,8 @@ func (a *answer) take(calls []*call, m *pgproto3.DataRow) {
 	if len(m.Values) < memberColumns {
 		return // of a statement beside
 	}
-	a.process = append(a.process[:0], m.Values[0]...)
-	key, _ := strconv.ParseInt(string(m.Values[1]), 10, 64)
+	a.process = strconv.AppendInt(a.process[:0], readNumber(m.Values[0]), 10)
+	key := readNumber(m.Values[1])
 	for range calls {
 		c := calls[a.next%len(calls)]
 		if a.next++; c.on.key == key {
