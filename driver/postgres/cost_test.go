@@ -118,8 +118,8 @@ func TestAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if n > 18 {
-		t.Errorf("%v allocations, want at most 18", n)
+	if n > 13 {
+		t.Errorf("%v allocations, want at most 13", n)
 	}
 }
 

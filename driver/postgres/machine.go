@@ -9,7 +9,7 @@ import (
 
 // table is what one session knows of its locks, as a pure state machine. It
 // neither reads a clock nor talks to anyone: each method takes what happened
-// and returns what is to be done, in order.
+// and returns what is to be done, in order. The result is valid until the next call.
 //
 // A session may take a lock that it holds once more, so everything about one
 // key goes through one slot: nothing is tried there while the session holds the
@@ -21,8 +21,10 @@ type table struct {
 	heartbeat  func() time.Duration // until the next try of who hears nothing
 	slots      map[int64]*slot
 	contenders map[identity]*contender
-	waiting    agenda // slots where a contender has to try, the earliest first
-	held       int    // slots with a holder
+	waiting    agenda    // slots where a contender has to try, the earliest first
+	held       int       // slots with a holder
+	free       []*slot   // slots without a key, for later ones; at most mostMembers
+	end, begin [1]effect // what an event ends and begins, so that most events allocate nothing
 }
 
 type identity struct{ name, owner string }
@@ -126,7 +128,7 @@ func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) [
 		c.counter, c.registered = o.counter, false
 		s.holder = c
 		t.held++
-		effects = []effect{{kind: reportGranted, on: *c}}
+		effects = one(&t.end, reportGranted, c)
 	default:
 		effects = t.refuse(now, c, o)
 	}
@@ -221,7 +223,7 @@ func (t *table) release(now boottime.Instant, id identity, key int64) []effect {
 	case s.asking == c:
 		kind = sendUnlock // the try before it may have been granted
 	}
-	return append([]effect{{kind: kind, on: *c}}, t.advance(now, key)...)
+	return append(one(&t.end, kind, c), t.advance(now, key)...)
 }
 
 // drop releases what owner holds, because it was taken away. There is nothing to
@@ -287,6 +289,9 @@ func (t *table) advance(now boottime.Instant, key int64) []effect {
 	t.waiting.schedule(s)
 	if s.holder == nil && s.asking == nil && len(s.queue) == 0 {
 		delete(t.slots, key)
+		if len(t.free) < mostMembers {
+			t.free = append(t.free, s)
+		}
 	}
 	return effects
 }
@@ -303,7 +308,7 @@ func (t *table) proceed(now boottime.Instant, s *slot) []effect {
 	for _, c := range s.queue {
 		if c.wanted && c.due <= now {
 			s.asking = c
-			return []effect{{kind: c.try(), on: *c}}
+			return one(&t.begin, c.try(), c)
 		}
 	}
 	return nil
@@ -337,11 +342,23 @@ func (t *table) leave(c *contender) []effect {
 
 func (t *table) slot(key int64) *slot {
 	s := t.slots[key]
-	if s == nil {
-		s = &slot{key: key, due: never, place: -1}
-		t.slots[key] = s
+	if s != nil {
+		return s
 	}
+	if last := len(t.free) - 1; last >= 0 {
+		s, t.free = t.free[last], t.free[:last]
+	} else {
+		s = &slot{}
+	}
+	*s = slot{key: key, due: never, place: -1, queue: s.queue}
+	t.slots[key] = s
 	return s
+}
+
+// one returns one effect, in place of the former one.
+func one(to *[1]effect, kind effectKind, on *contender) []effect {
+	to[0] = effect{kind: kind, on: *on}
+	return to[:]
 }
 
 func (t *table) remove(c *contender) {
