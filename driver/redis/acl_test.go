@@ -96,7 +96,7 @@ func TestMissingRights(t *testing.T) {
 			d := openOn(t, name+":pw@"+server.Addr(), nil)
 			if user == "read only" {
 				missing, _, err := d.MissingRights(t.Context(), "n")
-				if len(missing) != 6 || missing[0] != "~n" || missing[5] != "~interlock:{0}:names" {
+				if len(missing) != 5 || missing[0] != "~n" || missing[4] != "~interlock:{0}:names" {
 					t.Errorf("missing rights: %q, %v; want the keys", missing, err)
 				}
 				return

@@ -22,7 +22,7 @@ const (
 
 // Acquire waits until r.Owner holds r.Name; see driver.Fenced.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	k, err := d.layout.keys(r.Name, r.Owner)
+	lock, err := d.layout.key(r.Name, r.Owner)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -30,7 +30,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		return driver.Grant{}, err
 	}
 	d.held.stopEvents(r.Owner)
-	w := d.waiting.enter(r, k)
+	w := d.waiting.enter(r, lock)
 	defer d.waiting.leave(w)
 	mode := enqueue
 	if r.NoWait {
@@ -70,7 +70,7 @@ func (d *Driver) granted(w *waiter, n wakeup) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	lease, err := d.held.addFor(w.request, w.keys[:], n.sent, n.lease, n.due)
+	lease, err := d.held.addFor(w.request, w.keys[0], n.sent, n.lease, n.due)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -79,29 +79,24 @@ func (d *Driver) granted(w *waiter, n wakeup) (driver.Grant, error) {
 
 // Release ends the grant or the wait of owner on name; see driver.Fenced.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
-	b := batch{args: []string{d.pushes.channel, owner}}
-	if h := d.held.remove(owner); h != nil && h.request.Name == name {
-		b.keys = h.keys
-	} else {
-		k, err := d.layout.keys(name, owner)
-		if err != nil {
-			return err
-		}
-		b.keys = k.all()
+	lock, err := d.layout.key(name, owner)
+	if err != nil {
+		return err
 	}
-	_, err := d.conn.eval(ctx, request{op: "release", name: name, owner: owner}, releaseScript, b)
+	d.held.remove(owner)
+	_, err = d.conn.eval(ctx, request{op: "release", name: name, owner: owner}, releaseScript,
+		batch{keys: []string{lock}, args: []string{d.pushes.channel, owner}})
 	return err
 }
 
 // contention returns the arguments of one request for several contenders.
 func (d *Driver) contention(mode string, chunk ...*waiter) batch {
-	b := batch{keys: make([]string, 0, ownKeys*len(chunk)+2), args: make([]string, 0, 2+2*len(chunk))}
+	b := batch{keys: make([]string, 0, len(chunk)), args: make([]string, 0, 2+2*len(chunk))}
 	b.args = append(b.args, mode, d.pushes.channel)
 	for _, w := range chunk {
-		b.keys = append(b.keys, w.keys[:ownKeys]...)
+		b.keys = append(b.keys, w.keys[0])
 		b.args = append(b.args, w.request.Owner, milliseconds(w.request.Lease(d.ttl)))
 	}
-	b.keys = append(b.keys, chunk[0].keys[ownKeys:]...)
 	return b
 }
 
@@ -137,7 +132,7 @@ type waiters struct {
 // waiter is one Acquire under way.
 type waiter struct {
 	request driver.Request
-	keys    [6]string // as the scripts take them
+	keys    [1]string // the lock
 	args    [4]string // of the last request of contend
 
 	mu     sync.Mutex
@@ -174,14 +169,14 @@ func newWaiters(d *Driver) *waiters {
 	return &waiters{d: d, wake: make(chan struct{}, 1), all: map[string]*waiter{}, armed: never}
 }
 
-func newWaiter(r driver.Request, k keys) *waiter {
-	return &waiter{request: r, keys: k.list(), due: never}
+func newWaiter(r driver.Request, lock string) *waiter {
+	return &waiter{request: r, keys: [1]string{lock}, due: never}
 }
 
 // enter registers the waiter before its first request is sent, because a push may
 // arrive before the answer.
-func (ws *waiters) enter(r driver.Request, k keys) *waiter {
-	w := newWaiter(r, k)
+func (ws *waiters) enter(r driver.Request, lock string) *waiter {
+	w := newWaiter(r, lock)
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.all[r.Owner] = w

@@ -70,11 +70,11 @@ func (d *Driver) all(requests []driver.Request) ([]*waiter, error) {
 	}
 	ws := make([]*waiter, len(requests))
 	for i, r := range requests {
-		k, err := d.layout.keys(r.Name, r.Owner)
+		lock, err := d.layout.key(r.Name, r.Owner)
 		if err != nil {
 			return nil, err
 		}
-		ws[i] = newWaiter(r, k)
+		ws[i] = newWaiter(r, lock)
 	}
 	return ws, nil
 }

@@ -98,11 +98,10 @@ func TestSeveralNamesOfWhichOneIsBad(t *testing.T) {
 	if _, err := d.AcquireAll(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	// the next step fails after it has confirmed what these owners hold
-	for _, command := range [][]string{{"DEL", keysOf("b").hold}, {"HSET", keysOf("b").hold, "field", "value"}} {
-		mustDo(t, operator, command...)
-	}
 	waiting := await(t, openOn(t, server.Addr(), nil), "a")
+	// the next step fails after it has confirmed what a holds: b has no counter, and cannot be listed
+	mustDo(t, operator, "SET", "b", all[1].Owner)
+	mustDo(t, operator, "SET", keysOf("b").names, "a string")
 	if _, err := d.AcquireAll(t.Context(), all); err == nil || errors.Is(err, interlock.ErrHeld) {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.
 		return driver.BreakRecord{}, false, err
 	}
 	m, err := c.eval(ctx, asked, breakScript, batch{
-		keys: append(l.keysOf(lock).all(), breaksKey(lock)),
+		keys: []string{lock, breaksKey(lock)},
 		args: []string{s.raw, b.Owner, b.Reason, b.By, strconv.Itoa(keepBreaks), redissonChannel(lock)},
 	})
 	if err != nil {
@@ -95,7 +95,7 @@ func (l layout) checkBreak(asked request, b driver.Break) error {
 	if b.Owner == "" {
 		return problem(asked, interlock.Bug, errors.New("an owner is needed: the holder as Lock shows it"))
 	}
-	for _, text := range []struct{ what, is string }{{"the reason", b.Reason}, {"who says so", b.By}} {
+	for _, text := range []struct{ what, is string }{{"the reason", b.Reason}, {"the author", b.By}} {
 		if text.is == "" || len(text.is) > driver.MaxName {
 			return problem(asked, interlock.Bug,
 				fmt.Errorf("%s has %d bytes, 1 to %d are allowed", text.what, len(text.is), driver.MaxName))

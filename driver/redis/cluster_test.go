@@ -348,7 +348,7 @@ func migrateSlot(t *testing.T, c *testbed.Cluster, d *Driver) {
 		t.Errorf("release in the middle of the move: %v", err)
 	}
 	node := dial(t, c.Servers[from].Addr())
-	if holder, err := raw(t, node, "GET", name).ToString(); err != nil || holder != owner {
+	if holder, err := raw(t, node, "GET", name).ToString(); err != nil || ownerIn(holder) != owner {
 		t.Errorf("a release that was refused left the lock to %q, %v", holder, err)
 	}
 	finish()

@@ -125,7 +125,7 @@ func (b *system) Residue(t *testing.T, name string) []string {
 	var left []string
 	for _, lock := range locksOf(name) {
 		k := keysOf(lock)
-		for _, key := range []string{k.lock, k.hold, k.queue, k.wait} {
+		for _, key := range []string{k.lock, k.queue, k.wait} {
 			left = append(left, b.members(t, key)...)
 		}
 	}

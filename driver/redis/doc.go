@@ -60,8 +60,8 @@
 //     keys of its effects. Other combinations are refused. The records of one
 //     [Idempotency] are all in one slot.
 //   - While a slot moves, requests that change its names are refused as Retryable,
-//     and change nothing. The move keeps leases, tokens and data. A lease is renewed
-//     meanwhile, except while only one of its two keys has been moved.
+//     and change nothing. The move keeps leases, tokens and data, and leases are
+//     renewed meanwhile.
 //   - A failover loses the writes that its replica had not received: grants, tokens
 //     and guarded writes together with their marks. With [Settings].Replicas equal to
 //     the number of replicas of each master it loses none, except after a move: moved
@@ -138,8 +138,8 @@
 //
 // # Interoperation
 //
-// The lock is the string key Options.Prefix + name with the owner as its value
-// and a time to live: what SET NX PX writes. Clients that do the same and
+// The lock is the string key Options.Prefix + name with a time to live: what SET NX
+// PX writes. Its value ends with the owner. Clients that do the same and
 // delete only their own value (redis-py's Lock, redsync with one server,
 // bsm/redislock, our own [Plain]) exclude us and are excluded. Companion keys
 // start with "interlock:{"; names that would are refused.
@@ -153,15 +153,14 @@
 //
 // Deleting the lock's key frees the name; its holder loses it, the next waiter
 // is served by a heartbeat. Everything else expires. Keys of a name:
-// interlock:{TAG}:hold:NAME, …:waiting:NAME and …:heard:NAME, where TAG is a short
-// text of the same hash slot; the record of forced releases is interlock:{TAG}:breaks.
-// The counter is interlock:{0}:counter, the index interlock:{0}:names; in a cluster
-// each slot has its own, with its TAG.
+// interlock:{0}:waiting:NAME and …:heard:NAME. The counter is interlock:{0}:counter, the
+// index interlock:{0}:names. In a cluster each slot has its own, with a short text of
+// the slot in place of 0. The record of forced releases is interlock:{TAG}:breaks, TAG
+// being that text on one server, too.
 //
 // Deleting (or evicting) one of these has only these effects. Without waiting or
 // heard, the waiters take new places with their next heartbeats, after later
-// arrivals. Without hold, the holder stays and is shown as foreign; if its owner
-// acquires again it gets a new, higher token. Without the counter, tokens continue
-// at the server's clock. Do not delete the index: held locks are then not listed,
-// so that a writer of claim/rwlock does not see its readers.
+// arrivals. Without the counter, tokens continue at the server's clock. Do not delete
+// the index: held locks are then not listed, so that a writer of claim/rwlock does not
+// see its readers, and newcomers can overtake waiters.
 package redis

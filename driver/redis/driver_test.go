@@ -180,12 +180,12 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 			commands += n
 		}
 	}
-	if commands > 12*rounds+20 { // 20 for a check of the index
-		t.Errorf("%d commands inside scripts for %d pairs, at most 12 each are allowed: %v", commands, rounds, spent)
+	if commands > 9*rounds+20 { // 20 for a check of the index
+		t.Errorf("%d commands inside scripts for %d pairs, at most 9 each are allowed: %v", commands, rounds, spent)
 	}
 	// The commands of the scripts, the reading of the counters, and the client's
 	// keep-alive and second connection.
-	inner := "time get getset set psetex del exists zadd zrem zrange zpopmin publish info ping evalsha hello client"
+	inner := "time get getset set del exists zadd zrem zrange zpopmin publish info ping evalsha hello client"
 	for name, n := range spent {
 		if !strings.Contains(" "+inner+" ", " "+name+" ") {
 			t.Errorf("%d calls of %s, which should not be needed", n, name)
@@ -218,9 +218,9 @@ func TestHandOverCostsTwoRequests(t *testing.T) {
 			commands += n
 		}
 	}
-	confirmed := scripts - 2*rounds // each with three commands
-	if commands -= 3 * confirmed; commands > 17*rounds+20*heartbeats {
-		t.Errorf("%d commands inside scripts for %d hand-overs, at most 17 each are allowed: %v", commands, rounds, spent)
+	confirmed := scripts - 2*rounds // each with two commands
+	if commands -= 2 * confirmed; commands > 16*rounds+20*heartbeats {
+		t.Errorf("%d commands inside scripts for %d hand-overs, at most 16 each are allowed: %v", commands, rounds, spent)
 	}
 	// One push, and for watchers one message each for the arrival and the grant.
 	if spent["publish"] != 3*rounds {

@@ -87,7 +87,7 @@ func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
 			t.Error("a release would not find it")
 		}
 	}}}
-	if _, err := k.add(r, keysOf("x").all()[:2], boottime.Now()); err != nil {
+	if _, err := k.add(r, "x", boottime.Now()); err != nil {
 		t.Fatal(err)
 	}
 	h := holdingOf(k, "me")

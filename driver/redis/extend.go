@@ -11,7 +11,7 @@ import (
 func extendOn(c *conn, l layout, ttl time.Duration) extender {
 	return func(ctx context.Context, due []*holding) []extension {
 		r := request{op: "renew"}
-		parts := chunks(l, due, (*holding).lock)
+		parts := chunks(l, due, func(h *holding) string { return h.lock })
 		results, err := c.evalAll(ctx, r, renewScript, renewals(parts, ttl))
 		found := make(map[*holding]extension, len(due))
 		for i, part := range parts {
@@ -32,16 +32,13 @@ func extendOn(c *conn, l layout, ttl time.Duration) extender {
 	}
 }
 
-// lock returns the key of the lock.
-func (h *holding) lock() string { return h.keys[0] }
-
 // renewals returns the arguments of renewals, a batch for each part.
 func renewals(parts [][]*holding, ttl time.Duration) []batch {
 	var batches []batch
 	for _, part := range parts {
 		var b batch
 		for _, h := range part {
-			b.keys = append(b.keys, h.keys[:min(2, len(h.keys))]...)
+			b.keys = append(b.keys, h.lock)
 			b.args = append(b.args, h.request.Owner, milliseconds(h.request.Lease(ttl)))
 		}
 		batches = append(batches, b)

@@ -36,7 +36,7 @@ type groupMember struct {
 
 // takes reports whether b is for one name, and has the common arguments of the group.
 func (g *group) takes(b batch) bool {
-	return g != nil && len(b.keys) == ownKeys+2 && slices.Equal(g.head, b.args[:len(g.head)]) && g.conn.isBusy()
+	return g != nil && len(b.keys) == 1 && slices.Equal(g.head, b.args[:len(g.head)]) && g.conn.isBusy()
 }
 
 // isBusy reports whether so many requests are under way that more are grouped.
@@ -94,13 +94,12 @@ func (g *group) run() {
 // send runs the script for all members, and passes each its answer. An error for one
 // name is in its own answer; an error of the run is that of each member.
 func (g *group) send(members []*groupMember) {
-	b := batch{keys: make([]string, 0, ownKeys*len(members)+2), args: make([]string, 0, len(g.head)+2*len(members))}
+	b := batch{keys: make([]string, 0, len(members)), args: make([]string, 0, len(g.head)+2*len(members))}
 	b.args = append(b.args, g.head...)
 	for _, m := range members {
-		b.keys = append(b.keys, m.batch.keys[:ownKeys]...)
+		b.keys = append(b.keys, m.batch.keys[0])
 		b.args = append(b.args, m.batch.args[len(g.head):]...)
 	}
-	b.keys = append(b.keys, members[0].batch.keys[ownKeys:]...)
 	answer, err := g.conn.sendOne(context.Background(), g.script, b).ToMessage()
 	answers := []rueidis.RedisMessage{answer}
 	if err == nil && len(members) > 1 {

@@ -52,13 +52,8 @@ func TestGroupIsOneRequest(t *testing.T) {
 	operator, d := dial(t, server.Addr()), grouped(t, server.Addr())
 	const names = 80
 	spoil := func(i int) {
-		k, err := d.layout.keys(fmt.Sprint("n/", i), "o")
-		if err == nil {
-			err = raw(t, operator, "SET", k.queue, "a string").Error()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, "DEL", fmt.Sprint("n/", i))
+		mustDo(t, operator, "HSET", fmt.Sprint("n/", i), "a", "hash")
 	}
 	// together calls do for all names while the server is stopped, and returns the errors.
 	together := func(do func(i int) error) []error {
@@ -168,7 +163,7 @@ func TestRunOfSeveralNames(t *testing.T) {
 	const names = 40
 	holder := func(i int, want string) {
 		t.Helper()
-		if owner, err := raw(t, operator, "GET", fmt.Sprint("n/", i)).ToString(); owner != want || err != nil && want != "" {
+		if owner, err := raw(t, operator, "GET", fmt.Sprint("n/", i)).ToString(); ownerIn(owner) != want || err != nil && want != "" {
 			t.Errorf("n/%d is held by %q, want %q: %v", i, owner, want, err)
 		}
 	}
@@ -193,8 +188,8 @@ func TestRunOfSeveralNames(t *testing.T) {
 		}
 		fewest = min(fewest, spent)
 	}
-	if fewest > 2*names+12 {
-		t.Errorf("%d commands for %d pairs, at most two each are allowed and twelve for all", fewest, names)
+	if fewest > names+10 {
+		t.Errorf("%d commands for %d pairs, at most one each is allowed and ten for all", fewest, names)
 	}
 
 	twice := acquire(ours[0], theirs[0], ours[1])
@@ -226,7 +221,7 @@ func TestRunOfSeveralNames(t *testing.T) {
 func contendersOf(d *Driver, names int, owner string) (ws []*waiter) {
 	for i := range names {
 		r := driver.Request{Name: fmt.Sprint("n/", i), Owner: fmt.Sprint(owner, i)}
-		ws = append(ws, newWaiter(r, d.layout.keysOf(r.Name)))
+		ws = append(ws, newWaiter(r, r.Name))
 	}
 	return ws
 }
@@ -250,9 +245,8 @@ func releaseRun(t *testing.T, d *Driver, ws ...*waiter) {
 	t.Helper()
 	b := batch{args: []string{d.pushes.channel}}
 	for _, w := range ws {
-		b.keys, b.args = append(b.keys, w.keys[:ownKeys]...), append(b.args, w.request.Owner)
+		b.keys, b.args = append(b.keys, w.keys[0]), append(b.args, w.request.Owner)
 	}
-	b.keys = append(b.keys, ws[0].keys[ownKeys:]...)
 	if _, err := d.conn.eval(t.Context(), request{op: "release"}, releaseScript, b); err != nil {
 		t.Fatal(err)
 	}

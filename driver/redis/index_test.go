@@ -65,7 +65,7 @@ func TestListingScansNothing(t *testing.T) {
 // indexed returns the number of entries of the index.
 func indexed(t *testing.T, operator rueidis.Client) int64 {
 	t.Helper()
-	return number(t, operator, "ZCARD", wholeNames)
+	return number(t, operator, "ZCARD", namesKey(wholeTag))
 }
 
 // Released names leave the index at once, expired ones at later grants.
@@ -91,17 +91,20 @@ func TestIndexForgetsWhatHasEnded(t *testing.T) {
 	if err := dying.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	long, _ := take(t, d, "long") // must stay
+	long, _ := take(t, d, "long") // must stay, and so must a name that is awaited only
+	awaited := keysOf("awaited")
+	mustDo(t, operator, "ZADD", awaited.names, "0", "awaited")
+	mustDo(t, operator, "ZADD", awaited.queue, "1", "channel owner")
 	testbed.Eventually(t, "they have expired", bound, func() bool {
 		states, _, err := d.Locks(t.Context(), "dying/", 10)
 		return err == nil && len(states) == 0
 	})
-	testbed.Eventually(t, "only the lock that is held is in the index", bound, func() bool {
+	testbed.Eventually(t, "only these are in the index", bound, func() bool {
 		for range 64 { // one of 64 grants checks the index
 			owner, _ := take(t, d, "busy")
 			release(t, d, "busy", owner)
 		}
-		return indexed(t, operator) == 1
+		return indexed(t, operator) == 2
 	})
 	release(t, d, "long", long)
 }

@@ -192,16 +192,11 @@ func (l layout) show(ctx context.Context, c *conn, locks []string) ([]shown, err
 
 // showing returns the arguments of show.lua.
 func (l layout) showing(locks []string) (b batch) {
-	var shared []string
-	for _, lock := range locks {
-		k := l.keysOf(lock).all()
-		b.keys, shared = append(b.keys, k[:ownKeys]...), k[ownKeys:]
-	}
-	b.keys = append(b.keys, shared...)
+	b.keys = slices.Clone(locks)
 	for _, lock := range locks {
 		for _, key := range redissonKeys(lock) {
 			if l.cluster && slotOf(key) != slotOf(lock) {
-				key = l.keysOf(lock).wait // Redisson keeps it in another slot, which is not read
+				key = lock // Redisson keeps it in another slot, which is not read
 			}
 			b.keys = append(b.keys, key)
 		}

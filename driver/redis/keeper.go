@@ -27,7 +27,7 @@ type keeper struct {
 // holding is one lease that is renewed.
 type holding struct {
 	request driver.Request
-	keys    []string // the first one or two live as long as the lease
+	lock    string // the key
 	lease   *boottime.Lease
 	due     boottime.Instant // guarded by keeper.mu
 
@@ -60,17 +60,17 @@ func (k *keeper) patient(s Settings) *keeper {
 }
 
 // add starts to renew a granted lease, which was requested at sent.
-func (k *keeper) add(r driver.Request, keys []string, sent boottime.Instant) (*boottime.Lease, error) {
-	return k.addFor(r, keys, sent, r.Lease(k.ttl), sent.Add(r.Every(k.ttl)))
+func (k *keeper) add(r driver.Request, lock string, sent boottime.Instant) (*boottime.Lease, error) {
+	return k.addFor(r, lock, sent, r.Lease(k.ttl), sent.Add(r.Every(k.ttl)))
 }
 
 // addFor is add for a first lease of another length, which is renewed at due.
-func (k *keeper) addFor(r driver.Request, keys []string, sent boottime.Instant, first time.Duration, due boottime.Instant) (*boottime.Lease, error) {
+func (k *keeper) addFor(r driver.Request, lock string, sent boottime.Instant, first time.Duration, due boottime.Instant) (*boottime.Lease, error) {
 	l := boottime.NewLease(sent, first)
 	if l.Remaining() <= 0 {
 		return nil, uncertain(request{op: "acquire", name: r.Name}, interlock.ErrExpired)
 	}
-	h := &holding{request: r, keys: keys, lease: l, due: due}
+	h := &holding{request: r, lock: lock, lease: l, due: due}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.held[r.Owner] = h

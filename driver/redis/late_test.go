@@ -55,7 +55,7 @@ func TestLatePlaceIsNotKept(t *testing.T) {
 	d := openOn(t, server.Addr(), nil)
 	owner, _ := take(t, d, "x")
 	r := driver.Request{Name: "x", Owner: newOwner()}
-	late, err := d.contend(t.Context(), newWaiter(r, keysOf("x")), enqueue)
+	late, err := d.contend(t.Context(), newWaiter(r, "x"), enqueue)
 	if err != nil || late.status != statusWaiting {
 		t.Fatalf("the late request got %+v, %v", late, err)
 	}
@@ -78,7 +78,7 @@ func refuse(t *testing.T, d *Driver, mode string) (driver.Request, reply) {
 		t.Fatal(err)
 	}
 	release(t, d, "x", owner)
-	late, err := d.contend(t.Context(), newWaiter(r, keysOf("x")), mode)
+	late, err := d.contend(t.Context(), newWaiter(r, "x"), mode)
 	if err != nil {
 		t.Fatal(err)
 	}

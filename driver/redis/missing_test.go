@@ -108,9 +108,9 @@ func TestDeletedQueueStarvesNobody(t *testing.T) {
 	served(t, b, receive(t, waiting, bound))
 }
 
-// Without the record of a grant its token is forgotten. The holder stays, and is
+// If another client writes the owner, the token is forgotten. The holder stays, and is
 // renewed, but looks foreign; acquiring again gives a higher token.
-func TestMissingRecordRaisesTheToken(t *testing.T) {
+func TestForeignValueRaisesTheToken(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
@@ -123,7 +123,7 @@ func TestMissingRecordRaisesTheToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	remove(t, operator, keysOf("x").hold)
+	mustDo(t, operator, "SET", "x", r.Owner, "KEEPTTL")
 	if err := <-renewed; err != nil {
 		t.Fatalf("the holder gets: %v", err)
 	}

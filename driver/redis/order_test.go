@@ -103,11 +103,7 @@ func TestHeartbeatDoesNotReviveAReleasedOwner(t *testing.T) {
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	r := driver.Request{Name: "a", Owner: newOwner()}
-	k, err := d.layout.keys(r.Name, r.Owner)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := newWaiter(r, k)
+	k, w := keysOf("a"), newWaiter(r, "a")
 	for _, held := range []bool{false, true} {
 		if held {
 			take(t, d, "a")

@@ -58,7 +58,7 @@ func (p *Plain) Guarantees() interlock.Guarantees { return p.guarantees }
 // Acquire polls until r.Owner holds r.Name, at growing, random intervals of up to
 // half a second, and when the holder's lease ends; see driver.Advisory.
 func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, error) {
-	k, err := p.layout.keys(r.Name, r.Owner)
+	lock, err := p.layout.key(r.Name, r.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -69,12 +69,12 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 	known := ""
 	for failed := 1; ; failed++ {
 		sent := boottime.Sent()
-		answer, err := p.try(ctx, r, k.lock)
+		answer, err := p.try(ctx, r, lock)
 		switch {
 		case err != nil:
 			return nil, err
 		case answer.holder == r.Owner:
-			return p.held.add(r, []string{k.lock}, sent)
+			return p.held.add(r, lock, sent)
 		case r.NoWait:
 			return nil, answer.heldError(r.Name)
 		}
@@ -113,6 +113,7 @@ func (r *reply) parsePlain(fields []rueidis.RedisMessage) error {
 	if r.holder, err = fields[0].ToString(); err != nil {
 		return err
 	}
+	r.holder = ownerIn(r.holder)
 	left, err := fields[1].AsInt64()
 	if err != nil {
 		return err
@@ -142,13 +143,13 @@ func (p *Plain) wait(ctx context.Context, r driver.Request, delay, left time.Dur
 
 // Release releases the lock if owner holds it; see driver.Advisory.
 func (p *Plain) Release(ctx context.Context, name, owner string) error {
-	k, err := p.layout.keys(name, owner)
+	lock, err := p.layout.key(name, owner)
 	if err != nil {
 		return err
 	}
 	p.held.remove(owner)
 	_, err = p.conn.eval(ctx, request{op: "release", name: name, owner: owner}, plainReleaseScript,
-		batch{keys: []string{k.lock}, args: []string{owner}})
+		batch{keys: []string{lock}, args: []string{owner}})
 	return err
 }
 

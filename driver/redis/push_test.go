@@ -39,7 +39,7 @@ func TestPushIsBelieved(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ws := newWaiters(&Driver{conn: newConn(nil), ttl: DefaultTTL})
-			w := ws.enter(driver.Request{Name: "x", Owner: "me", Renew: c.renew, TTL: c.ttl, MinLease: c.least}, keysOf("x"))
+			w := ws.enter(driver.Request{Name: "x", Owner: "me", Renew: c.renew, TTL: c.ttl, MinLease: c.least}, "x")
 			for _, answer := range c.answers {
 				answer(ws, w)
 			}
@@ -54,7 +54,7 @@ func TestPushIsBelieved(t *testing.T) {
 		})
 	}
 	ws := newWaiters(&Driver{conn: newConn(nil), ttl: DefaultTTL})
-	w := ws.enter(driver.Request{Name: "x", Owner: "me"}, keysOf("x"))
+	w := ws.enter(driver.Request{Name: "x", Owner: "me"}, "x")
 	for _, message := range []string{"", "me", "9 me", "9 x me", "x 9 me", "9 7 you", "9 7 "} {
 		ws.pushed(message)
 		if _, _, unread := w.read(); unread {

@@ -37,7 +37,7 @@ type attempt struct {
 // Between attempts it releases what it got and waits for a random time of up to
 // half a second. See driver.Advisory.
 func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, error) {
-	k, err := q.layout.keys(r.Name, r.Owner)
+	lock, err := q.layout.key(r.Name, r.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -48,14 +48,14 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 	q.held.stopEvents(r.Owner)
 	known := ""
 	for failed := 1; ; failed++ {
-		lease, a, err := q.try(ctx, r, k.lock)
+		lease, a, err := q.try(ctx, r, lock)
 		switch {
 		case err != nil:
 			return nil, err
 		case lease != nil:
 			return lease, nil
 		}
-		gaveBack := q.release(asked, k.lock, a.mayHold())
+		gaveBack := q.release(asked, lock, a.mayHold())
 		said := a.holder()
 		if r.NoWait {
 			gaveBack.await(ctx)
@@ -102,7 +102,7 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver
 		return nil, a, noMajority(asked, errs)
 	case standsWon:
 		if boottime.Deadline(sent, q.held.ttl).Sub(boottime.Now()) > q.options.MinWork {
-			lease, err := q.held.add(r, []string{lock}, sent)
+			lease, err := q.held.add(r, lock, sent)
 			return lease, a, err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // returns when a majority has confirmed; the other answers are read in the
 // background, for up to a second. Where no answer confirms it, the lock expires.
 func (q *Quorum) Release(ctx context.Context, name, owner string) error {
-	k, err := q.layout.keys(name, owner)
+	lock, err := q.layout.key(name, owner)
 	if err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (q *Quorum) Release(ctx context.Context, name, owner string) error {
 	case <-ctx.Done():
 		return uncertain(asked, context.Cause(ctx))
 	}
-	return q.release(asked, k.lock, q.everyNode()).majority(ctx, len(q.nodes))
+	return q.release(asked, lock, q.everyNode()).majority(ctx, len(q.nodes))
 }
 
 // renewing returns the end of owner's renewal under way.

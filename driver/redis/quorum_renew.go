@@ -32,7 +32,7 @@ func (q *Quorum) extend(ctx context.Context, due []*holding) []extension {
 		extensions[i] = judge(answers, at)
 		if e := extensions[i]; e.err == nil && !e.ours {
 			// Some nodes may have been locked again.
-			q.release(request{name: h.request.Name, owner: h.request.Owner}, h.keys[0], q.everyNode())
+			q.release(request{name: h.request.Name, owner: h.request.Owner}, h.lock, q.everyNode())
 		}
 	}
 	return extensions
@@ -64,7 +64,7 @@ func (q *Quorum) leave(round []*holding) {
 
 // renewAll asks all nodes, and waits for those that are not skipped.
 func (q *Quorum) renewAll(ctx context.Context, round []*holding) []nodeAnswers {
-	batches := renewals(chunks(q.layout, round, (*holding).lock), q.options.TTL)
+	batches := renewals(chunks(q.layout, round, func(h *holding) string { return h.lock }), q.options.TTL)
 	answers := make([]nodeAnswers, len(q.nodes))
 	all := within(ctx, q.options.NodeTimeout, len(q.nodes))
 	var asking sync.WaitGroup

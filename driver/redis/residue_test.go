@@ -108,7 +108,7 @@ func TestLateAnswerAfterReleaseIsNotTold(t *testing.T) {
 	told := 0
 	r := driver.Request{Name: "x", Owner: "me", Events: driver.Events{
 		Lost: func(error) { told++ }, Renewed: func(time.Duration, error) { told++ }}}
-	if _, err := k.add(r, keysOf("x").all()[:2], boottime.Now()); err != nil {
+	if _, err := k.add(r, "x", boottime.Now()); err != nil {
 		t.Fatal(err)
 	}
 	h := k.held["me"]

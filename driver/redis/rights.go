@@ -19,11 +19,11 @@ var rightsScript = newReader(rightsLua)
 // "~key" or "&channel". It writes nothing. known is false if the server is older
 // than 7.0, which does not report rights. It blocks for one request.
 func (d *Driver) MissingRights(ctx context.Context, name string) (missing []string, known bool, err error) {
-	k, err := d.layout.keys(name, "owner")
+	lock, err := d.layout.key(name, "owner")
 	if err != nil {
 		return nil, false, err
 	}
-	rules := lockRules(k)
+	rules := lockRules(d.layout.keysOf(lock))
 	var b batch
 	for _, r := range rules {
 		b.args = append(append(b.args, strconv.Itoa(len(r.command))), r.command...)
@@ -60,8 +60,8 @@ type rule struct {
 // luaCalls finds the commands without which a script fails.
 var luaCalls = regexp.MustCompile(`redis\.call\('([A-Z]+)'`)
 
-// lockRules returns those that the lock with the keys k needs. Scripts declare their
-// keys, so the right to run a script on a key is the right to read and write it.
+// lockRules returns those that the lock with the keys k needs. The right to run a script
+// on a key is the right to read and write it.
 func lockRules(k keys) (rules []rule) {
 	commands := []string{"EVAL"}
 	for _, s := range []*script{contendScript, releaseScript, renewScript} {
@@ -70,11 +70,11 @@ func lockRules(k keys) (rules []rule) {
 		}
 	}
 	slices.Sort(commands)
-	for _, key := range k.all() {
+	for _, key := range []string{k.lock, k.queue, k.wait, k.counter, k.names} {
 		rules = append(rules, rule{"~" + key, []string{"EVALSHA", contendScript.sha, "1", key}, ""})
 	}
 	for _, c := range slices.Compact(commands) {
-		r := rule{"+" + strings.ToLower(c), []string{c, k.hold}, "~" + k.hold}
+		r := rule{"+" + strings.ToLower(c), []string{c, k.queue}, "~" + k.queue}
 		switch c {
 		case "EVAL":
 			r.command, r.after = []string{c, "", "0"}, ""

@@ -67,11 +67,11 @@ var quorumAcquireLua string
 var quorumRenewLua string
 
 var (
-	contendScript = newScript(constants + names("(#ARGV - 2) / 2") + clockLua + contendOneLua + drawLua + contendFreeLua + queueLua + contendLua)
-	releaseScript = newScript(constants + names("#ARGV - 1") + releaseFreeLua + clockLua + releasePushLua + drawLua + queueLua + releaseLua)
-	showScript    = newReader(constants + names("(#KEYS - 2) / 6") + clockLua + drawLua + queueLua + showLua)
-	renewScript   = newStepwiseScript(renewLua)
-	breakScript   = newScript(constants + names("1") + clockLua + drawLua + queueLua + breakLua)
+	contendScript = newLockScript(clockLua, contendOneLua, drawLua, contendFreeLua, queueLua, contendLua)
+	releaseScript = newLockScript(releaseFreeLua, clockLua, releasePushLua, drawLua, queueLua, releaseLua)
+	showScript    = newLockReader(clockLua, drawLua, queueLua, showLua)
+	renewScript   = newStepwiseScript(valueFormat + renewLua)
+	breakScript   = newLockScript(clockLua, drawLua, queueLua, breakLua)
 
 	plainAcquireScript = newScript(constants + plainAcquireLua)
 	plainReleaseScript = newScript(constants + plainReleaseLua)
@@ -86,11 +86,30 @@ var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ALIVE_MS, BEAT_MS, ACC
 	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), aliveFor.Milliseconds(), (heartbeat / 2).Milliseconds(),
 	acceptFor.Milliseconds(), aliveFor.Milliseconds(), changes)
 
-// names is the head of the scripts of queue mode. KEYS are four for each name, then the counter
-// and the index, which all names of a run share. count is the Lua expression of the number of
-// names.
-func names(count string) string {
-	return "local names = " + count + "\nlocal COUNTER, INDEX = KEYS[4 * names + 1], KEYS[4 * names + 2]\n"
+// ours begins the value of a lock in queue mode. A counter of 16 digits, a character and the
+// owner follow: see queue.lua.
+const ours = "interlock "
+
+// ownerAt is where the owner begins in the value of a lock.
+const ownerAt = len(ours) + 16 + 1
+
+// ownerIn returns the owner in the value of a lock, which is the value itself if it is not ours.
+func ownerIn(value string) string {
+	if len(value) > ownerAt && strings.HasPrefix(value, ours) {
+		return value[ownerAt:]
+	}
+	return value
+}
+
+var valueFormat = fmt.Sprintf("local OURS, OWNER_AT = '%s', %d\n", ours, ownerAt+1)
+
+// newLockScript returns a script of queue mode. KEYS are its locks, all of one slot in a
+// cluster. The names of the other keys begin with KEY, and are of the same slot.
+func newLockScript(parts ...string) *script {
+	text := constants + valueFormat + "local names = #KEYS\nlocal COUNTER, INDEX = KEY .. 'counter', KEY .. 'names'\n" + strings.Join(parts, "")
+	s := newStepwiseScript("local KEY = '" + reserved + wholeTag + "}:'\n" + text)
+	s.whole, s.tagged = newStepwiseScript("local KEY = string.sub(table.remove(KEYS), 1, -"+strconv.Itoa(len("missing")+1)+")\n"+text), true
+	return s
 }
 
 // script is a Lua text that the server knows by its hash.
@@ -102,6 +121,8 @@ type script struct {
 	// starts. Without that key it may start, and be stopped half way at a key that it
 	// deleted itself.
 	whole *script
+	// tagged scripts take the tag of their slot from that key, so whole has it always.
+	tagged bool
 }
 
 func newScript(source string) *script {
@@ -114,6 +135,13 @@ func newScript(source string) *script {
 func newStepwiseScript(source string) *script {
 	sum := sha1.Sum([]byte(source)) // the hash of EVALSHA; its strength does not matter
 	return &script{source: source, sha: hex.EncodeToString(sum[:])}
+}
+
+// newLockReader returns a script of queue mode that only reads.
+func newLockReader(parts ...string) *script {
+	s := newLockScript(parts...)
+	s.reads = true
+	return s
 }
 
 // newReader returns a script that only reads.
@@ -129,7 +157,7 @@ func (b batch) missing() string { return reserved + tags.of(slotOf(b.keys[0])) +
 // unbroken converts batches of s to ones that a cluster executes as a whole or not
 // at all. A batch of one key already is one.
 func (s *script) unbroken(batches []batch) (*script, []batch) {
-	if s.whole == nil || len(batches[0].keys) < 2 {
+	if s.whole == nil || len(batches[0].keys) < 2 && !s.tagged {
 		return s, batches
 	}
 	all := make([]batch, len(batches))

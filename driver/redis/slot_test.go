@@ -61,7 +61,7 @@ func TestKeysOfANameShareItsSlot(t *testing.T) {
 	for _, name := range oddNames {
 		seen := map[string]bool{}
 		k := layout{cluster: true}.keysOf(name)
-		for _, key := range append(k.all(), markKey(name), fenceKey("rebase", name)) {
+		for _, key := range []string{k.lock, k.queue, k.wait, k.counter, k.names, markKey(name), fenceKey("rebase", name)} {
 			if slotOf(key) != slotOf(name) {
 				t.Errorf("%q of %q is in slot %d, not %d", key, name, slotOf(key), slotOf(name))
 			}
@@ -79,11 +79,11 @@ func TestNamesThatCannotBeKept(t *testing.T) {
 		{"", ""}, {"p:", ""}, {"", strings.Repeat("x", driver.MaxName+1)},
 		{"", "interlock:{0}:counter"}, {"interlock:", "{0}:counter"},
 	} {
-		if _, err := (layout{prefix: c.prefix}).keys(c.name, "me"); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
+		if _, err := (layout{prefix: c.prefix}).key(c.name, "me"); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
 			t.Errorf("prefix %q, name %.30q: %v, want ErrName", c.prefix, c.name, err)
 		}
 	}
-	if _, err := (layout{}).keys("a", ""); interlock.Kind(err) != interlock.Bug {
+	if _, err := (layout{}).key("a", ""); interlock.Kind(err) != interlock.Bug {
 		t.Errorf("an empty owner: %v", err)
 	}
 }

@@ -7,9 +7,9 @@ if clock < 1 then clock = 1 end
 
 -- Lua's own conversion of numbers rounds them to 14 digits: enough for now, not for a
 -- counter. %d is faster, but 32 bits wide on some servers.
-local format, whole = string.format, '%d'
+local format, whole, padded = string.format, '%d', '%016d'
 local clock_text = format(whole, clock)
 if #clock_text < 12 then
-  whole = '%.0f'
+  whole, padded = '%.0f', '%016.0f'
   clock_text = format(whole, clock)
 end

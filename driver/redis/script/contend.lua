@@ -1,4 +1,4 @@
--- KEYS: four for each name, and two for all. ARGV: mode, channel, then owner and ttl for each name.
+-- KEYS: the locks. ARGV: mode, channel, then owner and ttl for each name.
 -- enqueue  takes the lock, or a place in the queue
 -- nowait   takes the lock, or nothing
 -- refresh  confirms a pushed grant or keeps a place; it never creates a place, so
@@ -21,6 +21,13 @@ local function stay(k, waiter, place)
   redis.call('PEXPIRE', k.queue, ALIVE)
 end
 
+-- await marks our holder's lock as awaited.
+local function await(k)
+  local value = redis.call('GET', k.lock)
+  local begin, owner = string.match(value, '^(' .. OURS .. '%d+) (.*)$')
+  if begin then redis.call('SET', k.lock, begin .. '+' .. owner, 'KEEPTTL') end
+end
+
 -- join takes a place, or keeps the present one. Returns the place.
 local function join(k, waiter)
   local place = draw(COUNTER)
@@ -31,28 +38,25 @@ local function join(k, waiter)
   end
   touched[k.lock] = true
   redis.call('PEXPIRE', k.queue, ALIVE)
-  if k.taken ~= 2 then list(k) end -- earlier waiters have listed it already
+  list(k)
+  await(k)
   return place
 end
 
 local function take(k, owner) return { 'granted', grant(k, owner, ttl) } end
 
-local function confirm(k, owner)
-  local counter, _, of = record(k)
-  if of ~= owner then
+local function confirm(k, owner, counter)
+  if not counter then -- another client wrote the owner
     list(k)
     return take(k, owner)
   end
   redis.call('PEXPIRE', k.lock, ttl)
-  redis.call('PEXPIRE', k.hold, ttl)
   return { 'granted', counter }
 end
 
--- held answers with the lock's holder. since is 0 for a foreign holder.
-local function held(k, holder)
-  local _, since, of = record(k)
-  if of ~= holder then since = '0' end
-  return { 'held', holder, since, now_text, redis.call('PTTL', k.lock) }
+-- held answers with the lock's holder. Its begin is 0 for a foreign holder.
+local function held(k, holder, counter)
+  return { 'held', holder, counter and text(since(counter)) or '0', now_text, redis.call('PTTL', k.lock) }
 end
 
 -- awaited reports whether a live waiter is in the queue. Silent ones before it lose their
@@ -70,13 +74,13 @@ end
 -- newcomers after others.
 local function waiting(k, waiter, holder, place)
   if mode == 'refresh' then awaited(k) end
-  local ahead, left = k.alone and 0 or redis.call('ZRANK', k.queue, waiter), -1
+  local ahead, left = redis.call('ZRANK', k.queue, waiter), -1
   if ahead == 0 or mode == 'refresh' then left = redis.call('PTTL', k.lock) end
   return { 'waiting', holder, place, left, ahead }
 end
 
 -- serve grants a free lock to the first waiter, or to the caller if there is none. Returns
--- the caller's reply if it now holds the lock, or else the holder. A server with full memory
+-- the caller's reply if it now holds the lock, or else the holder and its counter. A server with full memory
 -- refuses only a script's first write, so that must not be one that frees memory.
 local function serve(k, owner, waiter)
   list(k)
@@ -87,9 +91,8 @@ end
 
 local function contend(k, owner)
   local waiter = channel .. ' ' .. owner
-  local holder = redis.call('GET', k.lock)
-  if holder == owner then return confirm(k, owner) end
-  k.alone = names == 1 and holder and k.taken == 1 -- the lock existed, so there was no queue
+  local holder, counter = holder_of(k)
+  if holder == owner then return confirm(k, owner, counter) end
   local place
   if mode == 'refresh' then
     place = redis.call('ZSCORE', k.queue, waiter)
@@ -102,12 +105,12 @@ local function contend(k, owner)
   end
   if not holder then
     local granted
-    granted, holder = serve(k, owner, waiter)
+    granted, holder, counter = serve(k, owner, waiter)
     if granted then return granted end
   end
   if mode == 'nowait' then
     leave(k, waiter)
-    return held(k, holder)
+    return held(k, holder, counter)
   end
   return waiting(k, waiter, holder, place and text(place) or join(k, waiter))
 end
@@ -115,7 +118,7 @@ end
 -- One name with damaged keys must not fail the others.
 local function one(i)
   local k = keys_of(i)
-  k.taken, ttl = taken[i], ARGV[2 * i + 2]
+  ttl = ARGV[2 * i + 2]
   local ok, reply = pcall(contend, k, owner_of(i))
   tell_watchers(k)
   if not ok then reply = { 'failed', type(reply) == 'table' and reply.err or tostring(reply) } end
@@ -127,7 +130,7 @@ if mode == 'together' then
   -- keys bar it, too.
   local function barred(i)
     local k = keys_of(i)
-    local holder = redis.call('GET', k.lock)
+    local holder = holder_of(k)
     if holder then return holder ~= owner_of(i) end
     local bar = awaited(k)
     tell_watchers(k)
@@ -137,8 +140,8 @@ if mode == 'together' then
   -- give_back undoes a step that could not be finished.
   local function give_back(i)
     local k, owner = keys_of(i), owner_of(i)
-    if redis.pcall('GET', k.lock) ~= owner then return end
-    redis.call('DEL', k.lock, k.hold)
+    if holder_of(k) ~= owner then return end
+    redis.call('DEL', k.lock)
     touched[k.lock] = true
     local head, place = pop(k)
     if head then push(k, head, place) else unlist(k) end

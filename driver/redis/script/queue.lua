@@ -1,18 +1,21 @@
 -- Common part of the scripts of queue mode, each of which follows this text.
 -- draw.lua comes before it.
 --
--- A name is four keys of one hash slot, and two that it shares with others:
---   lock     string  the holder's owner, with a time to live; foreign clients use only this
---   hold     string  "counter since owner" of the holder, living as long as the lock
---   queue    zset    "channel owner" of those that wait, scored by the counter drawn for the place
---   wait     hash    the same -> when its last heartbeat came; of those that wait for long
+-- A name is three keys of one hash slot, and two that it shares with others:
+--   lock     string  of ours: OURS, the counter in 16 digits, '+' or ' ', and the owner, with
+--                    a time to live. ' ' means that nobody waits. Foreign values are others.
+--   waiting  zset    "channel owner" of those that wait, scored by the counter drawn for the place
+--   heard    hash    the same -> when its last heartbeat came; of those that wait for long
 --   COUNTER  string  the last counter drawn; never expires
---   INDEX    zset    locks that are held or awaited, all of score 0, so ordered by name
+--   INDEX    zset    at least the locks that we hold and those that are awaited, all of score
+--                    0, so ordered by name
 -- On one server both are those of the whole database, in a cluster those of the name's slot.
 
+local function queue_of(lock) return KEY .. 'waiting:' .. lock end
+
 local function keys_of(i)
-  local k = (i - 1) * 4
-  return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4] }
+  local lock = KEYS[i]
+  return { lock = lock, queue = queue_of(lock), wait = KEY .. 'heard:' .. lock }
 end
 
 -- may reports whether the user may read a lock, if the server can tell.
@@ -26,7 +29,7 @@ local function prune()
     if size == 0 then return end
     local from, ended = (math.floor(now_us / 64) + round * 7919) % size, 0
     for _, lock in ipairs(redis.call('ZRANGE', INDEX, text(from), text(from + 31))) do
-      if may(lock) and redis.pcall('EXISTS', lock) == 0 then
+      if may(lock) and redis.pcall('EXISTS', lock, queue_of(lock)) == 0 then
         ended = ended + redis.call('ZREM', INDEX, lock)
       end
     end
@@ -45,9 +48,18 @@ local function list(k)
   redis.call('ZADD', INDEX, '0', k.lock)
 end
 
--- unlist removes the lock from the index, unless it is held or awaited.
+-- holder_in returns the owner in the value of a lock, and the counter if it is ours.
+local function holder_in(value)
+  local counter, owner = string.match(value or '', '^' .. OURS .. '0*(%d+)[ +](.*)$')
+  return owner or value, counter
+end
+
+local function holder_of(k) return holder_in(redis.call('GET', k.lock)) end
+
+-- unlist removes the lock from the index, unless we hold it or it is awaited.
 local function unlist(k)
-  if redis.call('EXISTS', k.hold, k.queue) == 0 then redis.call('ZREM', INDEX, k.lock) end
+  local _, counter = holder_of(k)
+  if not counter and redis.call('EXISTS', k.queue) == 0 then redis.call('ZREM', INDEX, k.lock) end
 end
 
 -- touched are the names whose holder or waiters changed. tell_watchers publishes
@@ -61,16 +73,10 @@ local function tell_watchers(k)
   redis.pcall('PUBLISH', CHANGES .. k.lock, '')
 end
 
--- record returns what is stored of the holder: counter, since, owner.
-local function record(k)
-  return string.match(redis.call('GET', k.hold) or '', '^(%d+) (%d+) (.*)$')
-end
-
 local function grant(k, owner, ttl)
   local counter = draw(COUNTER)
   touched[k.lock] = true
-  redis.call('SET', k.lock, owner, 'PX', ttl)
-  redis.call('PSETEX', k.hold, ttl, counter .. ' ' .. now_text .. ' ' .. owner)
+  redis.call('SET', k.lock, OURS .. format(padded, counter) .. '+' .. owner, 'PX', ttl)
   return counter
 end
 
@@ -111,5 +117,5 @@ local function push(k, waiter, place)
   local channel, owner = string.match(waiter, '^(%S+) (.*)$')
   local counter = grant(k, owner, ACCEPT)
   redis.pcall('PUBLISH', channel, counter .. ' ' .. text(place) .. ' ' .. owner)
-  return owner
+  return owner, counter
 end

@@ -1,17 +1,19 @@
 -- Releases locks without waiters, without the rest of the script. KEYS and ARGV are those
 -- of release.lua. Functions and tables cost the server more than commands, so one name
 -- creates none.
-local call = redis.pcall
-local holder, first -- of one name: the holder, and the first waiter with its place, which it has removed
+local call, sub = redis.pcall, string.sub
+local value, first -- of one name: the lock's value, and the first waiter with its place, which it has removed
 if names == 1 then
   local lock = KEYS[1]
-  holder = call('GET', lock)
-  if type(holder) == 'table' then return holder end -- an error
-  if holder == ARGV[2] then
-    first = call('ZPOPMIN', KEYS[3])
-    if first.err then return first end
-    if not first[1] then
-      local deleted = call('DEL', lock, KEYS[2])
+  value = call('GET', lock)
+  if type(value) == 'table' then return value end -- an error
+  if value and sub(value, OWNER_AT) == ARGV[2] then
+    if sub(value, OWNER_AT - 1, OWNER_AT - 1) == '+' then
+      first = call('ZPOPMIN', KEY .. 'waiting:' .. lock)
+      if first.err then return first end
+    end
+    if not first or not first[1] then
+      local deleted = call('DEL', lock)
       if type(deleted) == 'table' then return deleted end
       local removed = call('ZREM', INDEX, lock)
       call('PUBLISH', CHANGES .. lock, '')
@@ -25,27 +27,21 @@ local function failed(problem)
   return { err = type(problem) == 'table' and problem.err or tostring(problem) }
 end
 
-local holders, firsts, answers -- of several names, by name
+local values, firsts, answers -- of several names, by name
 if names > 1 then
-  holders, firsts, answers = {}, {}, {}
+  values, firsts, answers = {}, {}, {}
   local released = 0
 
   -- release_together releases all names, or none. As contend_free.lua, it publishes only if
   -- there are subscriptions to patterns.
   local function release_together()
-    local locks, queues, keys = {}, {}, {}
-    for i = 1, names do
-      local k = 4 * i - 4
-      locks[i], queues[i], keys[2 * i - 1], keys[2 * i] = KEYS[k + 1], KEYS[k + 3], KEYS[k + 1], KEYS[k + 2]
+    for i, value in ipairs(redis.call('MGET', unpack(KEYS))) do
+      if not value or sub(value, OWNER_AT - 1) ~= ' ' .. ARGV[i + 1] then return end
     end
-    for i, holder in ipairs(redis.call('MGET', unpack(locks))) do
-      if holder ~= ARGV[i + 1] then return end
-    end
-    if redis.call('EXISTS', unpack(queues)) > 0 then return end
-    redis.call('DEL', unpack(keys))
-    redis.call('ZREM', INDEX, unpack(locks))
+    redis.call('DEL', unpack(KEYS))
+    redis.call('ZREM', INDEX, unpack(KEYS))
     local watched = call('PUBSUB', 'NUMPAT') ~= 0
-    for i, lock in ipairs(locks) do
+    for i, lock in ipairs(KEYS) do
       if watched then call('PUBLISH', CHANGES .. lock, '') end
       answers[i] = 1
     end
@@ -53,14 +49,14 @@ if names > 1 then
   end
 
   local function release_free(i)
-    local k = 4 * i - 4
-    holders[i] = redis.call('GET', KEYS[k + 1])
-    if holders[i] ~= ARGV[i + 1] then return end
-    firsts[i] = redis.call('ZPOPMIN', KEYS[k + 3])
+    local lock = KEYS[i]
+    values[i] = redis.call('GET', lock)
+    if not values[i] or sub(values[i], OWNER_AT) ~= ARGV[i + 1] then return end
+    firsts[i] = redis.call('ZPOPMIN', KEY .. 'waiting:' .. lock)
     if firsts[i][1] then return end
-    redis.call('DEL', KEYS[k + 1], KEYS[k + 2])
-    redis.call('ZREM', INDEX, KEYS[k + 1])
-    call('PUBLISH', CHANGES .. KEYS[k + 1], '')
+    redis.call('DEL', lock)
+    redis.call('ZREM', INDEX, lock)
+    call('PUBLISH', CHANGES .. lock, '')
     answers[i], released = 1, released + 1
   end
 

@@ -9,10 +9,9 @@ repeat
     break
   end
   local space = string.find(waiter, ' ', 1, true)
-  local owner = string.sub(waiter, space + 1)
-  if not call('SET', lock, owner, 'PX', ACCEPT).ok then break end
-  if not call('PSETEX', KEYS[2], ACCEPT, clock_text .. ' ' .. now .. ' ' .. owner).ok then break end
-  call('PUBLISH', string.sub(waiter, 1, space - 1), clock_text .. ' ' .. format(whole, first[2]) .. ' ' .. owner)
+  local owner = sub(waiter, space + 1)
+  if not call('SET', lock, OURS .. format(padded, clock) .. '+' .. owner, 'PX', ACCEPT).ok then break end
+  call('PUBLISH', sub(waiter, 1, space - 1), clock_text .. ' ' .. format(whole, first[2]) .. ' ' .. owner)
   call('PUBLISH', CHANGES .. lock, '')
   return 1
 until true

@@ -1,8 +1,9 @@
--- KEYS: four for each name, two for all, then for each name two of Redisson's: its list of
--- waiters and their deadlines. Only reads, and accepts any type of key. Returns for each
--- name the type of its key, the holder that the key names, its time to live, the record of
--- the holder, the waiters in order (owner, since, alive), the fields of a hash, and
+-- KEYS: the locks, then for each two of Redisson's: its list of waiters and their
+-- deadlines. Only reads, and accepts any type of key. Returns for each name the type of its
+-- key, the holder that the key names, its time to live, the counter and the begin of a
+-- holder of ours, the waiters in order (owner, since, alive), the fields of a hash, and
 -- Redisson's waiters (owner, alive).
+names = names / 3
 local MOST = 1024 -- a longer string, or a hash of more fields, is no lock
 local replies = {}
 
@@ -37,10 +38,9 @@ end
 
 for i = 1, names do
   local k = keys_of(i)
-  local kind, holder, fields = content(k.lock)
-  local counter, since, of = record(k)
-  if of ~= holder or kind ~= 'string' then counter, since = '', '' end
-  replies[i] = { kind, holder, redis.call('PTTL', k.lock), counter or '', since or '', waiters_of(k), fields,
-    redisson_waiters(KEYS[4 * names + 2 * i + 1], KEYS[4 * names + 2 * i + 2]) }
+  local kind, value, fields = content(k.lock)
+  local holder, counter = holder_in(value)
+  replies[i] = { kind, holder, redis.call('PTTL', k.lock), counter or '', counter and text(since(counter)) or '', waiters_of(k),
+    fields, redisson_waiters(KEYS[names + 2 * i - 1], KEYS[names + 2 * i]) }
 end
 return replies
