@@ -57,6 +57,7 @@ type locker struct {
 	joining context.Context // of a caller whose goroutine can run the attempt that it starts
 	lent    *attempt        // for that goroutine
 	running int             // goroutines of ours
+	random  []byte          // for owners
 	idle    chan struct{}   // closed when closed and running is 0; nil before close
 }
 
@@ -409,12 +410,18 @@ func (l *locker) close(ctx context.Context) error {
 	}
 }
 
+// newOwner returns a random owner. l.mu is held.
 func (l *locker) newOwner() string {
 	const base32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-	var text [26]byte         // 130 bits
-	_, _ = rand.Read(text[:]) // never fails
+	const size, owners = 26, 16 // 130 bits, and for how many owners the system is asked at once
+	if len(l.random) == 0 {
+		l.random = make([]byte, size*owners)
+		_, _ = rand.Read(l.random) // never fails
+	}
+	text := l.random[:size]
+	l.random = l.random[size:]
 	for i, b := range text {
 		text[i] = base32[b%32]
 	}
-	return l.options.Identity + "/" + string(text[:])
+	return l.options.Identity + "/" + string(text)
 }

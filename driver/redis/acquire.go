@@ -259,8 +259,8 @@ func (w *waiter) grantedAt(sent boottime.Instant, counter int64, ttl time.Durati
 	return wakeup{granted: true, sent: sent, counter: counter, lease: w.request.Lease(ttl), due: sent.Add(w.request.Every(ttl)), mode: refresh}
 }
 
-// pushed handles a message on the process's channel.
-func (ws *waiters) pushed(message string) {
+// handlePush handles a message on the process's channel.
+func (ws *waiters) handlePush(message string) {
 	p, err := parsePush(message)
 	if err != nil {
 		return // not ours
@@ -287,8 +287,8 @@ func (ws *waiters) canUse(w *waiter, p push) bool {
 		boottime.Deadline(w.placeSent, acceptFor).Sub(boottime.Now()) >= acceptFor*3/4+w.request.MinLease
 }
 
-// hurry makes all heartbeats due now, because pushes may have been missed.
-func (ws *waiters) hurry() {
+// sendAllNow makes all heartbeats due now, because pushes may have been missed.
+func (ws *waiters) sendAllNow() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, w := range ws.all {

@@ -160,13 +160,17 @@ func (p *pending[T]) wait() (value T, err error) {
 	ctx := p.ctx.Context
 	select {
 	case <-p.ended:
-		if ctx.Err() != nil && errors.Is(p.err, ctx.Err()) {
+	default: // the context may be created when it is looked at
+		select {
+		case <-p.ended:
+		case <-ctx.Done():
 			return value, uncertain(p.request, context.Cause(ctx))
 		}
-		return p.value, failure(p.request, p.err)
-	case <-ctx.Done():
+	}
+	if ctx.Err() != nil && errors.Is(p.err, ctx.Err()) {
 		return value, uncertain(p.request, context.Cause(ctx))
 	}
+	return p.value, failure(p.request, p.err)
 }
 
 // begin counts a request, unless the driver is closed. It returns the ends of the

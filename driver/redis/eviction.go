@@ -146,7 +146,7 @@ func (e *eviction) look(ctx context.Context) (reason, err error) {
 	return reason, nil
 }
 
-// run checks every few seconds, and after hurry, until ctx ends.
+// run checks every few seconds, and after checkNow, until ctx ends.
 func (e *eviction) run(ctx context.Context) {
 	if e.asks() {
 		loop(ctx, e.wake, e.next, e.lookAgain)
@@ -159,8 +159,8 @@ func (e *eviction) next() boottime.Instant {
 	return e.due
 }
 
-// hurry makes run check now, since the connection may lead to another server.
-func (e *eviction) hurry() {
+// checkNow makes run check now, since the connection may lead to another server.
+func (e *eviction) checkNow() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.due = boottime.Now()

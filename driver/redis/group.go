@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -26,12 +27,18 @@ type group struct {
 	mu      sync.Mutex
 	waiting []*groupMember
 	runs    int
+
+	// late is closed between patience and twice patience after a request gets it. older is
+	// the late of earlier requests. Both are nil if no timer runs.
+	late, older chan struct{}
+	timer       *time.Timer
 }
 
 // groupMember is the request for one name.
 type groupMember struct {
 	pending[rueidis.RedisMessage]
 	batch batch
+	late  <-chan struct{} // nil if the request is in no group
 }
 
 // takes reports whether b is for one name, and has the common arguments of the group.
@@ -43,7 +50,8 @@ func (g *group) takes(b batch) bool {
 func (c *conn) isBusy() bool { return c.link != nil && c.link.inFlight.Load() >= c.groupFrom }
 
 // eval waits for the answer for one name. The request keeps its place in its owner's
-// order, even if ctx ends.
+// order, even if ctx ends. It waits for patience before it looks at ctx: most requests are
+// answered earlier, and a context of [lock] is created when it is looked at.
 func (g *group) eval(ctx context.Context, r request, b batch) (rueidis.RedisMessage, error) {
 	g.conn.link.inFlight.Add(1)
 	defer g.conn.link.inFlight.Add(-1)
@@ -57,6 +65,10 @@ func (g *group) eval(ctx context.Context, r request, b batch) (rueidis.RedisMess
 		go m.run()
 	default:
 		g.add(m)
+		select {
+		case <-m.ended:
+		case <-m.late:
+		}
 	}
 	return m.wait()
 }
@@ -66,10 +78,42 @@ func (g *group) add(m *groupMember) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = append(g.waiting, m)
+	if g.late == nil {
+		g.late = make(chan struct{})
+		g.awaitLate()
+	}
+	m.late = g.late
 	if g.runs < maxRuns {
 		g.runs++
 		g.conn.running.Go(g.run)
 	}
+}
+
+// awaitLate starts the timer, unless it runs. g.mu is held.
+func (g *group) awaitLate() {
+	switch {
+	case g.older != nil:
+	case g.timer == nil:
+		g.conn.running.Add(1)
+		g.timer = time.AfterFunc(patience, g.tick)
+	default:
+		g.conn.running.Add(1)
+		g.timer.Reset(patience)
+	}
+}
+
+// tick closes older. The timer runs while there is a channel to close.
+func (g *group) tick() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.older != nil {
+		close(g.older)
+	}
+	if g.older, g.late = g.late, nil; g.older != nil {
+		g.timer.Reset(patience)
+		return
+	}
+	g.conn.running.Done()
 }
 
 // run sends the waiting requests until none is left. Before each run it yields, so that

@@ -43,7 +43,7 @@ func TestPushIsBelieved(t *testing.T) {
 			for _, answer := range c.answers {
 				answer(ws, w)
 			}
-			ws.pushed(c.message)
+			ws.handlePush(c.message)
 			n, _, _ := w.read()
 			if want := c.want > 0; n.granted != want || n.mode != refresh {
 				t.Fatalf("%+v, want granted %v", n, want)
@@ -56,7 +56,7 @@ func TestPushIsBelieved(t *testing.T) {
 	ws := newWaiters(&Driver{conn: newConn(nil), ttl: DefaultTTL})
 	w := ws.enter(driver.Request{Name: "x", Owner: "me"}, "x")
 	for _, message := range []string{"", "me", "9 me", "9 x me", "x 9 me", "9 7 you", "9 7 "} {
-		ws.pushed(message)
+		ws.handlePush(message)
 		if _, _, unread := w.read(); unread {
 			t.Errorf("%q was taken for a push", message)
 		}

@@ -81,7 +81,7 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 		evicts:     newEviction(c, keepsAll).checkedNow(),
 	}
 	d.waiting = newWaiters(d)
-	d.pushes = newSubscriber(client, pushes+rand.Text(), d.waiting, d.evicts.hurry)
+	d.pushes = newSubscriber(client, pushes+rand.Text(), d.waiting, d.evicts.checkNow)
 	c.groups = map[*script]*group{
 		contendScript: {conn: c, script: contendScript, head: []string{enqueue, d.pushes.channel}},
 		releaseScript: {conn: c, script: releaseScript, head: []string{d.pushes.channel}},

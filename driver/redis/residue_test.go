@@ -48,7 +48,7 @@ func TestReleaseLeavesTheQueue(t *testing.T) {
 func TestLostPlaceIsTakenAgain(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]func(*Driver, string){
-		"push": func(d *Driver, owner string) { d.waiting.pushed("1 1 " + owner) }, "heartbeat": func(*Driver, string) {},
+		"push": func(d *Driver, owner string) { d.waiting.handlePush("1 1 " + owner) }, "heartbeat": func(*Driver, string) {},
 	} {
 		t.Run(name, func(t *testing.T) { losePlace(t, late) })
 	}

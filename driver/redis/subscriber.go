@@ -58,13 +58,13 @@ func (s *subscriber) run(ctx context.Context) {
 	confirmed := func(rueidis.PubSubSubscription) {
 		failed.Store(0)
 		s.once.Do(func() { s.first <- nil })
-		s.waiting.hurry()
+		s.waiting.sendAllNow()
 		s.again()
 	}
 	for ctx.Err() == nil {
 		subscribe := s.client.B().Subscribe().Channel(s.channel).Build()
 		err := s.client.Receive(rueidis.WithOnSubscriptionHook(ctx, confirmed), subscribe,
-			func(m rueidis.PubSubMessage) { s.waiting.pushed(m.Message) })
+			func(m rueidis.PubSubMessage) { s.waiting.handlePush(m.Message) })
 		err = failure(request{op: "subscribe"}, err)
 		if failed.Load() >= s.patience || interlock.Kind(err) == interlock.Definite {
 			s.once.Do(func() { s.first <- err })
