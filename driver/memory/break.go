@@ -46,7 +46,7 @@ func (d *Driver) breakable(ctx context.Context, b driver.Break) error {
 	if err := asking(ctx, op, b.Name); err != nil {
 		return err
 	}
-	for what, value := range map[string]string{"an owner": b.Owner, "a reason": b.Reason, "who says so": b.By} {
+	for what, value := range map[string]string{"an owner": b.Owner, "a reason": b.Reason, "an author": b.By} {
 		if value == "" || len(value) > driver.MaxName {
 			return problem(op, b.Name, interlock.Bug, fmt.Errorf("it needs %s of 1 to %d bytes", what, driver.MaxName))
 		}
