@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -71,13 +72,30 @@ const (
 	Park
 )
 
-// A Settlement is the outcome of one delivery.
+// A Settlement is the outcome of one delivery, or of several of one key.
 type Settlement struct {
 	*Received // as Receive returned it, or an equal one
+	// Later are messages with the same key, claim and outcome, in order after Received.
+	Later     []*Received
 	Outcome   Outcome
 	After     time.Duration // the pause of a Retry
 	Uncounted bool          // the Retry does not increase Attempt, because the message did not cause it
 	Reason    string        // for a Retry, Dead or Park; for people
+}
+
+// All are the messages of the settlement, in order.
+func (s *Settlement) All() iter.Seq[*Received] {
+	return func(yield func(*Received) bool) {
+		for i := -1; i < len(s.Later); i++ {
+			m := s.Received
+			if i >= 0 {
+				m = s.Later[i]
+			}
+			if !yield(m) {
+				return
+			}
+		}
+	}
 }
 
 // A QueueLimit limits one Receive. Both fields are above zero.
@@ -114,8 +132,8 @@ type QueueConsumer interface {
 	// the error is interlock.ErrClosed.
 	Receive(ctx context.Context, limit QueueLimit) ([]*Received, error)
 	// Settle records outcomes durably and returns an error for each; nil means recorded. If
-	// another consumer has the assignment now, nothing changes for the message, and the error
-	// is a Definite interlock.ErrLost. After any other error the message is unsettled here and
+	// another consumer has the assignment now, nothing changes for its messages, and the error
+	// is a Definite interlock.ErrLost. After any other error they are unsettled here and
 	// the call can be repeated. After an Uncertain error, an ErrLost of the repetition may
 	// follow from the success of the first call.
 	//

@@ -498,7 +498,7 @@ func testQueueWaits(s *queueScene) {
 	}
 }
 
-// testQueueCompetition has consumers handle messages of few keys.
+// testQueueCompetition has consumers handle messages of few keys, and settle those of a key together.
 func testQueueCompetition(s *queueScene) {
 	const keys, each = 5, 20
 	for n := range each {
@@ -522,10 +522,16 @@ func testQueueCompetition(s *queueScene) {
 				for _, m := range some {
 					handled <- m
 				}
-				for i, err := range c.Settle(s.Context(), Settlements(driver.Ack, some...)) {
-					if err != nil {
-						s.Errorf("settle %s: %v", some[i].ID, err)
+				var all []driver.Settlement
+				for _, m := range some {
+					if n := len(all) - 1; n >= 0 && all[n].Key == m.Key && all[n].Claim == m.Claim {
+						all[n].Later = append(all[n].Later, m)
+					} else {
+						all = append(all, settlement(m, driver.Ack))
 					}
+				}
+				if err := errors.Join(c.Settle(s.Context(), all)...); err != nil {
+					s.Error(err)
 				}
 			}
 		})

@@ -365,12 +365,15 @@ func (o *Partition) Complete(offset int64) {
 }
 
 // GiveBack notes a Retry, Release or Park.
-func (o *Partition) GiveBack(s driver.Settlement, now time.Time) {
-	i, found := o.find(s.Place)
-	if !found || !o.pending[i].delivered {
-		return
+func (o *Partition) GiveBack(s *driver.Settlement, now time.Time) {
+	for m := range s.All() {
+		if i, found := o.find(m.Place); found && o.pending[i].delivered {
+			o.giveBack(o.pending[i], s, now)
+		}
 	}
-	e := o.pending[i]
+}
+
+func (o *Partition) giveBack(e *entry, s *driver.Settlement, now time.Time) {
 	o.block(e.lane)
 	switch s.Outcome {
 	case driver.Retry:

@@ -110,8 +110,8 @@ func (w *world) settle() {
 		return
 	}
 	m := w.out[w.random.IntN(len(w.out))]
-	of := func(x *driver.Received) bool { return x.Key == m.Key && (m.Key != "" || x.Place == m.Place) }
-	m = w.out[slices.IndexFunc(w.out, of)]
+	isOf := func(x *driver.Received) bool { return x.Key == m.Key && (m.Key != "" || x.Place == m.Place) }
+	m = w.out[slices.IndexFunc(w.out, isOf)]
 	s := driver.Settlement{Received: m, Outcome: []driver.Outcome{driver.Ack, driver.Ack, driver.Ack, driver.Dead, driver.Retry, driver.Release, driver.Park}[w.random.IntN(7)],
 		After: time.Duration(w.random.IntN(5)) * time.Second}
 	if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
@@ -127,13 +127,12 @@ func (w *world) settle() {
 	if s.Outcome == driver.Retry {
 		w.attempts[m.Place] = m.Attempt + 1
 	}
-	for _, x := range slices.DeleteFunc(slices.Clone(w.out), func(x *driver.Received) bool { return !of(x) }) { // what is behind it is released
-		w.o.GiveBack(s, w.now)
-		if s = (driver.Settlement{Received: x, Outcome: driver.Release}); x.Place != m.Place {
-			w.o.GiveBack(s, w.now)
-		}
+	w.o.GiveBack(&s, w.now)
+	of := w.out
+	w.out = slices.DeleteFunc(slices.Clone(w.out), isOf)
+	if behind := slices.DeleteFunc(of, func(x *driver.Received) bool { return !isOf(x) || x == m }); len(behind) > 0 {
+		w.o.GiveBack(&driver.Settlement{Received: behind[0], Later: behind[1:], Outcome: driver.Release}, w.now)
 	}
-	w.out = slices.DeleteFunc(w.out, of)
 }
 
 // TestPartition plays random courses of a partition, with crashes at any point. Nothing is lost,

@@ -36,7 +36,7 @@ func (c *Consumer[A]) Settle(ctx context.Context, settlements []driver.Settlemen
 			if err := errs[a]; err != nil {
 				answers[i] = c.Problem("settle", s.ID, interlock.Kind(err), err)
 			} else if s.Outcome != driver.Ack && s.Outcome != driver.Dead {
-				a.base().Offsets.GiveBack(*s, time.Now())
+				a.base().Offsets.GiveBack(s, time.Now())
 			}
 		}
 	})
@@ -86,7 +86,9 @@ func (c *Consumer[A]) complete(settlements []driver.Settlement, answers []error)
 				}
 			}
 			if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
-				a.base().Offsets.Complete(s.Place)
+				for m := range s.All() {
+					a.base().Offsets.Complete(m.Place)
+				}
 			} else {
 				back = true
 			}

@@ -253,9 +253,7 @@ func (c *Consumer) record(batch []result) {
 	for failures := 1; len(batch) > 0; failures++ {
 		all := c.settlements[:0]
 		for _, r := range batch {
-			for _, m := range r.messages {
-				all = append(all, driver.Settlement{Received: m, Outcome: r.Outcome, After: r.After, Uncounted: r.Uncounted, Reason: r.Reason})
-			}
+			all = append(all, driver.Settlement{Received: r.messages[0], Later: r.messages[1:], Outcome: r.Outcome, After: r.After, Uncounted: r.Uncounted, Reason: r.Reason})
 		}
 		ctx, cancel := context.WithTimeout(c.patience, closing)
 		answers := c.source.Settle(ctx, all)
@@ -275,15 +273,13 @@ func (c *Consumer) record(batch []result) {
 func (c *Consumer) recorded(batch []result, answers []error) (again []result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, r := range batch {
-		for i, m := range r.messages {
-			if err := answers[i]; err != nil && !errors.Is(err, interlock.ErrLost) && interlock.Kind(err) != interlock.Bug && m.Claim.Valid() && c.patience.Err() == nil {
-				again = append(again, result{share{r.lane, r.messages[i : i+1]}, r.verdict})
-				continue
-			}
-			c.machine.recorded(r.lane, m)
+	for i, err := range answers {
+		r := &batch[i]
+		if err != nil && !errors.Is(err, interlock.ErrLost) && interlock.Kind(err) != interlock.Bug && r.lane.claim.Valid() && c.patience.Err() == nil {
+			again = append(again, *r)
+			continue
 		}
-		answers = answers[len(r.messages):]
+		c.machine.recorded(r)
 	}
 	return again
 }
@@ -295,7 +291,9 @@ func (c *Consumer) report(all []driver.Settlement, answers []error) {
 			continue
 		}
 		if hook := c.options.Hooks.Lost; hook != nil && errors.Is(err, interlock.ErrLost) {
-			hook(observe.QueueLost{Queue: c.name, ID: all[i].ID, Key: all[i].Key, Token: all[i].Claim.Token()})
+			for m := range all[i].All() {
+				hook(observe.QueueLost{Queue: c.name, ID: m.ID, Key: m.Key, Token: m.Claim.Token()})
+			}
 		} else {
 			c.trouble("settle", err)
 			return

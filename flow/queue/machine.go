@@ -55,6 +55,7 @@ type share struct {
 type result struct {
 	share
 	verdict
+	bytes int
 }
 
 func newMachine(o Options) *machine {
@@ -87,7 +88,7 @@ func (x *machine) receive(some []*driver.Received) {
 func (x *machine) append(l *lane, some []*driver.Received) {
 	l.inFlight += len(some)
 	if l.held {
-		x.ended = append(x.ended, result{share{l, some}, verdict{}})
+		x.note(share{l, some}, verdict{})
 		return
 	}
 	x.waiting += len(some)
@@ -152,11 +153,9 @@ func isRevoked(claim driver.Assignment) bool {
 // hold releases all messages of a lane that have not begun.
 func (x *machine) hold(l *lane) {
 	l.held = true
-	if len(l.waiting) > 0 {
-		x.ended = append(x.ended, result{share{l, l.waiting}, verdict{}})
-		x.waiting -= len(l.waiting)
-		l.waiting = nil
-	}
+	x.note(share{l, l.waiting}, verdict{})
+	x.waiting -= len(l.waiting)
+	l.waiting = nil
 }
 
 // end notes that the first n messages of a share were handled, and the verdict on the last of them.
@@ -169,12 +168,8 @@ func (x *machine) end(s share, n int, v verdict) {
 	if n > 0 && v.Outcome != driver.Ack {
 		acked--
 	}
-	if acked > 0 {
-		x.ended = append(x.ended, result{share{l, s.messages[:acked]}, verdict{Outcome: driver.Ack}})
-	}
-	if acked < n {
-		x.ended = append(x.ended, result{share{l, s.messages[acked:n]}, v})
-	}
+	x.note(share{l, s.messages[:acked]}, verdict{Outcome: driver.Ack})
+	x.note(share{l, s.messages[acked:n]}, v)
 	x.waiting += len(s.messages) - n
 	l.waiting = l.waiting[n:]
 	switch v.Outcome {
@@ -186,6 +181,17 @@ func (x *machine) end(s share, n int, v verdict) {
 	}
 }
 
+// note notes the verdict on messages, unless there are none.
+func (x *machine) note(s share, v verdict) {
+	r := result{s, v, 0}
+	for _, m := range s.messages {
+		r.bytes += len(m.Payload)
+	}
+	if len(s.messages) > 0 {
+		x.ended = append(x.ended, r)
+	}
+}
+
 // take returns the outcomes to record. Later ones are collected in spare.
 func (x *machine) take(spare []result) []result {
 	all := x.ended
@@ -193,11 +199,11 @@ func (x *machine) take(spare []result) []result {
 	return all
 }
 
-// recorded removes a message whose verdict was recorded or cannot be.
-func (x *machine) recorded(l *lane, m *driver.Received) {
-	x.messages--
-	x.bytes -= len(m.Payload)
-	if l.inFlight--; l.inFlight == 0 && l.key != "" {
-		delete(x.lanes, l.laneName)
+// recorded removes messages whose verdict was recorded or cannot be.
+func (x *machine) recorded(r *result) {
+	x.messages -= len(r.messages)
+	x.bytes -= r.bytes
+	if r.lane.inFlight -= len(r.messages); r.lane.inFlight == 0 && r.lane.key != "" {
+		delete(x.lanes, r.lane.laneName)
 	}
 }

@@ -180,8 +180,8 @@ func TestModel(t *testing.T) {
 						}
 						delete(s.out, m.Place)
 						s.blocked = (s.blocked || d.Outcome != driver.Ack) && len(s.out) > 0
-						x.recorded(d.lane, m)
 					}
+					x.recorded(&d)
 				}
 			}
 			if x.messages > x.limit.Messages || x.messages < 0 || x.bytes < 0 {
@@ -243,10 +243,8 @@ func TestAllocations(t *testing.T) {
 				x.end(s, len(s.messages), verdict{Outcome: driver.Ack})
 			}
 			batch = x.take(batch[:0])
-			for _, r := range batch {
-				for _, m := range r.messages {
-					x.recorded(r.lane, m)
-				}
+			for i := range batch {
+				x.recorded(&batch[i])
 			}
 		})
 		if x.messages != 0 || n > 2*float64(keys) {

@@ -23,7 +23,11 @@ func (c *Consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 			byGrant[g] = &Settled{Held: g.Held}
 			order = append(order, g)
 		}
-		byGrant[g].Outcomes = append(byGrant[g].Outcomes, s)
+		for m := range s.All() {
+			one := s
+			one.Received, one.Later = m, nil
+			byGrant[g].Outcomes = append(byGrant[g].Outcomes, one)
+		}
 	}
 	if len(order) == 0 {
 		return answers
