@@ -18,10 +18,11 @@ const (
 	HeaderFrom     = "interlock-from"     // topic/partition/offset
 )
 
-// fill fills in what the message of a record has beside key, payload and place. A record without an
-// id gets its place as one.
-func (a *assignment) fill(m *driver.Received, r *kgo.Record) {
-	m.Added = r.Timestamp
+// fill fills in the message of a record; see [lanes.Hooks]. A record without an id gets its place as
+// one.
+func fill(a *assignment, source any, m *driver.Received) {
+	r := source.(*kgo.Record)
+	m.Payload, m.Added = r.Value, r.Timestamp
 	for _, h := range r.Headers {
 		if h.Key == HeaderID {
 			m.ID = a.text("", h.Value)

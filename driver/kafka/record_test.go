@@ -26,12 +26,15 @@ func TestOffsetsAllocations(t *testing.T) {
 		for i := range records {
 			records[i] = kgo.Record{Topic: "t", Offset: offset, Key: keys[i%len(keys)]}
 			r := &records[i]
-			a.fill(o.Arrive(r.Offset, r.Key, r.Value), r)
+			o.Arrive(r.Offset, r.Key, len(r.Value), r)
 			offset++
 		}
 		limit := driver.QueueLimit{Messages: n, Bytes: 1}
 		all = all[:0]
-		o.Take(&limit, true, time.Time{}, func(m *driver.Received) { all = append(all, m) })
+		o.Take(&limit, true, time.Time{}, func(r any, m *driver.Received) {
+			fill(a, r, m)
+			all = append(all, m)
+		})
 		for _, m := range all {
 			o.Complete(m.Place)
 		}

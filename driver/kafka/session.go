@@ -153,7 +153,11 @@ func (s *session) keep(all kgo.Fetches) {
 	defer s.Mu.Unlock()
 	all.EachPartition(func(p kgo.FetchTopicPartition) {
 		if a := s.Parts[p.Partition]; a != nil && a.Ready && len(p.Records) > 0 {
-			a.read = append(a.read, p.Records...)
+			if len(a.read) == 0 {
+				a.read = p.Records
+			} else {
+				a.read = append(a.read, p.Records...)
+			}
 			s.Transient = nil
 		}
 	})
@@ -190,13 +194,12 @@ func (s *session) arrive() (arrived bool) {
 
 // add adds records to the partition. The mutex is held.
 func (a *assignment) add(records []*kgo.Record) {
-	for i, r := range records {
+	for _, r := range records {
 		if r.Attrs.IsControl() { // the end of a transaction
 			a.Offsets.Begin(r.Offset + 1)
-		} else if m := a.Offsets.Arrive(r.Offset, r.Key, r.Value); m != nil {
-			a.fill(m, r)
+		} else {
+			a.Offsets.Arrive(r.Offset, r.Key, len(r.Value), r)
 		}
-		records[i] = nil
 	}
 }
 

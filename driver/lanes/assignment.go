@@ -75,16 +75,6 @@ func (a *Assignment) Valid() bool { return a.ctx.Err() == nil && a.Remaining() >
 // Revoked is closed when the partition is to be given up, and when the assignment ends.
 func (a *Assignment) Revoked() <-chan struct{} { return a.revoked }
 
-// IsRevoked reports whether Revoked is closed.
-func (a *Assignment) IsRevoked() bool {
-	select {
-	case <-a.revoked:
-		return true
-	default:
-		return false
-	}
-}
-
 // End ends the assignment for a reason.
 func (a *Assignment) End(cause error) {
 	a.lease.End()

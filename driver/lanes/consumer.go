@@ -15,6 +15,9 @@ import (
 type Hooks[A comparable] struct {
 	Queue, Owner string
 	Problem      func(op, name string, kind interlock.ErrorKind, err error) error
+	// Fill fills in what a message has beside key, place, attempt, queue and claim. source is what
+	// Partition.Arrive got. The mutex is held.
+	Fill func(a A, source any, m *driver.Received)
 	// DeadLetters writes dead letters, those of a key in order. It returns an error for each; nil means
 	// that it is durable.
 	DeadLetters func(ctx context.Context, dead []driver.Settlement) []error
@@ -156,11 +159,12 @@ func (c *Consumer[A]) take(limit driver.QueueLimit) (all []*driver.Received, wai
 	for i := range parts {
 		a := parts[(i+c.turn)%len(parts)]
 		b := a.base()
-		if !b.Ready || !b.Valid() || b.IsRevoked() {
+		if !b.Ready || !b.Valid() || driver.IsRevoked(b) {
 			continue
 		}
-		left := b.Offsets.Take(&limit, len(all) == 0, now, func(m *driver.Received) {
+		left := b.Offsets.Take(&limit, len(all) == 0, now, func(source any, m *driver.Received) {
 			m.Queue, m.Claim = c.Queue, a
+			c.Fill(a, source, m)
 			all = append(all, m)
 		})
 		if left > 0 {

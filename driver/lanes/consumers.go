@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // Consumers are those of one queue of a driver in this process; the zero value has none.
@@ -75,7 +77,9 @@ func (s *Consumers[A]) Backlogs(queue string) (all []Backlog) {
 	s.each(queue, func(c *Consumer[A], a A) {
 		o := a.base().Offsets
 		b := Backlog{Partition: a.base().Partition, Parked: o.Parked(), Prefix: o.Prefix()}
-		if m := o.First(); m != nil {
+		if first := o.First(); first != nil {
+			var m driver.Received
+			c.Fill(a, first, &m)
 			b.Age = max(0, time.Since(m.Added))
 		}
 		all = append(all, b)

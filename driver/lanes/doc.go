@@ -7,8 +7,8 @@
 // [Assignment]. [Commits] combines requests to store their state.
 //
 //	p := lanes.Restore(offset, lanes.Decode(offset, stored), interlock.CounterAt(time.Now()), 1000)
-//	m := p.Arrive(r.offset, r.key, r.payload)
-//	p.Take(&limit, true, time.Now(), func(m *driver.Received) { … })
+//	p.Arrive(r.offset, r.key, len(r.payload), r)
+//	p.Take(&limit, true, time.Now(), func(r any, m *driver.Received) { … })
 //	…
 //	p.Complete(r.offset)
 //	p.Sweep()

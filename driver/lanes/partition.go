@@ -21,13 +21,14 @@ import (
 // Park nothing of its lane is delivered until all that was delivered is settled; then the lane
 // begins again with its first pending record.
 type Partition struct {
-	next    int64    // the offset after the last one that was read
-	pending []*entry // by offset; also some that are completed, but not the first
-	done    int      // how many of these are completed
+	next    int64   // the offset after the last one that was read
+	pending []entry // by offset; also some that are completed
+	first   int     // index of the first that is not
+	done    int     // how many are completed
 	lanes   map[string]*lane
-	idle    int      // how many of these have no pending record
-	ready   []*entry // waiting, and to be delivered next
-	paused  []*lane  // nothing of them is delivered, and they wait for their time
+	idle    int     // how many of these have no pending record
+	ready   []int64 // offsets that are waiting, and to be delivered next
+	paused  []*lane // nothing of them is delivered, and they wait for their time
 
 	delivered int
 	unread    int  // pending, and not read again yet
@@ -40,28 +41,12 @@ type Partition struct {
 	suspect int64 // below it the first record of each key may have been begun by a consumer that died
 	seen    map[string]bool
 
-	spare    []*entry          // entries to use again
 	messages []driver.Received // messages to use; allocated together
 	taken    []*lane           // used by Take
 }
 
-// chunk is how many entries or messages are allocated together. A message that is kept keeps those
-// of its chunk.
+// chunk is how many messages are allocated together. A message that is kept keeps those of its chunk.
 const chunk = 48
-
-func (o *Partition) newEntry(offset int64) *entry {
-	if len(o.spare) == 0 {
-		all := make([]entry, chunk)
-		for i := range all {
-			o.spare = append(o.spare, &all[i])
-		}
-	}
-	last := len(o.spare) - 1
-	e := o.spare[last]
-	o.spare = o.spare[:last]
-	*e = entry{offset: offset, attempt: 1}
-	return e
-}
 
 func (o *Partition) newMessage() *driver.Received {
 	if len(o.messages) == 0 {
@@ -79,15 +64,6 @@ const (
 	keptKey   = 256
 )
 
-// drop removes the first n entries. It moves at most as many as it removes.
-func drop(all []*entry, n int) []*entry {
-	if n > len(all)/2 {
-		return slices.Delete(all, 0, n)
-	}
-	clear(all[:n])
-	return all[n:]
-}
-
 // load is a number of records, and the bytes of their payload.
 type load struct{ records, bytes int }
 
@@ -102,9 +78,9 @@ type entry struct {
 	attempt   int // of its next delivery, or of the present one, without crashes
 	crashes   int // consumers that may have died of it
 	lane      *lane
-	message   *driver.Received // nil before it was read, and after it was completed
-	next      *entry           // of the lane, while Take runs
-	bytes     int32            // of the payload
+	source    any   // the driver's record; nil before it was read, and after it was completed
+	next      int32 // index of the next one of the lane that Take delivers
+	bytes     int32 // of the payload
 	delivered bool
 	completed bool
 }
@@ -119,7 +95,8 @@ type lane struct {
 	parked    bool // until resume
 	until     time.Time
 
-	first, last *entry // that Take delivers
+	first, last int32 // indexes of those that Take delivers
+	taken       int   // how many these are
 }
 
 // Restore begins an assignment at what was committed. Without a commit it begins at offset.
@@ -130,7 +107,7 @@ func Restore(offset int64, c Committed, counter int64, window int) *Partition {
 	at := c.Prefix
 	for _, r := range c.runs {
 		for range r.pending {
-			o.pending = append(o.pending, o.newEntry(at))
+			o.pending = append(o.pending, entry{offset: at, attempt: 1})
 			at++
 		}
 		at += r.completed
@@ -155,8 +132,8 @@ func (o *Partition) Begin(first int64) {
 
 // Prefix is the offset to commit: everything below it is completed.
 func (o *Partition) Prefix() int64 {
-	if len(o.pending) > 0 {
-		return o.pending[0].offset
+	if o.first < len(o.pending) {
+		return o.pending[o.first].offset
 	}
 	return o.next
 }
@@ -172,38 +149,33 @@ func (o *Partition) find(offset int64) (i int, found bool) {
 	return i, i < len(o.pending) && o.pending[i].offset == offset
 }
 
-// Arrive notes a record that was read, and returns its message with the key, the payload and the
-// place; the caller fills in the rest. It returns nil if the record was completed before. Offsets
-// come in order. What lies between them is not in the log. An empty key is none. A payload is below
-// 2 GiB.
-func (o *Partition) Arrive(offset int64, key, payload []byte) *driver.Received {
+// Arrive notes a record that was read, with the size of its payload, which is below 2 GiB. source is
+// what Take passes on. Offsets come in order. What lies between them is not in the log. An empty key
+// is none.
+func (o *Partition) Arrive(offset int64, key []byte, size int, source any) {
 	if o.unread > 0 {
 		o.skipUnread(offset)
 	}
-	var e *entry
+	i := len(o.pending)
 	if offset >= o.next {
-		e = o.newEntry(offset)
-		o.pending = append(o.pending, e)
+		o.pending = append(o.pending, entry{offset: offset, attempt: 1})
 		o.next = offset + 1
-	} else if i, found := o.find(offset); found && o.pending[i].unread() {
-		e = o.pending[i]
+	} else if at, found := o.find(offset); found && o.pending[at].unread() {
+		i = at
 		o.unread--
-	} else {
-		return nil
+	} else { // it was completed before
+		return
 	}
-	m := o.newMessage()
-	m.Place, m.Payload = offset, payload
-	e.message, e.bytes = m, int32(len(payload))
+	e := &o.pending[i]
+	e.source, e.bytes = source, int32(size)
 	o.held.add(e)
 	o.enqueue(e, key)
-	m.Key = e.lane.key
-	return m
 }
 
 // skipUnread completes the records below offset that were not read again: the log has lost them.
 func (o *Partition) skipUnread(offset int64) {
-	for _, e := range o.pending {
-		if e.unread() && e.offset < offset {
+	for i := range o.pending {
+		if e := &o.pending[i]; e.unread() && e.offset < offset {
 			o.unread--
 			o.markCompleted(e)
 		}
@@ -213,28 +185,25 @@ func (o *Partition) skipUnread(offset int64) {
 
 // markCompleted completes a record. Call Sweep afterwards.
 func (o *Partition) markCompleted(e *entry) {
-	e.completed, e.message = true, nil
+	e.completed, e.source = true, nil
 	o.done++
 }
 
-// Sweep removes completed records, if they are the first ones or many.
+// Sweep passes over completed records, and removes them if they are many.
 func (o *Partition) Sweep() {
-	first := 0
-	for first < len(o.pending) && o.pending[first].completed {
-		o.spare = append(o.spare, o.pending[first])
-		first++
+	for o.first < len(o.pending) && o.pending[o.first].completed {
+		o.first++
 	}
-	o.pending = drop(o.pending, first)
-	if o.done -= first; o.done > len(o.pending)/2 {
-		o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool {
-			if !e.completed {
-				return false
-			}
-			o.spare = append(o.spare, e)
-			return true
-		})
-		o.done = 0
+	if o.done <= len(o.pending)/2 {
+		return
 	}
+	left := o.pending[:0]
+	for i := o.first; i < len(o.pending); i++ {
+		if !o.pending[i].completed {
+			left = append(left, o.pending[i])
+		}
+	}
+	o.pending, o.first, o.done = left, 0, 0
 }
 
 // enqueue puts a record behind those of its key.
@@ -260,19 +229,21 @@ func (o *Partition) enqueue(e *entry, key []byte) {
 	if l.blocked {
 		o.blocked.add(e)
 	} else {
-		o.ready = append(o.ready, e)
+		o.ready = append(o.ready, e.offset)
 	}
 }
 
-// Take delivers the first messages, those of a lane together, and reduces the limit by them. first
-// says that nothing else is delivered with them. wait is the time until a paused lane begins again;
-// 0 if there is none.
-func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, deliver func(*driver.Received)) (wait time.Duration) {
+// Take delivers the first messages, those of a lane together, and reduces the limit by them. deliver
+// gets what Arrive got, and a message with key, place and attempt. first says that nothing else is
+// delivered with them. wait is the time until a paused lane begins again; 0 if there is none.
+func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, deliver func(source any, m *driver.Received)) (wait time.Duration) {
 	for _, l := range o.takeDue(now) {
 		o.unblock(l)
 	}
 	n := 0
-	for _, e := range o.ready {
+	for _, offset := range o.ready {
+		i, _ := o.find(offset)
+		e := &o.pending[i]
 		size := int(e.bytes)
 		if limit.Messages <= 0 || size > limit.Bytes && !(first && n == 0) {
 			break
@@ -283,22 +254,28 @@ func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, de
 		l := e.lane
 		l.delivered++
 		n++
-		if l.first == nil {
-			l.first = e
+		if l.taken == 0 {
+			l.first = int32(i)
 			o.taken = append(o.taken, l)
 		} else {
-			l.last.next = e
+			o.pending[l.last].next = int32(i)
 		}
-		l.last = e
+		l.last = int32(i)
+		l.taken++
 	}
 	o.delivered += n
-	o.ready = drop(o.ready, n)
+	if n > len(o.ready)/2 { // it moves at most as many as it removes
+		o.ready = slices.Delete(o.ready, 0, n)
+	} else {
+		o.ready = o.ready[n:]
+	}
 	for _, l := range o.taken {
-		for e := l.first; e != nil; e, e.next = e.next, nil {
-			e.message.Attempt = e.attempt + e.crashes
-			deliver(e.message)
+		for i := l.first; l.taken > 0; l.taken-- {
+			e, m := &o.pending[i], o.newMessage()
+			m.Key, m.Place, m.Attempt = l.key, e.offset, e.attempt+e.crashes
+			deliver(e.source, m)
+			i = e.next
 		}
-		l.first, l.last = nil, nil
 	}
 	clear(o.taken)
 	o.taken = o.taken[:0]
@@ -326,7 +303,7 @@ func (o *Partition) unblock(l *lane) {
 	l.blocked, l.until = false, time.Time{}
 	for e := range o.waiting(l) {
 		o.blocked.remove(e)
-		o.ready = append(o.ready, e)
+		o.ready = append(o.ready, e.offset)
 	}
 }
 
@@ -336,7 +313,10 @@ func (o *Partition) block(l *lane) {
 		return
 	}
 	l.blocked = true
-	o.ready = slices.DeleteFunc(o.ready, func(e *entry) bool { return e.lane == l })
+	o.ready = slices.DeleteFunc(o.ready, func(offset int64) bool {
+		i, _ := o.find(offset)
+		return o.pending[i].lane == l
+	})
 	for e := range o.waiting(l) {
 		o.blocked.add(e)
 	}
@@ -345,8 +325,8 @@ func (o *Partition) block(l *lane) {
 // waiting are the records of a lane that are not delivered, in order.
 func (o *Partition) waiting(l *lane) iter.Seq[*entry] {
 	return func(yield func(*entry) bool) {
-		for _, e := range o.pending {
-			if e.lane == l && !e.delivered && !e.completed && !yield(e) {
+		for i := range o.pending {
+			if e := &o.pending[i]; e.lane == l && !e.delivered && !e.completed && !yield(e) {
 				return
 			}
 		}
@@ -356,7 +336,7 @@ func (o *Partition) waiting(l *lane) iter.Seq[*entry] {
 // Complete notes that a record was handled, or is a dead letter. Call Sweep after the last of several.
 func (o *Partition) Complete(offset int64) {
 	if i, found := o.find(offset); found && o.pending[i].delivered {
-		e := o.pending[i]
+		e := &o.pending[i]
 		e.lane.pending--
 		o.held.remove(e)
 		o.endDelivery(e)
@@ -368,7 +348,7 @@ func (o *Partition) Complete(offset int64) {
 func (o *Partition) GiveBack(s *driver.Settlement, now time.Time) {
 	for m := range s.All() {
 		if i, found := o.find(m.Place); found && o.pending[i].delivered {
-			o.giveBack(o.pending[i], s, now)
+			o.giveBack(&o.pending[i], s, now)
 		}
 	}
 }
@@ -388,9 +368,6 @@ func (o *Partition) giveBack(e *entry, s *driver.Settlement, now time.Time) {
 	}
 	o.blocked.add(e)
 	o.endDelivery(e)
-	former := e.message // may still be read
-	e.message = o.newMessage()
-	*e.message = *former
 }
 
 // endDelivery notes that a record is not delivered any more.
@@ -431,11 +408,11 @@ func (o *Partition) Resume(key string) bool {
 	return true
 }
 
-// First is the first pending message; nil if there is none, or if it was not read under this
-// assignment.
-func (o *Partition) First() *driver.Received {
-	if len(o.pending) > 0 {
-		return o.pending[0].message
+// First is the source of the first pending record; nil if there is none, or if it was not read under
+// this assignment.
+func (o *Partition) First() any {
+	if o.first < len(o.pending) {
+		return o.pending[o.first].source
 	}
 	return nil
 }
@@ -472,7 +449,7 @@ func (o *Partition) Ahead() (records, bytes int) {
 // Unread is the first offset that was not read under this assignment.
 func (o *Partition) Unread() int64 {
 	if o.unread > 0 {
-		for _, e := range o.pending {
+		for _, e := range o.pending[o.first:] {
 			if e.unread() {
 				return e.offset
 			}
@@ -490,7 +467,8 @@ func (o *Partition) Snapshot(held bool) Committed {
 	}
 	var r run
 	at, index := c.Prefix, 0 // where r ends; how many are pending before
-	for _, e := range o.pending {
+	for i := range o.pending[o.first:] {
+		e := &o.pending[o.first+i]
 		if e.completed {
 			continue
 		}

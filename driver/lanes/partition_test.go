@@ -75,14 +75,17 @@ func (w *world) commit(held bool) {
 func (w *world) arrive() {
 	if w.read < len(w.log) {
 		m := w.log[w.read]
-		w.o.Arrive(m.Place, []byte(m.Key), m.Payload)
+		w.o.Arrive(m.Place, []byte(m.Key), len(m.Payload), m.Place)
 		w.read++
 	}
 }
 
 func (w *world) take() {
 	limit := driver.QueueLimit{Messages: 1 + w.random.IntN(6), Bytes: w.random.IntN(300)}
-	w.o.Take(&limit, true, w.now, func(m *driver.Received) {
+	w.o.Take(&limit, true, w.now, func(source any, m *driver.Received) {
+		if source != m.Place {
+			w.Fatalf("offset %d is delivered with the record of %v", m.Place, source)
+		}
 		if i := slices.IndexFunc(w.log, func(x driver.Received) bool { return x.Place == m.Place }); w.log[i].Key != m.Key {
 			w.Fatalf("offset %d of key %q is delivered with key %q", m.Place, w.log[i].Key, m.Key)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
@@ -39,7 +40,7 @@ func (a *assignment) begin() bool {
 			return err == nil
 		}
 		s.ReportTransient(fmt.Errorf("read a position: %w", err))
-		if lanes.Pause(s.ctx, retryPause); a.IsRevoked() {
+		if lanes.Pause(s.ctx, retryPause); driver.IsRevoked(a) {
 			return false
 		}
 	}
