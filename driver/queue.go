@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"time"
 
@@ -35,6 +36,22 @@ type QueueMessage struct {
 	Priority Priority
 }
 
+// A MessageError means that a message of a queue or an outbox is invalid. Nothing was sent to the
+// database. It is Definite.
+type MessageError struct {
+	Index int // of the message in the call
+	ID    string
+	Why   string
+}
+
+// Error has the message and the reason.
+func (e *MessageError) Error() string {
+	return fmt.Sprintf("add message %d %q: %s", e.Index, e.ID, e.Why)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *MessageError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
 // An Assignment is the claim under which messages are handled. In a queue with leased keys, it
 // is a claim on a group of one key; in a queue with assigned partitions, on a partition. Its
 // token rises with every assignment of the same key, also after restarts and after the queue
@@ -54,6 +71,16 @@ type Received struct {
 	Added   time.Time // when it was added, by the queue's clock
 	Claim   Assignment
 	Place   int64 // the driver's number of the message
+}
+
+// IsRevoked reports whether the consumer must return an assignment.
+func IsRevoked(a Assignment) bool {
+	select {
+	case <-a.Revoked():
+		return true
+	default:
+		return false
+	}
 }
 
 // An Outcome is the result of a delivery.

@@ -21,20 +21,8 @@ const (
 	MaxPayload = 1 << 20
 )
 
-// A MessageError means that a message is invalid. Nothing was sent to the database. It is Definite.
-type MessageError struct {
-	Index int // of the message in the call
-	ID    string
-	Why   string
-}
-
-// Error names the message and the reason.
-func (e *MessageError) Error() string {
-	return fmt.Sprintf("add message %d %q to outbox: %s", e.Index, e.ID, e.Why)
-}
-
-// ErrorKind returns [interlock.Definite].
-func (e *MessageError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+// A MessageError means that a message is invalid.
+type MessageError = driver.MessageError
 
 // A DuplicateError means that a message that is not delivered yet, or another one of the same call,
 // has the same id. It is Definite; the transaction must be rolled back.

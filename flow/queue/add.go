@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
@@ -25,20 +24,8 @@ const (
 
 const addRows = 500 // most messages in one statement
 
-// A MessageError means that a message is invalid. Nothing was sent to the database. It is Definite.
-type MessageError struct {
-	Index int // of the message in the call
-	ID    string
-	Why   string
-}
-
-// Error has the message and the reason.
-func (e *MessageError) Error() string {
-	return fmt.Sprintf("add message %d %q to queue: %s", e.Index, e.ID, e.Why)
-}
-
-// ErrorKind is [interlock.Definite].
-func (e *MessageError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+// A MessageError means that a message is invalid.
+type MessageError = driver.MessageError
 
 // Add adds messages to a queue in the user's transaction: they are delivered if it commits, and only
 // then. A message without an ID gets a random one. A message whose Unique key belongs to an

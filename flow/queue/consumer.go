@@ -204,7 +204,7 @@ func (c *Consumer) handle(s share) {
 		c.machine.end(s, n, v)
 	}()
 	for n < len(s.messages) && err == nil {
-		if ctx.Err() != nil || n > 0 && (c.abandoned.Load() || isRevoked(claim) || (n == 1 || n%4 == 0) && time.Since(began) > shareTime) {
+		if ctx.Err() != nil || n > 0 && (c.abandoned.Load() || driver.IsRevoked(claim) || (n == 1 || n%4 == 0) && time.Since(began) > shareTime) {
 			return
 		}
 		n++

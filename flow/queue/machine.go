@@ -130,7 +130,7 @@ func (x *machine) begin() share {
 	for x.first != nil {
 		l := x.first
 		x.first, l.next = l.next, nil
-		if !isRevoked(l.claim) {
+		if !driver.IsRevoked(l.claim) {
 			s := share{l, l.waiting[:min(maxShare, len(l.waiting))]}
 			x.waiting -= len(s.messages)
 			return s
@@ -139,15 +139,6 @@ func (x *machine) begin() share {
 		x.hold(l)
 	}
 	return share{}
-}
-
-func isRevoked(claim driver.Assignment) bool {
-	select {
-	case <-claim.Revoked():
-		return true
-	default:
-		return false
-	}
 }
 
 // hold releases all messages of a lane that have not begun.

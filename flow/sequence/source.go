@@ -260,7 +260,7 @@ func (f *Source) try(x *flight) bool {
 		case x.ended: // it was held and is delivered by now
 		case outcome.Durable():
 			x.done(driver.Ack, nil)
-		case closed(x.message.Claim.Revoked()) || f.life.Err() != nil || outcome != Held && f.intake.Err() != nil:
+		case driver.IsRevoked(x.message.Claim) || f.life.Err() != nil || outcome != Held && f.intake.Err() != nil:
 			x.done(driver.Release, nil)
 		case outcome != Held:
 			again = true
@@ -277,15 +277,6 @@ func (f *Source) try(x *flight) bool {
 func (f *Source) contained(ctx context.Context, e Event) (o Outcome, err error) {
 	defer contain(e.Key, &err)
 	return f.offer(ctx, e)
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // settled acknowledges a held event that is durable.
