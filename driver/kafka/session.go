@@ -83,30 +83,12 @@ func (c *consumer) open() (*session, error) {
 // run reads records until the session ends, and leaves the group.
 func (s *session) run() {
 	defer s.sever()
-	for s.room() {
+	for s.WaitForRoom(s.ctx, maxReady, s.queue.options.Bytes, func() bool { return true }) {
 		if !s.arrive() {
 			s.poll()
 		}
 	}
 	s.close()
-}
-
-// room waits until there is room for records. It reports false if the session has ended.
-func (s *session) room() bool {
-	for s.ctx.Err() == nil {
-		s.Mu.Lock()
-		waiting, bytes := s.Ahead()
-		changed := s.Changed()
-		s.Mu.Unlock()
-		if waiting < maxReady && bytes < s.queue.options.Bytes {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-s.ctx.Done():
-		}
-	}
-	return false
 }
 
 // poll takes what the client has read, so that the client reads on meanwhile.
@@ -445,13 +427,7 @@ func (s *session) revoke(partitions []int32) {
 		s.ReportTransient(fmt.Errorf("commit revoked partitions: %w", err))
 	}
 	s.interrupt()
-	s.Update(func() {
-		for _, a := range parts {
-			if s.IsAssigned(a) {
-				delete(s.Parts, a.Partition)
-			}
-		}
-	})
+	s.Remove(parts...)
 }
 
 // close leaves the group, and disconnects.

@@ -65,9 +65,6 @@ func (c *Consumer[A]) wake() {
 	c.changed = make(chan struct{})
 }
 
-// Changed is closed at the next change. The mutex is held.
-func (c *Consumer[A]) Changed() <-chan struct{} { return c.changed }
-
 // ReportTransient keeps an error that may pass, for Receive.
 func (c *Consumer[A]) ReportTransient(err error) {
 	c.Update(func() { c.Transient = c.Problem("receive", c.Queue, interlock.Retryable, err) })
@@ -103,9 +100,28 @@ func (c *Consumer[A]) Assignments() (all []A) {
 	return all
 }
 
-// Ahead is what was read and can be delivered, in records, and with what is delivered in bytes.
+// WaitForRoom waits until fewer than some records can be delivered, these and what is delivered have
+// fewer than some bytes, and also holds, under the mutex. It returns false if ctx ends first.
+func (c *Consumer[A]) WaitForRoom(ctx context.Context, records, bytes int, also func() bool) bool {
+	for ctx.Err() == nil {
+		c.Mu.Lock()
+		ready, held := c.ahead()
+		ok, changed := ready < records && held < bytes && also(), c.changed
+		c.Mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// ahead is what was read and can be delivered, in records, and with what is delivered in bytes.
 // The mutex is held.
-func (c *Consumer[A]) Ahead() (records, bytes int) {
+func (c *Consumer[A]) ahead() (records, bytes int) {
 	for _, a := range c.Parts {
 		if o := a.base().Offsets; o != nil {
 			n, size := o.Ahead()
@@ -153,7 +169,7 @@ func (c *Consumer[A]) take(limit driver.QueueLimit) (all []*driver.Received, wai
 	wait = time.Hour
 	now := time.Now()
 	parts := c.Assignments()
-	waiting, _ := c.Ahead()
+	waiting, _ := c.ahead()
 	all = make([]*driver.Received, 0, min(limit.Messages, waiting))
 	c.turn++
 	for i := range parts {

@@ -78,6 +78,17 @@ func (c *Consumer[A]) Lose(cause error, of func(A) bool) {
 	})
 }
 
+// Remove removes assignments, unless they were replaced.
+func (c *Consumer[A]) Remove(parts ...A) {
+	c.Update(func() {
+		for _, a := range parts {
+			if c.IsAssigned(a) {
+				delete(c.Parts, a.base().Partition)
+			}
+		}
+	})
+}
+
 // Close leaves the group; see [driver.QueueConsumer].
 func (c *Consumer[A]) Close(ctx context.Context) error {
 	c.Mu.Lock()

@@ -237,9 +237,13 @@ func (o *Partition) enqueue(e *entry, key []byte) {
 // gets what Arrive got, and a message with key, place and attempt. first says that nothing else is
 // delivered with them. wait is the time until a paused lane begins again; 0 if there is none.
 func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, deliver func(source any, m *driver.Received)) (wait time.Duration) {
-	for _, l := range o.takeDue(now) {
+	o.paused = slices.DeleteFunc(o.paused, func(l *lane) bool {
+		if l.until.After(now) {
+			return false
+		}
 		o.unblock(l)
-	}
+		return true
+	})
 	n := 0
 	for _, offset := range o.ready {
 		i, _ := o.find(offset)
@@ -285,18 +289,6 @@ func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, de
 		}
 	}
 	return wait
-}
-
-// takeDue removes the paused lanes whose pause has ended, and returns them.
-func (o *Partition) takeDue(now time.Time) (due []*lane) {
-	o.paused = slices.DeleteFunc(o.paused, func(l *lane) bool {
-		if l.until.After(now) {
-			return false
-		}
-		due = append(due, l)
-		return true
-	})
-	return due
 }
 
 func (o *Partition) unblock(l *lane) {

@@ -43,10 +43,6 @@ func (a *assignment) run(revision uint64) {
 		_, _ = s.swap(ctx, s.ownerKey(a.Partition), nil, revision, func(value []byte) bool { return len(value) == 0 })
 		cancel()
 	}
-	s.Update(func() {
-		a.End(interlock.ErrReleased)
-		if s.IsAssigned(a) {
-			delete(s.Parts, a.Partition)
-		}
-	})
+	a.End(interlock.ErrReleased)
+	s.Remove(a)
 }

@@ -158,24 +158,8 @@ func (a *assignment) advance(to int64) {
 // room blocks until there is room for more messages. It returns false if ctx ends or patience
 // passes first.
 func (a *assignment) room(ctx context.Context, patience time.Duration) bool {
-	s := a.session
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	for ctx.Err() == nil {
-		s.Mu.Lock()
-		ready, bytes := s.Ahead()
-		full := a.Offsets.Full(s.queue.options.Window, s.queue.options.Bytes, true)
-		changed := s.Changed()
-		s.Mu.Unlock()
-		if !full && ready < maxReady && bytes < s.queue.options.Bytes {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-		case <-timer.C:
-			return false
-		}
-	}
-	return false
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	o := a.session.queue.options
+	return a.session.WaitForRoom(ctx, maxReady, o.Bytes, func() bool { return !a.Offsets.Full(o.Window, o.Bytes, true) })
 }

@@ -58,8 +58,8 @@ type Consumer struct {
 	fetcher  sync.WaitGroup
 	handlers sync.WaitGroup
 	settler  sync.WaitGroup
-	flushed  chan struct{}   // closed when no more outcomes follow
-	flush    func()          // closes it
+	flushed  context.Context // ends when no more outcomes follow
+	flush    context.CancelFunc
 	patience context.Context // ends when Close stops waiting for the queue
 	giveUp   context.CancelFunc
 
@@ -89,11 +89,11 @@ func New(ctx context.Context, q driver.Queue, name string, handler Handler, o *O
 	if err != nil {
 		return nil, err
 	}
-	flushed := make(chan struct{})
 	c := &Consumer{name: name, options: options, judge: options.judgement(), handler: handler, source: source, machine: newMachine(options),
-		retry: backoff.Policy{First: 50 * time.Millisecond, Max: 5 * time.Second}, flushed: flushed, flush: sync.OnceFunc(func() { close(flushed) }),
+		retry: backoff.Policy{First: 50 * time.Millisecond, Max: 5 * time.Second},
 		roomy: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
 	c.intake, c.stop = context.WithCancel(context.Background())
+	c.flushed, c.flush = context.WithCancel(context.Background())
 	c.patience, c.giveUp = context.WithCancel(context.Background())
 	c.fetcher.Go(c.fetch)
 	c.settler.Go(c.settle)
@@ -180,7 +180,7 @@ func (c *Consumer) begin() (s share) {
 	return s
 }
 
-// handle handles messages until one fails, or others should have their turn. It records the verdict,
+// handle handles messages until one fails, or others should have their turn. It notes the outcome,
 // even if the handler panics or ends its goroutine. It returns with the mutex locked.
 func (c *Consumer) handle(s share) {
 	claim := s.lane.claim
@@ -189,7 +189,7 @@ func (c *Consumer) handle(s share) {
 	if len(s.messages) > 1 {
 		began = time.Now()
 	}
-	var v verdict // Release, unless a message begins
+	var v driver.Settlement // Release, unless a message begins
 	var err error
 	n, returned := 0, true
 	defer func() {
@@ -214,8 +214,8 @@ func (c *Consumer) handle(s share) {
 	}
 }
 
-// failed returns the verdict on a message whose handler returned an error.
-func (c *Consumer) failed(ctx context.Context, m *driver.Received, err error) verdict {
+// failed returns the settlement of a message whose handler returned an error.
+func (c *Consumer) failed(ctx context.Context, m *driver.Received, err error) driver.Settlement {
 	v := c.judge.judge(m.Attempt, err, ctx.Err() != nil || !m.Claim.Valid())
 	if hook := c.options.Hooks.Failed; hook != nil {
 		hook(observe.QueueFailed{Queue: c.name, ID: m.ID, Key: m.Key, Attempt: m.Attempt, Dead: v.Outcome == driver.Dead,
@@ -240,7 +240,7 @@ func (c *Consumer) settle() {
 		default:
 			select {
 			case <-c.ended:
-			case <-c.flushed:
+			case <-c.flushed.Done():
 				over = true
 			}
 		}
@@ -253,7 +253,7 @@ func (c *Consumer) record(batch []result) {
 	for failures := 1; len(batch) > 0; failures++ {
 		all := c.settlements[:0]
 		for _, r := range batch {
-			all = append(all, driver.Settlement{Received: r.messages[0], Later: r.messages[1:], Outcome: r.Outcome, After: r.After, Uncounted: r.Uncounted, Reason: r.Reason})
+			all = append(all, r.Settlement)
 		}
 		ctx, cancel := context.WithTimeout(c.patience, closing)
 		answers := c.source.Settle(ctx, all)

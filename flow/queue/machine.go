@@ -51,10 +51,10 @@ type share struct {
 	messages []*driver.Received
 }
 
-// result is messages with the same verdict.
+// result is the settlement of messages of a lane.
 type result struct {
-	share
-	verdict
+	driver.Settlement
+	lane  *lane
 	bytes int
 }
 
@@ -88,7 +88,7 @@ func (x *machine) receive(some []*driver.Received) {
 func (x *machine) append(l *lane, some []*driver.Received) {
 	l.inFlight += len(some)
 	if l.held {
-		x.note(share{l, some}, verdict{})
+		x.note(l, some, driver.Settlement{})
 		return
 	}
 	x.waiting += len(some)
@@ -144,23 +144,23 @@ func (x *machine) begin() share {
 // hold releases all messages of a lane that have not begun.
 func (x *machine) hold(l *lane) {
 	l.held = true
-	x.note(share{l, l.waiting}, verdict{})
+	x.note(l, l.waiting, driver.Settlement{})
 	x.waiting -= len(l.waiting)
 	l.waiting = nil
 }
 
-// end notes that the first n messages of a share were handled, and the verdict on the last of them.
-// The verdict on those before is Ack. The others have not begun. If n is 0, the verdict is Release:
-// the claim has ended.
-func (x *machine) end(s share, n int, v verdict) {
+// end notes that the first n messages of a share were handled, and how the last of them is settled.
+// Those before are acknowledged. The others have not begun. If n is 0, the outcome is Release: the
+// claim has ended.
+func (x *machine) end(s share, n int, v driver.Settlement) {
 	l := s.lane
 	l.running = false
 	acked := n
 	if n > 0 && v.Outcome != driver.Ack {
 		acked--
 	}
-	x.note(share{l, s.messages[:acked]}, verdict{Outcome: driver.Ack})
-	x.note(share{l, s.messages[acked:n]}, v)
+	x.note(l, s.messages[:acked], driver.Settlement{Outcome: driver.Ack})
+	x.note(l, s.messages[acked:n], v)
 	x.waiting += len(s.messages) - n
 	l.waiting = l.waiting[n:]
 	switch v.Outcome {
@@ -172,15 +172,17 @@ func (x *machine) end(s share, n int, v verdict) {
 	}
 }
 
-// note notes the verdict on messages, unless there are none.
-func (x *machine) note(s share, v verdict) {
-	r := result{s, v, 0}
-	for _, m := range s.messages {
-		r.bytes += len(m.Payload)
+// note notes how messages are settled, unless there are none.
+func (x *machine) note(l *lane, some []*driver.Received, v driver.Settlement) {
+	if len(some) == 0 {
+		return
 	}
-	if len(s.messages) > 0 {
-		x.ended = append(x.ended, r)
+	bytes := 0
+	for _, m := range some {
+		bytes += len(m.Payload)
 	}
+	v.Received, v.Later = some[0], some[1:]
+	x.ended = append(x.ended, result{v, l, bytes})
 }
 
 // take returns the outcomes to record. Later ones are collected in spare.
@@ -190,11 +192,12 @@ func (x *machine) take(spare []result) []result {
 	return all
 }
 
-// recorded removes messages whose verdict was recorded or cannot be.
+// recorded removes messages whose outcome was recorded or cannot be.
 func (x *machine) recorded(r *result) {
-	x.messages -= len(r.messages)
+	n := 1 + len(r.Later)
+	x.messages -= n
 	x.bytes -= r.bytes
-	if r.lane.inFlight -= len(r.messages); r.lane.inFlight == 0 && r.lane.key != "" {
+	if r.lane.inFlight -= n; r.lane.inFlight == 0 && r.lane.key != "" {
 		delete(x.lanes, r.lane.laneName)
 	}
 }

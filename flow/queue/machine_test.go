@@ -169,12 +169,12 @@ func TestModel(t *testing.T) {
 							done = append(done, m.Place)
 						}
 					}
-					x.end(d, n, verdict{Outcome: outcome})
+					x.end(d, n, driver.Settlement{Outcome: outcome})
 				}
 				begun = nil
 			case 3:
 				for _, d := range x.take(nil) {
-					for _, m := range d.messages {
+					for m := range d.All() {
 						if d.Outcome == driver.Ack {
 							s.waiting = without(s.waiting, m.Place)
 						}
@@ -218,16 +218,17 @@ func TestRevoked(t *testing.T) {
 		t.Fatal("it is not begun before")
 	}
 	close(claim.revoked)
-	x.end(d, 1, verdict{Outcome: driver.Ack})
+	x.end(d, 1, driver.Settlement{Outcome: driver.Ack})
 	if x.begin().lane != nil {
 		t.Error("it is begun afterwards")
 	}
-	if all := x.take(nil); len(all) != 2 || all[1].messages[0].ID != "b" || all[1].Outcome != driver.Release {
+	if all := x.take(nil); len(all) != 2 || all[1].ID != "b" || all[1].Outcome != driver.Release {
 		t.Errorf("to be recorded: %+v", all)
 	}
 }
 
-// TestAllocations: messages of a key cost at most two allocations together.
+// TestAllocations: messages of a key cost at most two allocations together, and a settlement for each
+// share.
 func TestAllocations(t *testing.T) {
 	claim := &assigned{revoked: make(chan struct{})}
 	for _, keys := range []int{1, 500} {
@@ -240,15 +241,15 @@ func TestAllocations(t *testing.T) {
 		n := testing.AllocsPerRun(10, func() {
 			x.receive(some)
 			for s := x.begin(); s.lane != nil; s = x.begin() {
-				x.end(s, len(s.messages), verdict{Outcome: driver.Ack})
+				x.end(s, len(s.messages), driver.Settlement{Outcome: driver.Ack})
 			}
 			batch = x.take(batch[:0])
 			for i := range batch {
 				x.recorded(&batch[i])
 			}
 		})
-		if x.messages != 0 || n > 2*float64(keys) {
-			t.Errorf("%d keys: %d messages are left, and took %.0f allocations", keys, x.messages, n)
+		if shares := keys * ((500/keys + maxShare - 1) / maxShare); x.messages != 0 || n > 2*float64(keys) || len(batch) != shares {
+			t.Errorf("%d keys: %d messages are left, and took %.0f allocations and %d settlements", keys, x.messages, n, len(batch))
 		}
 	}
 }

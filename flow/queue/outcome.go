@@ -50,17 +50,9 @@ type judgement struct {
 	random   func() float64
 }
 
-// verdict is the outcome of one delivery; see [driver.Settlement]. The zero value is Release.
-type verdict struct {
-	Outcome   driver.Outcome
-	After     time.Duration
-	Uncounted bool
-	Reason    string
-}
-
-// judge returns the verdict on a message whose handler returned an error. gone means that the end of
+// judge returns the settlement of a message whose handler returned an error. gone means that the end of
 // the claim or of the consumer interrupted the handler: the message is released.
-func (j judgement) judge(attempt int, err error, gone bool) (s verdict) {
+func (j judgement) judge(attempt int, err error, gone bool) (s driver.Settlement) {
 	var o *outcome
 	switch {
 	case errors.As(err, &o):

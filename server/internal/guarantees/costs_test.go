@@ -414,7 +414,7 @@ var asserted = []string{
 	"flow/outbox TestIdleCost",
 	"flow/outbox testCostOfAMessage",
 	"driver/lanes TestAllocations",
-	"driver/kafka TestOffsetsAllocations",
+	"driver/kafka TestFillAllocations",
 	"driver/kafka TestCommitCost",
 	"driver/consul testUncontendedCostsTwoRequests",
 	"driver/consul testWaitersCostNoRequests",
