@@ -51,6 +51,7 @@ func RunQueueSoak(t *testing.T, length time.Duration, s QueueSoak) {
 	handle := s.handler(audit)
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	members := []SoakMember{s.Join(handle)}
+	faults := map[string]int{}
 	any := func() int { return random.IntN(len(members)) }
 	remove := func() SoakMember {
 		i := any()
@@ -67,14 +68,18 @@ func RunQueueSoak(t *testing.T, length time.Duration, s QueueSoak) {
 		case r < 6 && len(members) < 5:
 			members = append(members, s.Join(handle))
 		case r < 9 && len(members) > 1:
+			faults["leaves"]++
 			remove().stop(patience)
 		case r == 9 && len(members) > 1:
+			faults["crashes"]++
 			remove().stop(0)
 		case r >= 10 && r < 13:
+			faults["cuts"]++
 			m := members[any()]
 			m.Path.Cut()
-			time.AfterFunc(time.Duration(random.IntN(4000))*time.Millisecond, m.Path.Heal)
+			time.AfterFunc(time.Duration(random.IntN(10_000))*time.Millisecond, m.Path.Heal) // some outlast a session
 		case r == 13:
+			faults["restarts"]++
 			s.Restart()
 		}
 		pause(t.Context(), 200*time.Millisecond)
@@ -93,7 +98,7 @@ func RunQueueSoak(t *testing.T, length time.Duration, s QueueSoak) {
 		}
 	}
 	audit.Check(t, all, 1000)
-	t.Logf("%d messages, %d stale writes rejected", len(all), audit.Refused())
+	t.Logf("%d messages, faults %v, %d stale writes rejected", len(all), faults, audit.Refused())
 }
 
 // handler takes up to 5 ms, fails 1 call in 40, and writes to the audit otherwise. 1 message in 200
