@@ -3,6 +3,8 @@ package coordinator
 import (
 	"context"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -18,7 +20,7 @@ type Waiter struct {
 
 	// The coordinator's mu guards these.
 	begun      bool // the transaction was begun here since Watch, so that the first check can wait
-	asked      bool // its owner is another process, and was notified that this one waits
+	asked      bool // its owner knows that this process waits
 	conclusion any  // of the last turn that ended here
 }
 
@@ -61,7 +63,7 @@ func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, conclu
 			}
 		}
 		wait := w.coordinator.options.Poll
-		if w.notifyOwner() {
+		if w.askOwner() {
 			wait, pause = pause, min(2*pause, wait)
 		}
 		timer := time.NewTimer(wait)
@@ -84,19 +86,22 @@ func (w *Waiter) checkFirst() bool {
 	return !w.begun || w.conclusion != nil
 }
 
-// notifyOwner notifies the owner once that this process waits, and reports whether the owner is
-// another process.
-func (w *Waiter) notifyOwner() (elsewhere bool) {
+// askOwner notifies the owner once that this process waits, unless the transaction is driven here. It
+// reports whether it is not.
+func (w *Waiter) askOwner() (elsewhere bool) {
 	c := w.coordinator
+	shard := c.shardOf(w.id)
+	if s := c.server(shard); s != nil && s.drives(w.id) {
+		return false
+	}
 	c.mu.Lock()
 	asked := w.asked
-	elsewhere = c.servers[c.journal.ShardOf(w.id)] == nil
-	w.asked = elsewhere
+	w.asked = true
 	c.mu.Unlock()
-	if elsewhere && !asked {
-		c.notify(noteAwaited, w.id)
+	if !asked {
+		c.tell(shard, noteAwaited, w.id)
 	}
-	return elsewhere
+	return true
 }
 
 // shortestPoll is the first pause of a process without a notifier. It is used after a poll that
@@ -150,17 +155,28 @@ func signal(ch chan struct{}) {
 }
 
 // Coordinators of different processes wake each other by Options.Notifier. A name that they send
-// is one of these and the id of a transaction. A process that misses a notification polls.
+// is one of these, the number of a shard, a space and the id of a transaction. A process that misses
+// a notification polls.
 const (
 	noteChanged = "!" // it was begun or appended to: the owner drives it
 	noteAwaited = "?" // a process waits for it: the owner drives it, and sends noteRested
 	noteRested  = "." // its turn has ended: waiters look at it
 )
 
-// notify wakes the other processes, if there is a notifier. The caller holds no lock.
-func (c *Coordinator) notify(what, id string) {
+// tell notifies the owner of a shard: this process, or another one if there is a notifier. The caller
+// holds no lock.
+func (c *Coordinator) tell(shard int, what, id string) {
+	if s := c.server(shard); s != nil {
+		s.driveFor(id, what)
+		return
+	}
+	c.notify(shard, what, id)
+}
+
+// notify notifies the other processes, if there is a notifier. The caller holds no lock.
+func (c *Coordinator) notify(shard int, what, id string) {
 	if c.options.Notifier != nil {
-		c.options.Notifier.Notify(what + id)
+		c.options.Notifier.Notify(what + strconv.Itoa(shard) + " " + id)
 	}
 }
 
@@ -185,17 +201,19 @@ func (c *Coordinator) listen() (stop func()) {
 
 // receive handles a notification. An empty name may stand for any.
 func (c *Coordinator) receive(name string) {
-	if len(name) < 2 {
+	to, id, is := strings.Cut(name, " ")
+	if !is || to == "" {
 		c.wakeAll()
 		return
 	}
-	what, id := name[:1], name[1:]
+	what := to[:1]
 	if what == noteRested {
 		c.wakeWaiters(id, nil)
 		return
 	}
-	switch s := c.serverOf(id); {
-	case s == nil:
+	shard, err := strconv.Atoi(to[1:])
+	switch s := c.server(shard); {
+	case s == nil || err != nil:
 	case !s.ready.Load():
 		signal(s.due) // it claims due transactions after the take-over
 	case c.room() > 0:
@@ -223,11 +241,19 @@ func (c *Coordinator) requestPoll() {
 	}
 }
 
-// driveFor drives a transaction for another process.
+// drives reports whether a transaction has a turn.
+func (s *server) drives(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.active[id] != nil
+}
+
+// driveFor drives a transaction that was changed, or for which another process waits.
 func (s *server) driveFor(id, what string) {
 	if t := s.take(id); t != nil {
 		t.due = true
 		t.awaited.Store(what == noteAwaited)
+		t.conflicted.Store(what == noteChanged)
 		s.launch(t)
 		return
 	}
@@ -241,16 +267,13 @@ func (s *server) driveFor(id, what string) {
 	}
 }
 
-// noteBegun records that a transaction was begun here, and notifies its owner if that is another
-// process.
-func (c *Coordinator) noteBegun(id string) {
+// noteBegun records that a transaction was begun here, and returns the notification for its owner.
+func (c *Coordinator) noteBegun(id string) (what string) {
 	c.mu.Lock()
-	what, elsewhere := noteChanged, c.servers[c.journal.ShardOf(id)] == nil
+	defer c.mu.Unlock()
+	what = noteChanged
 	for _, w := range c.waiters[id] {
-		w.begun, w.asked, what = true, elsewhere, noteAwaited
+		w.begun, w.asked, what = true, true, noteAwaited
 	}
-	c.mu.Unlock()
-	if elsewhere {
-		c.notify(what, id)
-	}
+	return what
 }

@@ -66,6 +66,7 @@ type Coordinator struct {
 	waiters     map[string][]*Waiter
 	targets     map[string]*target
 	activeTurns int
+	placed      map[string]int                // shards of active turns, if the hash of the id names another one
 	foreign     map[string]foreignTransaction // by id
 	jobs        []Job                         // run in the background
 	alongside   []func(context.Context) error
@@ -86,7 +87,7 @@ func New(j *journal.Journal, o *Options) (*Coordinator, error) {
 	}
 	return &Coordinator{
 		journal: j, options: options, slots: make(chan struct{}, options.Concurrency),
-		protocols: map[string]Protocol{}, servers: map[int]*server{},
+		protocols: map[string]Protocol{}, servers: map[int]*server{}, placed: map[string]int{},
 		waiters: map[string][]*Waiter{}, targets: map[string]*target{}, foreign: map[string]foreignTransaction{},
 		pollNow: make(chan struct{}, 1),
 	}, nil
@@ -141,9 +142,10 @@ func (c *Coordinator) Now() time.Time { return c.options.Now() }
 func (c *Coordinator) Random() float64 { return c.options.Random() }
 
 // Begin creates a transaction with its first entries. If the id exists the error is a
-// [journal.ErrExists]. If its shard is served here it is driven at once. Otherwise
-// Options.Notifier wakes its owner, or the owner finds it within its Options.Poll. After an
-// Uncertain error it may have begun: begin it again.
+// [journal.ErrExists]. A process that serves shards begins it in one of them, and drives it at once.
+// If it serves none, or drives Options.Concurrency transactions already, the hash of the id selects
+// the shard: Options.Notifier wakes its owner, or the owner finds it within its Options.Poll. After
+// an Uncertain error it may have begun: begin it again.
 func (c *Coordinator) Begin(ctx context.Context, id, kind string, entries ...journal.Entry) error {
 	return c.BeginPrepared(ctx, id, kind, nil, entries...)
 }
@@ -151,38 +153,44 @@ func (c *Coordinator) Begin(ctx context.Context, id, kind string, entries ...jou
 // BeginPrepared is [Coordinator.Begin] with a value that [Turn.Prepared] returns if the
 // transaction is driven here at once.
 func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepared any, entries ...journal.Entry) error {
-	now := c.options.Now()
-	due, t := now, c.reserve(id)
-	if t != nil { // it is driven without a poll
-		due = now.Add(c.options.Recheck)
+	now, t := c.options.Now(), c.reserve(id)
+	if t == nil {
+		_, err := c.journal.Begin(ctx, id, kind, now, entries...)
+		if err == nil {
+			c.tell(c.journal.ShardOf(id), c.noteBegun(id), id)
+		}
+		return err
 	}
-	log, err := c.journal.Begin(ctx, id, kind, due, entries...)
+	log, err := t.server.shard.Begin(ctx, id, kind, now.Add(c.options.Recheck), entries...) // it is driven without a poll
 	if err == nil {
 		c.noteBegun(id)
 	}
-	if t != nil {
-		t.prepared = prepared
-		t.admit(log, err, entries, now)
-	}
+	t.prepared = prepared
+	t.admit(log, err, entries, now)
 	return err
 }
 
 // Nudge drives a transaction at once: use it after another writer has appended to it, or after
 // the commit of a database transaction that began it. If its shard is not served here,
 // Options.Notifier wakes its owner.
-func (c *Coordinator) Nudge(id string) {
-	if s := c.serverOf(id); s != nil {
-		s.nudge(id)
-		return
-	}
-	c.notify(noteChanged, id)
-}
+func (c *Coordinator) Nudge(id string) { c.tell(c.shardOf(id), noteChanged, id) }
 
-// serverOf returns the server of a transaction's shard, or nil if the shard is not served here.
-func (c *Coordinator) serverOf(id string) *server {
+// shardOf returns the shard in which a transaction is driven here, or that of the hash of its id,
+// whose owner reads it and forwards notifications to the owner of its shard.
+func (c *Coordinator) shardOf(id string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.servers[c.journal.ShardOf(id)]
+	if shard, driven := c.placed[id]; driven {
+		return shard
+	}
+	return c.journal.ShardOf(id)
+}
+
+// server returns the server of a shard, or nil if the shard is not served here.
+func (c *Coordinator) server(shard int) *server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.servers[shard]
 }
 
 // Serve owns a shard of the journal under a claim of claim/partition or any fenced lock. It drives
@@ -233,15 +241,33 @@ func (c *Coordinator) addServer(ctx context.Context, claim interlock.Claim, owne
 func (c *Coordinator) removeServer(s *server) {
 	c.mu.Lock()
 	delete(c.servers, s.shard.Number())
+	for _, waiters := range c.waiters {
+		for _, w := range waiters {
+			w.asked = false // the next owner does not know that it waits
+		}
+	}
 	c.mu.Unlock()
 	s.close()
 }
 
 // reserve returns a turn for a transaction that is being begun, so that its server does not start
-// another one. It returns nil if the shard is not served here.
+// another one. The shard is that of the hash of its id if it is served here, else any other one. It
+// returns nil if none is served, or this process drives many transactions and the others share them.
 func (c *Coordinator) reserve(id string) *Turn {
-	if s := c.serverOf(id); s != nil {
+	if s := c.place(id); s != nil {
 		return s.take(id)
+	}
+	return nil
+}
+
+func (c *Coordinator) place(id string) *server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.servers[c.journal.ShardOf(id)]; s != nil || c.activeTurns >= c.options.Concurrency {
+		return s
+	}
+	for _, s := range c.servers { // in random order
+		return s
 	}
 	return nil
 }

@@ -9,7 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -137,6 +139,91 @@ func TestNudgeElsewhere(t *testing.T) {
 		other.Nudge("1")
 		if synctest.Wait(); owner.holding() != 0 {
 			t.Error("it still drives what another process has ended")
+		}
+	})
+}
+
+// owners returns two coordinators on one journal of two shards, each of which serves one, and ids whose
+// hash names the shard of the second. They do not poll.
+func owners(t *testing.T, o Options, do func(ctx context.Context, id string) error) (first, second *rig, ids []string, notified *atomic.Int64) {
+	t.Helper()
+	b := &notifier{}
+	o.Notifier, o.Poll, o.Recheck = b, time.Hour, time.Hour
+	first = idleOf(t, 2, nil, &o, do)
+	second = idleOf(t, 2, first.store, &o, do)
+	first.serve(t, 1)
+	txntest.Serve(t, func(ctx context.Context, c interlock.Claim, _ int) error { return second.Serve(ctx, c, 1) }, 2)
+	for i := 0; len(ids) < 10; i++ {
+		if id := fmt.Sprint(i); first.Journal().ShardOf(id) == 1 {
+			ids = append(ids, id)
+		}
+	}
+	return first, second, ids, &b.notified
+}
+
+// TestBegunInServedShard: a process that serves a shard begins transactions there, whatever their ids.
+// That costs no notification. Another begin of the id is rejected, also with the same
+// entries.
+func TestBegunInServedShard(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		first, second, ids, notified := owners(t, Options{}, func(context.Context, string) error { time.Sleep(time.Second); return nil })
+		for _, id := range ids {
+			w := first.Watch(id)
+			first.begin(t, id, "call:x")
+			wantKind(t, second.Begin(t.Context(), id, "call:x", journal.Entry{Kind: "begin"}), interlock.Definite, journal.ErrExists)
+			if looks := first.wait(t, w, id); looks != 1 || notified.Load() != 0 || second.calls.driven(id) != 0 {
+				t.Errorf("%d looks, %d notifications, driven %d times elsewhere", looks, notified.Load(), second.calls.driven(id))
+			}
+			w.Stop()
+		}
+	})
+}
+
+// TestForward: the owner of the shard that the hash of an id names forwards notifications to the owner
+// of the transaction's shard.
+func TestForward(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var up atomic.Bool
+		first, second, ids, notified := owners(t, Options{}, func(context.Context, string) error {
+			if time.Sleep(time.Second); up.Load() {
+				return nil
+			}
+			return errDown
+		})
+		outside := idleOf(t, 2, first.store, &Options{Notifier: first.options.Notifier, Poll: time.Hour}, nil)
+		for i, from := range []*rig{second, outside} {
+			id := ids[i]
+			up.Store(false)
+			first.begin(t, id, "call:x")
+			time.Sleep(time.Minute) // it waits for an hour before the next call
+			log, _, err := from.Journal().Open(t.Context(), id)
+			ok(t, err)
+			ok(t, log.Append(t.Context(), time.Now(), journal.Entry{Kind: "changed"}))
+			up.Store(true)
+			start := time.Now()
+			from.Nudge(id)
+			w := from.Watch(id)
+			notified.Store(0)
+			if from.wait(t, w, id); time.Since(start) != time.Second || notified.Load() > 4 || second.calls.driven(id) != 0 {
+				t.Errorf("number %d ended after %v and %d notifications", i, time.Since(start), notified.Load())
+			}
+			w.Stop()
+		}
+	})
+}
+
+// TestBusyProcess: a process that drives many transactions leaves further ones to the shards of their ids.
+func TestBusyProcess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		first, second, ids, _ := owners(t, Options{Concurrency: 3}, func(context.Context, string) error { time.Sleep(time.Second); return nil })
+		for _, id := range ids {
+			first.begin(t, id, "call:x")
+		}
+		time.Sleep(time.Minute)
+		for i, id := range ids {
+			if here, there := first.calls.driven(id), second.calls.driven(id); (here == 1) != (i < 3) || here+there != 1 {
+				t.Errorf("number %d was driven %d and %d times", i, here, there)
+			}
 		}
 	})
 }

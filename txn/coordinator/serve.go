@@ -242,7 +242,7 @@ func (s *server) take(id string) *Turn {
 	}
 	t := &Turn{server: s, id: id, wake: make(chan struct{}, 1)}
 	s.active[id] = t
-	s.coordinator.count(1)
+	s.coordinator.addTurn(s.shard.Number(), id)
 	return t
 }
 
@@ -270,13 +270,23 @@ func (s *server) forget(t *Turn) {
 	if delete(s.active, t.id); len(s.active) == 0 {
 		signal(s.idle)
 	}
-	s.coordinator.count(-1)
+	s.coordinator.removeTurn(s.shard.Number(), t.id)
 }
 
-func (c *Coordinator) count(n int) {
+func (c *Coordinator) addTurn(shard int, id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.activeTurns += n
+	if c.activeTurns++; shard != c.journal.ShardOf(id) {
+		c.placed[id] = shard
+	}
+}
+
+func (c *Coordinator) removeTurn(shard int, id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.activeTurns--; c.placed[id] == shard {
+		delete(c.placed, id)
+	}
 }
 
 // start drives a transaction once there is a slot, so that no more are read than can be driven. If the
@@ -320,22 +330,6 @@ func (s *server) wakeIfBehind(head driver.Head) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.active[head.Transaction]; t != nil && t.position.Load() < head.Position {
-		t.conflicted.Store(true)
-		signal(t.wake)
-	}
-}
-
-// nudge wakes the turn of a transaction, or starts one.
-func (s *server) nudge(id string) {
-	t := s.take(id)
-	if t != nil {
-		t.due = true
-		s.launch(t)
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.active[id]; t != nil {
 		t.conflicted.Store(true)
 		signal(t.wake)
 	}

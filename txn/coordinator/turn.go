@@ -173,13 +173,13 @@ func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now time.Time) {
 	if log != nil {
 		t.fresh, t.begun = true, now.Truncate(time.Millisecond)
-		t.setState(t.server.shard.Adopt(log), entries)
+		t.setState(log, entries)
 	} else if interlock.Kind(err) != interlock.Uncertain && t.server.release(t) {
 		return
 	}
 	t.due = log == nil
 	if !t.server.launch(t) { // the next owner may have taken over already
-		t.server.coordinator.notify(noteChanged, t.id)
+		t.server.coordinator.tell(t.server.shard.Number(), t.server.coordinator.noteBegun(t.id), t.id)
 	}
 }
 
@@ -208,7 +208,7 @@ func (t *Turn) run() {
 		t.log, t.due, t.prepared, t.conclusion = nil, true, nil, nil
 	}
 	if t.awaited.Load() {
-		t.server.coordinator.notify(noteRested, t.id)
+		t.server.coordinator.notify(t.server.shard.Number(), noteRested, t.id)
 	}
 }
 
@@ -252,18 +252,33 @@ func (t *Turn) drive() (err error) {
 	return p.Drive(t)
 }
 
-// open reads the transaction. log stays nil if it does not exist or has ended.
+// open reads the transaction. log stays nil if it does not exist or has ended. If it is in another
+// shard, the owner of that shard is notified.
 func (t *Turn) open() error {
-	t.conflicted.Store(false)
+	changed := t.conflicted.Swap(false)
 	t.crowded.Store(false)
 	t.fresh = false
 	log, entries, err := t.server.shard.Open(t.Context(), t.id)
 	if err != nil || log == nil || !log.Head().Ended.IsZero() {
 		return err
 	}
+	if shard := log.Head().Shard; shard != t.server.shard.Number() {
+		t.forward(shard, changed)
+		return nil
+	}
 	t.begun, t.takenOver = entries[0].Written.Truncate(time.Millisecond), t.ownedBefore(entries)
 	t.setState(log, entries)
 	return nil
+}
+
+// forward passes on the notifications for which the turn was started.
+func (t *Turn) forward(shard int, changed bool) {
+	if changed {
+		t.server.coordinator.tell(shard, noteChanged, t.id)
+	}
+	if t.awaited.Swap(false) {
+		t.server.coordinator.tell(shard, noteAwaited, t.id)
+	}
 }
 
 // ownedBefore reports whether another owner was the last that drove the transaction. The claim shows

@@ -63,7 +63,7 @@ func (p *calls) driven(id string) int {
 	return p.drives[id]
 }
 
-// rig is a coordinator of the protocol "call" over a journal of one shard.
+// rig is a coordinator of the protocol "call".
 type rig struct {
 	*Coordinator
 	store  *memory.Journal
@@ -73,12 +73,18 @@ type rig struct {
 	served chan error
 }
 
+// idle returns a coordinator over a journal of one shard.
 func idle(t *testing.T, store *memory.Journal, o *Options, do func(ctx context.Context, id string) error) *rig {
+	t.Helper()
+	return idleOf(t, 1, store, o, do)
+}
+
+func idleOf(t *testing.T, shards int, store *memory.Journal, o *Options, do func(ctx context.Context, id string) error) *rig {
 	t.Helper()
 	if store == nil {
 		store = memory.NewJournal()
 	}
-	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
+	j, err := journal.New(store, &journal.Options{Shards: shards, Patience: time.Second})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, j.Close()) })
 	c, err := New(j, o)

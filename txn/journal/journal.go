@@ -17,8 +17,8 @@
 //	logs, err := shard.Claim(ctx, now, now.Add(time.Minute), 100)
 //	err = log.Append(ctx, due, journal.Entry{Kind: "sent", Step: "charge"})
 //
-// The hash of its id assigns a transaction to a shard. Until it ends it has a due time, by which
-// [Shard.Claim] finds it. Concurrent appends share requests (group commit). Large data is stored
+// A transaction is in the shard that its first append names: by the hash of its id, or one of the
+// process that begins it. Until it ends it has a due time, by which [Shard.Claim] finds it. Concurrent appends share requests (group commit). Large data is stored
 // beside the records. Each record has a checksum over itself and all records before it, so an
 // export shows changes made by hand.
 //
@@ -134,8 +134,8 @@ func (j *Journal) Close() error {
 // Shards returns the number of shards.
 func (j *Journal) Shards() int { return j.options.Shards }
 
-// ShardOf returns the shard of a transaction, from 0: FNV-1a of its id, modulo the number of
-// shards.
+// ShardOf returns the shard in which [Journal.Begin] begins a transaction, from 0: FNV-1a of its id,
+// modulo the number of shards. [Shard.Begin] may have begun it in another one.
 func (j *Journal) ShardOf(transaction string) int { return shardOf(transaction, j.options.Shards) }
 
 func shardOf(transaction string, shards int) int {
@@ -149,7 +149,11 @@ func shardOf(transaction string, shards int) int {
 // transaction must be driven. Any process may begin a transaction; the owner of the shard
 // finds it by its due time. After an Uncertain error it may exist: begin it again.
 func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, entries ...Entry) (*Log, error) {
-	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}, shards: j.options.Shards}
+	return j.begin(ctx, j.ShardOf(id), id, kind, due, entries)
+}
+
+func (j *Journal) begin(ctx context.Context, shard int, id, kind string, due time.Time, entries []Entry) (*Log, error) {
+	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: shard, Type: kind}, shards: j.options.Shards}
 	if due.IsZero() {
 		return nil, failure.Bug("begin", id, "it has no due time")
 	}
@@ -171,10 +175,6 @@ func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, ent
 // does not exist. Appends by this log have no epoch: they are those of a process that does not
 // own the shard.
 func (j *Journal) Open(ctx context.Context, id string) (*Log, []Entry, error) {
-	return j.open(ctx, id, nil)
-}
-
-func (j *Journal) open(ctx context.Context, id string, owner *Shard) (*Log, []Entry, error) {
 	head, records, err := j.store.Read(ctx, id, 0)
 	if err != nil || head.Position == 0 {
 		return nil, nil, err
@@ -185,7 +185,7 @@ func (j *Journal) open(ctx context.Context, id string, owner *Shard) (*Log, []En
 			return nil, nil, err
 		}
 	}
-	return &Log{journal: j, head: head, owner: owner}, entries, nil
+	return &Log{journal: j, head: head}, entries, nil
 }
 
 // DueShards returns those of the given shards in which a transaction is due at a time, in

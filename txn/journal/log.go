@@ -179,10 +179,11 @@ type notWritten struct{ error }
 func (a *notWritten) Unwrap() error { return a.error }
 
 // resolveConflict returns nil if the records at the rejected position are those of a: an earlier
-// attempt succeeded. If more records follow them, the outcome is unknown.
+// attempt succeeded. If more records follow them, the outcome is unknown. Equal records in another
+// shard are those of another begin of the same transaction.
 func resolveConflict(a *driver.Append, e *driver.PositionError) error {
-	last := a.After + int64(len(a.Records))
-	if e.Found.Position == last && bytes.Equal(e.Found.Sum, a.Records[len(a.Records)-1].Sum) && e.Found.Ended.IsZero() != a.Due.IsZero() {
+	last, elsewhere := a.After+int64(len(a.Records)), a.After == 0 && e.Found.Shard != a.Shard
+	if !elsewhere && e.Found.Position == last && bytes.Equal(e.Found.Sum, a.Records[len(a.Records)-1].Sum) && e.Found.Ended.IsZero() != a.Due.IsZero() {
 		a.Ended = e.Found.Ended
 		return nil
 	}
@@ -190,7 +191,7 @@ func resolveConflict(a *driver.Append, e *driver.PositionError) error {
 	if a.After == 0 {
 		refused = fmt.Errorf("%w: %w", ErrExists, e)
 	}
-	if e.Found.Position > last {
+	if elsewhere || e.Found.Position > last {
 		return refused
 	}
 	return &notWritten{refused}

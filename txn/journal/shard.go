@@ -55,22 +55,24 @@ func (s *Shard) Number() int { return s.number }
 // Epoch returns the token under which the shard is owned.
 func (s *Shard) Epoch() interlock.Token { return s.epoch }
 
-// Open is [Journal.Open] for the owner: appends have its epoch. A transaction of another shard is
-// a Bug.
-func (s *Shard) Open(ctx context.Context, id string) (*Log, []Entry, error) {
-	if s.journal.ShardOf(id) != s.number {
-		return nil, nil, failure.Bug("open transaction", id, "it is in shard %d, not in %d", s.journal.ShardOf(id), s.number)
+// Begin is [Journal.Begin] in this shard, whatever the hash of the id. The first append has no epoch,
+// the later ones of the log have the owner's.
+func (s *Shard) Begin(ctx context.Context, id, kind string, due time.Time, entries ...Entry) (*Log, error) {
+	l, err := s.journal.begin(ctx, s.number, id, kind, due, entries)
+	if err == nil {
+		l.owner = s
 	}
-	return s.journal.open(ctx, id, s)
+	return l, err
 }
 
-// Adopt returns a log that appends with the owner's epoch and replaces a log that was begun or
-// opened without a shard. The transaction must belong to this shard. Do not use the old log
-// afterwards.
-func (s *Shard) Adopt(l *Log) *Log {
-	adopted := *l
-	adopted.owner = s
-	return &adopted
+// Open is [Journal.Open] for the owner: appends have its epoch. If the transaction is in another
+// shard, which is that of the log's Head, they have none.
+func (s *Shard) Open(ctx context.Context, id string) (*Log, []Entry, error) {
+	l, entries, err := s.journal.Open(ctx, id)
+	if err == nil && l != nil && l.head.Shard == s.number {
+		l.owner = s
+	}
+	return l, entries, err
 }
 
 // Claim returns up to limit transactions that are due at a time, the earliest first, and moves

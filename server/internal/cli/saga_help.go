@@ -78,9 +78,6 @@ with the same input changes nothing. The definition's own timeout does not apply
 				return err
 			}
 			if err := l.on(c.Context(), backend.Target.Journal, true, func(ctx context.Context, j *journal.Journal) error {
-				if err := checkShards(ctx, j); err != nil {
-					return err
-				}
 				return saga.Begin(ctx, j, args[1], args[0], text)
 			}); err != nil {
 				return err
@@ -90,19 +87,6 @@ with the same input changes nothing. The definition's own timeout does not apply
 	}
 	c.Flags().StringVar(&input, "input", "null", "input of the saga, `JSON`; - reads it from the standard input")
 	return c
-}
-
-// checkShards rejects a wrong number of shards, as far as the journal's first
-// transactions show it: no service would run a saga in an unserved shard.
-func checkShards(ctx context.Context, j *journal.Journal) error {
-	const some = 20
-	heads, err := j.Heads(ctx, "", some)
-	for _, h := range heads {
-		if j.ShardOf(h.Transaction) != h.Shard {
-			return usage("the journal is not spread over %d shards: give --shards as its services have it", j.Shards())
-		}
-	}
-	return err
 }
 
 // sagaInput returns JSON from the flag or the standard input.

@@ -208,7 +208,7 @@ func TestSagasByHand(t *testing.T) {
 
 			wants(interlock(0, "saga", "start", "order/5", "order", "--input", `"pen"`), "started: order/5")
 			wants(interlock(1, "saga", "start", "order/5", "order", "--input", `"ink"`), "other input")
-			wants(interlock(64, "saga", "start", "order/6", "order", "--shards", "5"), "--shards")
+			wants(interlock(78, "saga", "start", "order/6", "order", "--shards", "5"), "the journal has")
 			wants(interlock(0, "saga", "watch", "order/5"), "SUCCEEDED")
 			for id, found := range map[string][]string{"order/7": {"--done", "--output", "9"}, "order/8": {"--not-done"}} {
 				interlock(0, "saga", "start", id, "order", "--input", `"gone"`)

@@ -422,6 +422,7 @@ var asserted = []string{
 	"txn/journal TestCostOfAppend",
 	"txn/journal TestAllocations",
 	"txn/journal TestGroupsAreLarge",
+	"txn/coordinator TestBegunInServedShard",
 	"txn/saga TestCosts",
 	"txn/saga TestAllocations",
 	"txn/branchhttp TestAllocations",
