@@ -132,8 +132,9 @@ func (s *server) background() {
 	}
 	c := s.coordinator
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, j := range append([]Job{{Name: "retention", Every: c.options.Retention.Every, Run: c.retain}}, c.jobs...) {
+	jobs := append([]Job{{Name: "retention", Every: c.options.Retention.Every, Run: c.retain}}, c.jobs...)
+	c.mu.Unlock() // take locks s.mu before it
+	for _, j := range jobs {
 		s.mu.Lock()
 		s.running++ // close waits for it
 		s.mu.Unlock()
