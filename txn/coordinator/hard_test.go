@@ -187,7 +187,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestTargetsAreForgotten: names of healthy targets without calls take no memory.
+// TestTargetsAreForgotten: few names of healthy targets without calls are kept.
 func TestTargetsAreForgotten(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
@@ -198,7 +198,7 @@ func TestTargetsAreForgotten(t *testing.T) {
 		synctest.Wait()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if len(r.targets) != 0 {
+		if len(r.targets) > idleTargets {
 			t.Errorf("%d targets", len(r.targets))
 		}
 	})

@@ -47,12 +47,15 @@ func (c *Coordinator) acquireTarget(name string) *target {
 	return g
 }
 
-// releaseTarget removes a target without users, unless it is failing: there can be as many names as
-// addresses.
+// idleTargets bounds the healthy targets without users that are kept.
+const idleTargets = 64
+
+// releaseTarget removes a target without users, unless it is failing or few are known: there can be as
+// many names as addresses.
 func (c *Coordinator) releaseTarget(g *target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if g.users--; g.users == 0 && g.healthy() {
+	if g.users--; g.users == 0 && len(c.targets) > idleTargets && g.healthy() {
 		delete(c.targets, g.name)
 	}
 }

@@ -210,8 +210,8 @@ func TestAllocations(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		if n > 270 {
-			t.Errorf("%v allocations, at most 270", n)
+		if n > 245 {
+			t.Errorf("%v allocations, at most 245", n)
 		}
 	})
 }

@@ -86,14 +86,15 @@ func (c *execution) close() {
 
 // note applies records, and adds them to pending. forced ones must be durable at once.
 func (c *execution) note(now time.Time, forced bool, entries ...journal.Entry) error {
-	m, err := c.m.with(entries...)
-	if err != nil {
+	before := c.m
+	if err := c.m.extend(entries); err != nil {
+		c.m = before
 		return bug("drive saga", c.id, err)
 	}
 	if len(c.pending) == 0 {
 		c.since = now
 	}
-	c.m, c.pending, c.forced = m, c.appendPending(entries...), c.forced || forced
+	c.pending, c.forced = c.appendPending(entries...), c.forced || forced
 	for _, e := range entries {
 		switch e.Kind {
 		case recordSent:

@@ -37,12 +37,20 @@ func replay(entries []journal.Entry) (machine, error) { return machine{}.with(en
 // with returns the state after more records. m does not change.
 func (m machine) with(entries ...journal.Entry) (machine, error) {
 	m.steps = slices.Clone(m.steps)
-	for _, e := range entries {
-		if err := m.apply(e); err != nil {
-			return machine{}, fmt.Errorf("record %s %q in state %q: %w", e.Kind, e.Step, m.state, err)
-		}
+	if err := m.extend(entries); err != nil {
+		return machine{}, err
 	}
 	return m, nil
+}
+
+// extend changes m to the state after more records. After an error m has applied some of them.
+func (m *machine) extend(entries []journal.Entry) error {
+	for _, e := range entries {
+		if err := m.apply(e); err != nil {
+			return fmt.Errorf("record %s %q in state %q: %w", e.Kind, e.Step, m.state, err)
+		}
+	}
+	return nil
 }
 
 // rules has for each kind of record the function that checks and applies it.
@@ -90,11 +98,10 @@ func (m *machine) begin(e journal.Entry) error {
 // send applies that a step may be called from now on. Several steps can be sent at once, before the
 // earlier ones are done; the pivot cannot.
 func (m *machine) send(e journal.Entry) error {
-	var s sending
-	if err := json.Unmarshal(e.Data, &s); err != nil {
-		return err
-	}
+	s, err := decodeSending(e.Data)
 	switch {
+	case err != nil:
+		return err
 	case m.state != Running && m.state != Completing, m.find(e.Step) != nil:
 		return errOrder
 	case m.state == Running && (m.pivot() != nil || m.broken()):
@@ -261,34 +268,35 @@ func (m *machine) inputOf(p *progress) []byte {
 
 // outputs returns the outputs of all steps that were done.
 func (m *machine) outputs() Outputs {
-	o := Outputs{map[string]json.RawMessage{}}
+	var steps map[string]json.RawMessage
 	for _, p := range m.steps {
+		if p.output != nil && steps == nil {
+			steps = map[string]json.RawMessage{}
+		}
 		if p.output != nil {
-			o.steps[p.key] = p.output
+			steps[p.key] = p.output
 		}
 	}
-	return o
+	return Outputs{steps}
 }
 
 // decide applies the only decision. A commit requires that all steps are done. An abort requires that the
 // pivot was not done; steps in flight may have been.
 func (m *machine) decide(e journal.Entry) error {
-	var w why
-	if err := json.Unmarshal(e.Data, &w); err != nil {
-		return err
-	}
 	switch pivot := m.pivot(); {
 	case m.state != Running: // a saga has one decision
 		return errOrder
 	case e.Step == decideCommit && m.quiet() && !m.broken():
 		m.state = Completing
+		return nil
 	case e.Step == decideAbort && (pivot == nil || pivot.fate == refused):
+		var w why
+		err := json.Unmarshal(e.Data, &w)
 		m.state, m.reason = Undoing, w.Error
 		m.abandon()
-	default:
-		return errOrder
+		return err
 	}
-	return nil
+	return errOrder
 }
 
 // abandon gives up steps in flight.

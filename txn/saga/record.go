@@ -2,6 +2,7 @@ package saga
 
 import (
 	"encoding/json"
+	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -59,6 +60,32 @@ type sending struct {
 	For   bool            `json:"for,omitempty"`   // it waits for the signal of its key
 	Input json.RawMessage `json:"input,omitempty"` // its own; else the saga's
 }
+
+// decodeSending decodes the data of a sent record. It keeps the results of data that sagas share: those
+// without an input or a time. JSON would take a tenth of the time of a saga.
+func decodeSending(data []byte) (s sending, err error) {
+	sendings.RLock()
+	s, known := sendings.decoded[string(data)]
+	sendings.RUnlock()
+	if known {
+		return s, nil
+	}
+	if err = json.Unmarshal(data, &s); err == nil && s.Input == nil && s.Until == 0 {
+		sendings.Lock()
+		defer sendings.Unlock()
+		if len(sendings.decoded) < maxSendings {
+			sendings.decoded[string(data)] = s
+		}
+	}
+	return s, err
+}
+
+const maxSendings = 1000
+
+var sendings = struct {
+	sync.RWMutex
+	decoded map[string]sending // by their data
+}{decoded: map[string]sending{}}
 
 // why is the data of failed, decide, dead, tried and crossed records.
 type why struct {
