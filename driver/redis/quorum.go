@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -31,13 +32,15 @@ import (
 // or whose clock jumps, is not noticed.
 //
 // It is safe for concurrent use, and keeps one goroutine and those of requests
-// under way.
+// under way. While acquires are frequent, it has a second connection to each node, with a
+// goroutine.
 type Quorum struct {
 	nodes      []*node
 	layout     layout
 	options    QuorumOptions
 	guarantees interlock.Guarantees
 	held       *keeper
+	rounds     atomic.Int32 // under way
 
 	stop  context.CancelFunc
 	ended context.Context // done when Close is called
@@ -96,7 +99,7 @@ func (q *Quorum) meet(ctx context.Context) ([]facts, error) {
 			defer cancel()
 			f, err := ask(bounded, n.conn)
 			if err == nil {
-				err = errors.Join(f.refusal(settingsOf(n.conn.client)), n.conn.load(bounded, quorumAcquireScript, quorumRenewScript, plainReleaseScript))
+				err = errors.Join(f.refusal(settingsOf(n.conn.client)), n.conn.load(bounded, quorumAcquireScript, quorumRenewScript, quorumReleaseScript))
 			}
 			n.answered(err)
 			answers[i] = answer{f, err}

@@ -21,10 +21,11 @@ var (
 
 // paper is one node's answer to an attempt.
 type paper struct {
-	node int
-	vote vote
-	said reply
-	err  error
+	node    int
+	vote    vote
+	said    reply
+	err     error
+	unclear bool // the script must ask again
 }
 
 // attempt is one attempt to get a majority.
@@ -48,7 +49,7 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 	q.held.stopEvents(r.Owner)
 	known := ""
 	for failed := 1; ; failed++ {
-		lease, a, err := q.try(ctx, r, lock)
+		lease, a, err := q.try(ctx, r, lock, failed == 1 && !r.NoWait)
 		switch {
 		case err != nil:
 			return nil, err
@@ -72,19 +73,20 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 }
 
 // try asks all nodes once. It returns as soon as the answers decide; later answers
-// are read in the background.
-func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver.Lease, *attempt, error) {
+// are read in the background. brief allows answers that do not name the holder.
+func (q *Quorum) try(ctx context.Context, r driver.Request, lock string, brief bool) (driver.Lease, *attempt, error) {
 	asked := request{op: "acquire", name: r.Name, owner: r.Owner}
 	sent := boottime.Sent()
 	a := &attempt{ballot: ballot{nodes: len(q.nodes)}, papers: map[int]paper{}}
-	papers, ok := q.poll(asked, lock)
-	if !ok {
-		return nil, a, closed(asked)
-	}
+	papers, open := q.poll(asked, lock, brief)
 	var errs []error
-	for a.ballot.standing() == standsOpen {
+	for open && a.ballot.standing() == standsOpen {
 		select {
 		case p := <-papers:
+			if p.unclear {
+				open = q.askScript(p.node, asked, lock, papers)
+				continue
+			}
 			a.ballot.count(p.vote)
 			a.papers[p.node] = p
 			if p.err != nil {
@@ -95,6 +97,9 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver
 		case <-q.ended.Done():
 			return nil, a, uncertain(asked, interlock.ErrClosed)
 		}
+	}
+	if !open {
+		return nil, a, closed(asked)
 	}
 	switch a.ballot.standing() {
 	case standsSilent:
@@ -109,44 +114,51 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver
 	return nil, a, nil
 }
 
-// poll asks every node for its vote. The channel takes all answers.
-func (q *Quorum) poll(asked request, lock string) (<-chan paper, bool) {
-	papers, all := make(chan paper, len(q.nodes)), within(q.ended, q.options.NodeTimeout, len(q.nodes))
+// poll asks every node for its vote, by its wire if it is open. The channel takes all answers.
+func (q *Quorum) poll(asked request, lock string, brief bool) (papers chan paper, open bool) {
+	papers, open = make(chan paper, 2*len(q.nodes)), true
+	r := q.newRound(asked, func(i int, done bool, err error) { papers <- q.readWire(i, asked, done, err) })
+	defer r.send(q.options.NodeTimeout)
+	command := appendCommand(make([]byte, 0, 128), "SET", lock, asked.owner, "NX", "PX", milliseconds(q.options.TTL))
 	for i, n := range q.nodes {
-		v := voting{node: n, sent: boottime.Sent(), ask: "1"}
-		var known bool
-		if v.at, known = n.knows(); known {
-			v.ask = "0"
-		}
-		answer := n.ask(all, asked, quorumAcquireScript,
-			batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL), v.ask}})
-		if !q.spawn(func() { papers <- q.read(i, asked, v, answer) }) {
-			_, _ = answer() // ends with q
-			all.cancel()
-			return nil, false
+		switch {
+		case !n.mayAsk():
+			papers <- paper{node: i, err: problem(asked, interlock.Retryable, errNodeDown)}
+		case r.add(i, brief, command):
+		case open:
+			open = q.askScript(i, asked, lock, papers)
 		}
 	}
-	return papers, true
+	return papers, open
 }
 
-// voting is a request for the vote of a node.
-type voting struct {
-	node *node
-	sent boottime.Instant
-	at   int64  // as node.knows returned
-	ask  string // "1" if it asks for the uptime
-}
-
-// of returns what a vote counts for, if its node has been up for so many seconds.
-func (v voting) of(up int64, delay time.Duration) vote {
-	if v.ask == "0" {
-		return v.node.unchanged(v.at, v.sent)
+// readWire reads the answer to SET. Only the script can name the holder, extend what the owner
+// already holds, or classify an error.
+func (q *Quorum) readWire(i int, asked request, done bool, err error) paper {
+	switch {
+	case done:
+		return paper{node: i, vote: voteGranted, said: reply{holder: asked.owner}}
+	case err == nil, isAnswer(err):
+		return paper{node: i, unclear: true}
 	}
-	return v.node.reported(v.at, time.Duration(up)*time.Second, delay)
+	return paper{node: i, err: failure(asked, err)}
+}
+
+// askScript asks a node for its vote by the client's connection; false if q is closed.
+func (q *Quorum) askScript(i int, asked request, lock string, papers chan<- paper) bool {
+	n := q.nodes[i]
+	q.lacksWire(n)
+	answer := n.insist(within(q.ended, q.options.NodeTimeout, 1), asked, quorumAcquireScript,
+		batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL)}})
+	if q.spawn(func() { papers <- q.read(i, asked, answer) }) {
+		return true
+	}
+	_, _ = answer() // ends with q
+	return false
 }
 
 // read waits for the vote of a node.
-func (q *Quorum) read(i int, asked request, v voting, answer func() (results, error)) paper {
+func (q *Quorum) read(i int, asked request, answer func() (results, error)) paper {
 	p := paper{node: i}
 	got, err := answer()
 	if err != nil {
@@ -160,18 +172,17 @@ func (q *Quorum) read(i int, asked request, v voting, answer func() (results, er
 	if err == nil {
 		err = p.said.parsePlain(fields[:3])
 	}
-	if err != nil {
-		p.err = failure(asked, err)
-		return p
+	var seconds int64
+	if err == nil {
+		seconds, err = fields[3].AsInt64()
 	}
-	seconds, err := fields[3].AsInt64()
-	if err != nil {
+	switch {
+	case err != nil:
 		p.err = failure(asked, err)
-		return p
-	}
-	p.vote = v.of(seconds, q.options.RestartDelay)
-	if p.said.holder != asked.owner {
+	case p.said.holder != asked.owner:
 		p.vote = voteRefused
+	default:
+		p.vote = q.nodes[i].came(time.Duration(seconds)*time.Second, q.options.RestartDelay)
 	}
 	return p
 }

@@ -33,17 +33,19 @@ type NodeHealth struct {
 type node struct {
 	conn    *conn
 	address string
+	wire    atomic.Pointer[wire] // nil if none is open
 
 	mu      sync.Mutex
 	health  health
 	err     error
 	counted boottime.Instant // when its votes count
-	known   int64            // link.count before the latest request that reported its uptime; -1 before
-	grown   boottime.Instant // from when votes count that no later answer confirms
+	opening bool             // a wire, or it is open
+	since   time.Time        // from when lacking counts
+	lacking int              // requests without a wire
 }
 
 func newNode(client rueidis.Client) *node {
-	n := &node{conn: newConn(client), address: "unknown", known: -1}
+	n := &node{conn: newConn(client), address: "unknown"}
 	var addresses []string
 	for address := range client.Nodes() {
 		addresses = append(addresses, address)
@@ -124,13 +126,15 @@ func firstLost(got results) error {
 func (n *node) mayAsk() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.health.ask(boottime.Now(), rand.Float64())
+	return n.health.up() || n.health.ask(boottime.Now(), rand.Float64())
 }
 
 func (n *node) answered(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.health.answered(boottime.Now(), err == nil, rand.Float64())
+	if err != nil || n.health.failures > 0 {
+		n.health.answered(boottime.Now(), err == nil, rand.Float64())
+	}
 	n.err = err
 }
 
@@ -145,41 +149,6 @@ func (n *node) came(up, delay time.Duration) vote {
 		n.counted = boottime.Now().Add(delay + time.Second - up)
 	}
 	return v
-}
-
-// knows reports whether the node has reported its uptime on its present connection;
-// at identifies that connection.
-func (n *node) knows() (at int64, known bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	at = n.conn.link.count()
-	return at, n.conn.link != nil && at == n.known
-}
-
-// reported is came, for an answer to a request that was sent when knows returned at.
-func (n *node) reported(at int64, up, delay time.Duration) vote {
-	v := n.came(up, delay)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if at >= n.known {
-		n.known, n.grown = at, 0
-		if v == voteYoung {
-			n.grown = boottime.Now().Add(delay + time.Second - up)
-		}
-	}
-	return v
-}
-
-// unchanged is reported for an answer without an uptime, to a request sent at sent when
-// the uptime was known. Unless the connection has broken since, the node has not
-// restarted, because a restart closes connections.
-func (n *node) unchanged(at int64, sent boottime.Instant) vote {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.known != at || n.conn.link.count() != at || sent < n.grown {
-		return voteYoung
-	}
-	return voteGranted
 }
 
 func (n *node) state() NodeHealth {

@@ -48,16 +48,18 @@ type releasing struct {
 	nodes   int
 }
 
-// release starts to release asked.owner's lock on some nodes.
+// release starts to release asked.owner's lock on some nodes, by their wires if they are open.
 func (q *Quorum) release(asked request, lock string, nodes []int) releasing {
 	asked.op = "release"
 	r := releasing{asked: asked, answers: make(chan error, len(nodes)), nodes: len(nodes)}
-	if len(nodes) == 0 {
-		return r
-	}
-	all := within(q.ended, releaseWithin, len(nodes))
+	byWire := q.newRound(asked, func(_ int, _ bool, err error) { r.answers <- releaseFailure(asked, err) })
+	defer byWire.send(releaseWithin)
+	command := appendCommand(make([]byte, 0, 256), "EVAL", quorumReleaseLua, "1", lock, asked.owner)
 	for _, i := range nodes {
-		answer := q.nodes[i].insist(all, asked, plainReleaseScript,
+		if byWire.add(i, true, command) {
+			continue
+		}
+		answer := q.nodes[i].insist(within(q.ended, releaseWithin, 1), asked, quorumReleaseScript,
 			batch{keys: []string{lock}, args: []string{asked.owner}})
 		work := func() {
 			got, err := answer()
@@ -72,6 +74,15 @@ func (q *Quorum) release(asked request, lock string, nodes []int) releasing {
 		}
 	}
 	return r
+}
+
+// releaseFailure classifies the outcome of a release by a wire.
+func releaseFailure(asked request, err error) error {
+	var answer Answer
+	if errors.As(err, &answer) {
+		return problem(asked, kindOf(string(answer)), answer)
+	}
+	return failure(asked, err)
 }
 
 // await waits for all asked nodes, or ctx.

@@ -63,6 +63,9 @@ var plainReleaseLua string
 //go:embed script/quorum_acquire.lua
 var quorumAcquireLua string
 
+//go:embed script/quorum_release.lua
+var quorumReleaseLua string
+
 //go:embed script/quorum_renew.lua
 var quorumRenewLua string
 
@@ -76,7 +79,8 @@ var (
 	plainAcquireScript = newScript(constants + plainAcquireLua)
 	plainReleaseScript = newScript(constants + plainReleaseLua)
 
-	quorumAcquireScript = newScript(constants + quorumAcquireLua)
+	quorumAcquireScript = newScript(quorumAcquireLua)
+	quorumReleaseScript = newScript(quorumReleaseLua)
 	quorumRenewScript   = newScript(quorumRenewLua)
 )
 
