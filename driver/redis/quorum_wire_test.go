@@ -98,6 +98,18 @@ func TestWireEnds(t *testing.T) {
 	openWires(t, q)
 }
 
+// TestNoWireToAYoungNode: votes on a wire count without an uptime.
+func TestNoWireToAYoungNode(t *testing.T) {
+	t.Parallel()
+	q := quorumOn(t, startFive(t), QuorumOptions{RestartDelay: time.Hour})
+	w, client, err := q.openWire(q.nodes[0])
+	if !errors.Is(err, errNotReady) {
+		t.Fatal(err)
+	}
+	w.detach()
+	client.Close()
+}
+
 // TestWireKeepsOrder: a request on the client's connection keeps later ones of its owner from the
 // wire, and one on the wire keeps them there.
 func TestWireKeepsOrder(t *testing.T) {
