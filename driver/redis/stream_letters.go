@@ -62,14 +62,16 @@ func (q *Queue) DeadLetters(ctx context.Context, name string, after int64, most 
 		return nil, harmless(asked, err)
 	}
 	for _, m := range found {
-		r, rest, err := parseReceived(m)
-		if err != nil || len(rest) != 2 {
+		var l DeadLetter
+		parts, err := m.ToArray()
+		if err != nil || len(parts) != received+2 || parseReceived(&l.Received, parts) != nil {
 			return nil, problem(asked, interlock.Retryable, errReply)
 		}
-		r.Queue, r.Attempt = name, r.Attempt-1
-		died, _ := rest[0].AsInt64()
-		reason, _ := rest[1].ToString()
-		all = append(all, DeadLetter{r, reason, time.UnixMilli(died).UTC()})
+		l.Queue, l.Attempt = name, l.Attempt-1
+		died, _ := parts[received].AsInt64()
+		l.Reason, _ = parts[received+1].ToString()
+		l.Died = time.UnixMilli(died).UTC()
+		all = append(all, l)
 	}
 	return all, nil
 }
@@ -214,15 +216,15 @@ func (q *Queue) show(ctx context.Context, op, name string, most int) (status Que
 }
 
 func parseStuck(m rueidis.RedisMessage) (k StuckKey, err error) {
-	r, rest, err := parseReceived(m)
-	if err != nil || len(rest) != 3 {
+	parts, err := m.ToArray()
+	if err != nil || len(parts) != received+3 || parseReceived(&k.Received, parts) != nil {
 		return k, errReply
 	}
-	r.Attempt--
-	parked, _ := rest[0].AsInt64()
-	wait, _ := rest[1].AsInt64()
-	k = StuckKey{Received: r, Parked: parked == 1}
-	k.Reason, _ = rest[2].ToString()
+	k.Attempt--
+	parked, _ := parts[received].AsInt64()
+	wait, _ := parts[received+1].AsInt64()
+	k.Parked = parked == 1
+	k.Reason, _ = parts[received+2].ToString()
 	if !k.Parked {
 		k.Wait = time.Duration(wait) * time.Millisecond
 	}

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -34,15 +35,18 @@ var streamSettleLua string
 //go:embed script/stream_put.lua
 var streamPutLua string
 
-// streamMost is how many entries a claim indexes, and messages it takes, at most. Lua can unpack
-// about 8,000 values.
-const streamMost = 256
+// streamMost is how many entries a claim indexes, and messages it takes, at most, and streamPerLane
+// how many of them of one key. Lua can unpack about 8,000 values.
+const (
+	streamMost    = 256
+	streamPerLane = 64
+)
 
 // streamAudit is about how many records of manual operations are kept.
 const streamAudit = 10000
 
 var streamConstants = fmt.Sprintf("local MOST, PER_LANE, AGING_MS, MAX_DELAY_MS, MAX_AUDIT = %d, %d, %d, %d, %d\n",
-	streamMost, leasequeue.PerGroup, leasequeue.Aging.Milliseconds(), maxDelay.Milliseconds(), streamAudit)
+	streamMost, streamPerLane, leasequeue.Aging.Milliseconds(), maxDelay.Milliseconds(), streamAudit)
 
 var (
 	streamPutScript    = newScript(constants + streamConstants + clockLua + drawLua + streamQueueLua + streamPutLua)
@@ -91,90 +95,153 @@ func (s *streamStore) Claim(ctx context.Context, _ string, lease time.Duration, 
 	if err != nil {
 		return nil, 0, err
 	}
-	damaged := uncertain(request{op: "receive", name: s.name}, errReply)
-	if len(answer) == 0 {
-		return nil, 0, damaged
+	all, wait, err = s.parseGroups(answer)
+	if err != nil {
+		return nil, 0, uncertain(request{op: "receive", name: s.name}, errReply)
+	}
+	return all, wait, nil
+}
+
+// parseGroups parses the answer to a claim.
+func (s *streamStore) parseGroups(answer []rueidis.RedisMessage) (all []leasequeue.Group, wait time.Duration, err error) {
+	if len(answer) < 2 {
+		return nil, 0, errReply
 	}
 	ms, err := answer[0].AsInt64()
-	for _, m := range answer[1:] {
-		g, bad := parseGroup(m)
-		err = errors.Join(err, bad)
-		all = append(all, g)
+	if err != nil || len(answer) == 2 {
+		return nil, time.Duration(ms) * time.Millisecond, err
 	}
+	counter, err := answer[1].AsInt64()
 	if err != nil {
-		return nil, 0, damaged
+		return nil, 0, err
+	}
+	token, err := interlock.NewToken(counter, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	all = make([]leasequeue.Group, 0, len(answer)/fewest)
+	for rest := answer[2:]; len(rest) > 0; {
+		g := leasequeue.Group{Token: token}
+		if rest, err = parseGroup(&g, rest); err != nil {
+			return nil, 0, err
+		}
+		all = append(all, g)
 	}
 	return all, time.Duration(ms) * time.Millisecond, nil
 }
 
-// parseGroup parses a leased lane.
-func parseGroup(m rueidis.RedisMessage) (g leasequeue.Group, err error) {
-	parts, err := m.ToArray()
-	if err != nil || len(parts) != 3 {
-		return g, errReply
+// fewest is about the least number of parts of a leased lane.
+const fewest = 6
+
+// parseGroup parses the next lane of an answer, and returns the rest.
+func parseGroup(g *leasequeue.Group, answer []rueidis.RedisMessage) (rest []rueidis.RedisMessage, err error) {
+	if len(answer) < 3 {
+		return nil, errReply
 	}
-	id, err := parts[0].AsInt64()
-	if err != nil {
-		return g, errReply
+	id, idErr := answer[0].AsInt64()
+	messages, messagesErr := answer[1].ToString()
+	failures, failuresErr := answer[2].ToString()
+	if idErr != nil || messagesErr != nil || failuresErr != nil || messages == "" {
+		return nil, errReply
 	}
-	counter, err := parts[1].AsInt64()
-	if err != nil {
-		return g, errReply
-	}
-	token, err := interlock.NewToken(counter, 0)
-	if err != nil {
-		return g, err
-	}
-	messages, err := parts[2].ToArray()
-	if err != nil || len(messages) == 0 {
-		return g, errReply
-	}
-	g = leasequeue.Group{ID: id, Token: token}
-	for _, m := range messages {
-		r, _, err := parseReceived(m)
-		if err != nil {
-			return g, err
+	g.ID, answer = id, answer[3:]
+	g.Messages = make([]driver.Received, 0, strings.Count(messages, ","))
+	for messages != "" {
+		var message, failed string
+		message, messages, _ = strings.Cut(messages, ",")
+		place, entry, _ := strings.Cut(message, ":")
+		failed, failures, _ = strings.Cut(failures, ",")
+		if len(answer) == 0 {
+			return nil, errReply
 		}
-		g.Messages = append(g.Messages, r)
+		n, err := answer[0].AsInt64()
+		if err != nil || n < 0 || n >= int64(len(answer)) {
+			return nil, errReply
+		}
+		r, err := newReceived(place, entry, cmp.Or(failed, "0"), answer[1:1+n])
+		if err != nil {
+			return nil, err
+		}
+		g.Messages, answer = append(g.Messages, r), answer[1+n:]
 	}
-	return g, nil
+	return answer, nil
 }
 
-// parseReceived parses a message: place, failures, entry, fields. It returns the rest.
-func parseReceived(m rueidis.RedisMessage) (r driver.Received, rest []rueidis.RedisMessage, err error) {
-	parts, err := m.ToArray()
-	if err != nil || len(parts) < 4 {
-		return r, nil, errReply
+// received is the number of parts of a message in a list of parts: place, failures, entry, fields.
+const received = 4
+
+// parseReceived parses the first parts of a message.
+func parseReceived(r *driver.Received, parts []rueidis.RedisMessage) error {
+	if len(parts) < received {
+		return errReply
 	}
-	place, placeErr := parts[0].AsInt64()
+	place, placeErr := parts[0].ToString()
 	failures, failErr := parts[1].AsInt64()
 	entry, entryErr := parts[2].ToString()
-	fields, fieldErr := parts[3].AsStrMap()
+	fields, fieldErr := parts[3].ToArray()
+	if err := errors.Join(placeErr, failErr, entryErr, fieldErr); err != nil {
+		return err
+	}
+	var err error
+	*r, err = newReceived(place, entry, strconv.FormatInt(failures, 10), fields)
+	return err
+}
+
+// newReceived returns a message. fields are the names and values of its entry.
+func newReceived(place, entry, failures string, fields []rueidis.RedisMessage) (r driver.Received, err error) {
 	clock, _, _ := strings.Cut(entry, "-")
 	added, addedErr := driver.ParseInt(clock)
-	if errors.Join(placeErr, failErr, entryErr, fieldErr, addedErr) != nil {
-		return r, nil, errReply
+	failed, failedErr := driver.ParseInt(failures)
+	number, placeErr := strconv.ParseInt(place, 10, 64)
+	if addedErr != nil || failedErr != nil || placeErr != nil || len(fields)%2 != 0 {
+		return r, errReply
 	}
-	delay, _ := driver.ParseInt(fields["delay"]) // may be of another client
-	priority, _ := driver.ParseInt(fields["priority"])
-	r = driver.Received{Place: place, Attempt: int(failures) + 1, Added: time.UnixMilli(added).UTC(), QueueMessage: driver.QueueMessage{
-		ID: fields["id"], Key: fields["key"], Payload: []byte(fields["payload"]), Unique: fields["unique"],
-		Delay: time.Duration(min(max(delay, 0), maxDelay.Milliseconds())) * time.Millisecond, Priority: driver.Priority(min(max(priority, -1), 1))}}
-	if r.ID == "" {
-		r.ID = entry
+	r.Place, r.Attempt, r.Added = number, int(failed)+1, time.UnixMilli(added).UTC()
+	for i := 0; i < len(fields); i += 2 {
+		name, nameErr := fields[i].ToString()
+		value, valueErr := fields[i+1].ToString()
+		if nameErr != nil || valueErr != nil {
+			return r, errReply
+		}
+		setField(&r.QueueMessage, name, value)
 	}
-	if text := fields["headers"]; text != "" && json.Unmarshal([]byte(text), &r.Headers) != nil {
-		r.Headers = map[string]string{"headers": text} // may be of another client
+	r.ID = cmp.Or(r.ID, entry)
+	return r, nil
+}
+
+// setField sets a field of a message, which any client may have written.
+func setField(m *driver.QueueMessage, name, value string) {
+	switch name {
+	case "id":
+		m.ID = value
+	case "key":
+		m.Key = value
+	case "payload":
+		m.Payload = []byte(value)
+	case "unique":
+		m.Unique = value
+	case "headers":
+		if m.Headers = nil; value != "" && json.Unmarshal([]byte(value), &m.Headers) != nil {
+			m.Headers = map[string]string{name: value}
+		}
+	case "delay":
+		delay, _ := driver.ParseInt(value)
+		m.Delay = time.Duration(min(max(delay, 0), maxDelay.Milliseconds())) * time.Millisecond
+	case "priority":
+		priority, _ := driver.ParseInt(value)
+		m.Priority = driver.Priority(min(max(priority, -1), 1))
 	}
-	return r, parts[4:], nil
 }
 
 // Renew renews leases, up to 1024 in one request; see [leasequeue.Store].
 func (s *streamStore) Renew(ctx context.Context, held []leasequeue.Held, lease time.Duration) (kept, lost []leasequeue.Held, err error) {
 	for some := range slices.Chunk(held, 4*streamMost) {
-		args := []string{milliseconds(lease)}
+		args := append(make([]string, 0, 1+2*len(some)), milliseconds(lease))
 		for _, h := range some {
-			args = append(args, laneOf(h), counterOf(h))
+			args = append(args, strconv.FormatInt(h.Token.Counter(), 10))
+		}
+		for _, h := range some {
+			args = append(args, padded(h.ID))
 		}
 		answer, err := s.flags(ctx, "renew", streamRenewScript, args, len(some))
 		if err != nil {
@@ -195,14 +262,18 @@ func (s *streamStore) Renew(ctx context.Context, held []leasequeue.Held, lease t
 func (s *streamStore) Settle(ctx context.Context, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
 	for len(settled) > 0 {
 		n, outcomes := 0, 0
-		args := []string{s.queue.options.Group, flag(s.queue.options.Keep)}
 		for n < len(settled) && (n == 0 || n+outcomes+len(settled[n].Outcomes) <= 2*streamMost) {
-			x := settled[n]
-			args = append(args, laneOf(x.Held), counterOf(x.Held), flag(x.Finished), strconv.Itoa(len(x.Outcomes)))
+			n, outcomes = n+1, outcomes+len(settled[n].Outcomes)
+		}
+		args := append(make([]string, 0, 3+4*n+2*outcomes), s.queue.options.Group, flag(s.queue.options.Keep), strconv.Itoa(n))
+		for _, x := range settled[:n] {
+			args = append(args, padded(x.ID))
+		}
+		for _, x := range settled[:n] {
+			args = append(args, strconv.FormatInt(x.Token.Counter(), 10), flag(x.Finished), strconv.Itoa(len(x.Outcomes)))
 			for _, o := range x.Outcomes {
-				args = append(args, outcomeArgs(o)...)
+				args = appendOutcome(args, o)
 			}
-			n, outcomes = n+1, outcomes+len(x.Outcomes)
 		}
 		answer, err := s.flags(ctx, "settle", streamSettleScript, args, n)
 		if err != nil {
@@ -218,12 +289,14 @@ func (s *streamStore) Settle(ctx context.Context, settled []leasequeue.Settled) 
 	return lost, nil
 }
 
-// outcomeArgs returns the arguments of a settlement.
-func outcomeArgs(o driver.Settlement) []string {
+// appendOutcome appends the arguments of a settlement.
+func appendOutcome(args []string, o driver.Settlement) []string {
 	failures, kind := o.Attempt-1, "release"
 	switch o.Outcome {
 	case driver.Ack:
-		kind = "ack"
+		if kind = "finish"; o.Unique == "" {
+			return append(args, padded(o.Place), "ack")
+		}
 	case driver.Dead:
 		kind, failures = "dead", o.Attempt
 	case driver.Park:
@@ -234,7 +307,7 @@ func outcomeArgs(o driver.Settlement) []string {
 			failures = o.Attempt
 		}
 	}
-	return []string{strconv.FormatInt(o.Place, 10), kind, strconv.Itoa(failures), milliseconds(min(max(0, o.After), maxDelay)), o.Unique, o.ID, o.Reason}
+	return append(args, padded(o.Place), kind, strconv.Itoa(failures), milliseconds(min(max(0, o.After), maxDelay)), o.Unique, o.ID, o.Reason)
 }
 
 // flags runs a script that answers 0 or 1 for each of n.
@@ -254,10 +327,14 @@ func (s *streamStore) flags(ctx context.Context, op string, script *script, args
 	return flags, nil
 }
 
-// laneOf returns the name of a lane in the scripts.
-func laneOf(h leasequeue.Held) string { return fmt.Sprintf("%016d", h.ID) }
-
-func counterOf(h leasequeue.Held) string { return strconv.FormatInt(h.Token.Counter(), 10) }
+// padded formats a lane or a place as the scripts do.
+func padded(n int64) string {
+	var digits [16]byte
+	for i := len(digits) - 1; i >= 0; i-- {
+		digits[i], n = byte('0'+n%10), n/10
+	}
+	return string(digits[:])
+}
 
 // streamBlock bounds one command's wait for entries, and streamPause is the least time between
 // two. In between consumers poll.

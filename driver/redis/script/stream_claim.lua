@@ -1,12 +1,71 @@
 -- ARGV: group, lease in ms, most messages, most bytes of payload. Answers with the time until a
--- lane is due, or 0, and then each leased lane: its name, counter, and messages, each with its
--- place, failures, entry and fields.
-local group, lease, messages, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+-- lane is due, or 0, the counter of the leases, and for each leased lane: its name, its messages as
+-- in its record, their failures, each followed by a comma, or '' if there are none, and for each
+-- message the number of its fields, names and values, and these. All is one list: nested ones are
+-- slow.
+local group, lease, most, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local bodies = {} -- of entries that this script has read
+local known = {} -- messages by entry that this script has read
+local wanted, window = {}, 4 -- entries that it may have to read, and how many fetch reads
+local fresh, sorted = {}, true -- new lanes, each with its messages, by score
+local added, removed = {}, {} -- members of the index
+
+local function message(entry, body)
+  local m = { entry = entry, body = body, key = '', priority = 0, delay = 0, length = 0 }
+  for i = 1, #body, 2 do
+    local name, value = body[i], body[i + 1]
+    if name == 'payload' then
+      m.length = #value
+    elseif name == 'key' then
+      m.key = value
+    elseif name == 'priority' then
+      m.priority = field(value, -1, 1)
+    elseif name == 'delay' then
+      m.delay = field(value, 0, MAX_DELAY_MS)
+    end
+  end
+  known[entry] = m
+  return m
+end
+
+local function add(member)
+  added[#added + 1], added[#added + 2] = '0', member
+end
+
+local function memberOf(l, m) return l.name .. ':' .. m.place .. ':' .. m.entry end
 
 local function read()
   return redis.pcall('XREADGROUP', 'GROUP', group, 'interlock', 'COUNT', MOST, 'STREAMS', STREAM, '>')
+end
+
+-- lanesOf returns the names of the lanes of messages by key, and loads these lanes.
+local function lanesOf(messages)
+  local named, keys, fields, lanes = {}, {}, {}, {}
+  for _, m in ipairs(messages) do
+    if m.key ~= '' and named[m.key] == nil then
+      named[m.key], keys[#keys + 1], fields[#fields + 1] = false, m.key, 'k' .. m.key
+    end
+  end
+  if #keys > 0 then
+    for i, lane in ipairs(redis.call('HMGET', LANES, unpack(fields))) do
+      if lane then named[keys[i]], lanes[#lanes + 1] = lane, lane end
+    end
+  end
+  load(lanes)
+  return named
+end
+
+-- prioritize gives a lane the priority of its last message.
+local function prioritize(l, priority)
+  local change = (l.priority - priority) * AGING_MS
+  if l.fresh then
+    l.score, sorted = l.score + change, false
+  else
+    local since = redis.call('ZSCORE', READY, l.name)
+    if since then redis.call('ZADD', READY, text(since + change), l.name) end
+  end
+  l.priority = priority
+  save(l)
 end
 
 -- index assigns a place and a lane to new entries of the stream.
@@ -18,119 +77,216 @@ local function index()
   end
   if found and found.err then error(found) end
   if not found or not found[1] then return end
-  local entries, members = found[1][2], {}
-  local place = redis.call('HINCRBY', LANES, 'n', #entries) - #entries
-  for _, entry in ipairs(entries) do
-    place = place + 1
-    bodies[entry[1]] = entry[2] or {}
-    local body = pairsOf(bodies[entry[1]])
-    local key, priority = body.key or '', field(body.priority, -1, 1)
-    local lane = laneOf(key) or create(place, key, priority, math.min(now, added(entry[1])))
-    local l = load(lane)
-    if l.priority ~= priority then
-      local since = scores[READY][lane] or redis.call('ZSCORE', READY, lane)
-      if since then move(lane, READY, since + (l.priority - priority) * AGING_MS) end
-      l.priority = priority
-      save(l)
+  local entries, messages = found[1][2], {}
+  for i, entry in ipairs(entries) do messages[i] = message(entry[1], entry[2] or {}) end
+  local place, named = redis.call('HINCRBY', LANES, 'n', #entries) - #entries, lanesOf(messages)
+  local thousands, clock, since = '', '', 0
+  for i, m in ipairs(messages) do
+    local low = (place + i) % 1000
+    if i == 1 or low == 0 then thousands = string.sub(pad(place + i), 1, 13) end
+    m.place = thousands .. string.char(48 + low / 100, 48 + low / 10 % 10, 48 + low % 10)
+    local l = m.key ~= '' and loaded[named[m.key]]
+    if not l then
+      l = create(m.place, m.key, m.priority)
+      if string.sub(m.entry, 1, 14) ~= clock then
+        clock, since = string.sub(m.entry, 1, 14), math.min(now, timeOf(m.entry))
+      end
+      l.fresh, l.score = {}, since - m.priority * AGING_MS
+      sorted = sorted and (#fresh == 0 or fresh[#fresh].score <= l.score)
+      named[m.key], fresh[#fresh + 1] = l.name, l
+    elseif l.priority ~= m.priority then
+      prioritize(l, m.priority)
     end
-    members[#members + 1], members[#members + 2] = 0, lane .. ':' .. pad(place) .. ':' .. entry[1]
+    if l.fresh then
+      l.fresh[#l.fresh + 1] = m
+    else
+      add(memberOf(l, m))
+    end
   end
-  write('ZADD', INDEX, members)
   redis.call('HSET', LANES, 'last', entries[#entries][1])
+  write('ZADD', INDEX, added)
+  added = {}
 end
 
 -- expire makes lanes ready whose pause or lease has ended.
 local function expire()
-  local found = redis.call('ZRANGEBYSCORE', WAITING, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, MOST)
-  for i = 1, #found, 2 do
-    local l = load(found[i])
+  local found = redis.call('ZRANGEBYSCORE', WAITING, '-inf', now_text, 'LIMIT', 0, MOST, 'WITHSCORES')
+  local lanes = {}
+  for i = 1, #found, 2 do lanes[#lanes + 1] = found[i] end
+  load(lanes)
+  for i, lane in ipairs(lanes) do
+    local l = loaded[lane]
     if not l or l.parked then
-      move(found[i])
+      move(lane)
     elseif l.due > now then
-      move(l.name, WAITING, l.due)
+      move(lane, WAITING, text(l.due))
     else
-      move(l.name, READY, tonumber(found[i + 1]) - l.priority * AGING_MS)
+      ready(l, tonumber(found[2 * i]))
     end
   end
+  if #lanes > 0 then flush() end
+end
+
+-- candidates returns the lanes that may be leased, by score.
+local function candidates()
+  local found, lanes = redis.call('ZRANGE', READY, 0, most - 1, 'WITHSCORES'), {}, {}
+  for i = 1, #found, 2 do lanes[#lanes + 1] = found[i] end
+  load(lanes)
+  if not sorted then
+    table.sort(fresh, function(a, b) return a.score < b.score or a.score == b.score and a.name < b.name end)
+  end
+  local all, next_fresh = {}, 1
+  for i, lane in ipairs(lanes) do
+    local score = tonumber(found[2 * i])
+    while fresh[next_fresh] and fresh[next_fresh].score < score do
+      all[#all + 1], next_fresh = fresh[next_fresh], next_fresh + 1
+    end
+    all[#all + 1] = loaded[lane]
+  end
+  for i = next_fresh, #fresh do all[#all + 1] = fresh[i] end
+  return all
+end
+
+-- choose returns the first messages of a lane, those of an expired lease included.
+local function choose(l, count)
+  local messages = {}
+  if l.fresh then
+    for i = 1, math.min(count, #l.fresh) do messages[i] = l.fresh[i] end
+    return messages
+  end
+  local members = pending(l.name, count)
+  if l.messages ~= '' then
+    for _, member in ipairs(leased(l)) do members[#members + 1] = member end
+    table.sort(members)
+  end
+  for i = 1, math.min(count, #members) do
+    local place, entry = parse(members[i])
+    wanted[entry], messages[i] = true, { place = place, entry = entry }
+  end
+  return messages
+end
+
+-- fetch reads a message and its neighbours in the stream, which are often wanted too.
+local function fetch(entry)
+  local found, hits = redis.call('XRANGE', STREAM, entry, '+', 'COUNT', window), 0
+  for _, neighbour in ipairs(found) do
+    if wanted[neighbour[1]] then
+      hits = hits + 1
+      if not known[neighbour[1]] then message(neighbour[1], neighbour[2]) end
+    end
+  end
+  window = 2 * hits >= window and math.min(2 * window, 64) or math.max(1, math.floor(window / 2))
+  return known[entry]
 end
 
 local total, size, full = 0, 0, false
+local gone = {} -- entries that were deleted from the stream
+local answer, lease_end = { 0, '0' }, text(now + lease)
+local noted = redis.call('EXISTS', NOTES) == 1
 
--- take returns messages of a lane, and when the first remaining one is due. It drops those
--- whose entries were deleted from the stream.
-local function take(lane, most)
-  local taken, members = {}, pending(lane, most)
-  for _, member in ipairs(members) do
-    local place, entry = parse(member)
-    local body = bodies[entry]
-    if not body then
-      local found = redis.call('XRANGE', STREAM, entry, entry)[1]
-      body = found and found[2]
-    end
-    if not body then
-      redis.call('ZREM', INDEX, member)
-      redis.call('HDEL', NOTES, place)
-      redis.call('XACK', STREAM, group, entry)
+-- take returns those of the chosen messages that may be delivered, and when the first other one is
+-- due. It drops those whose entries were deleted from the stream.
+local function take(l, chosen)
+  local taken = {}
+  for _, c in ipairs(chosen) do
+    local m = known[c.entry] or fetch(c.entry)
+    if not m then
+      removed[#removed + 1], gone[#gone + 1] = memberOf(l, c), c.entry
+      if l.messages ~= '' then
+        l.messages = string.gsub(l.messages, c.place .. ':[^,]+,', '')
+        save(l)
+      end
+      redis.call('HDEL', NOTES, c.place)
     else
-      local message = pairsOf(body)
-      local delay, length = field(message.delay, 0, MAX_DELAY_MS), string.len(message.payload or '')
-      local due = added(entry) + delay -- in the future also if the clock was set back
-      if delay > 0 and due > now then return taken, due end
-      if total > 0 and size + length > bytes then
+      m.place = c.place
+      if m.delay > 0 then
+        local due = timeOf(m.entry) + m.delay -- in the future also if the clock was set back
+        if due > now then return taken, due end
+      end
+      if total > 0 and size + m.length > bytes then
         full = true
         return taken, 0
       end
-      total, size = total + 1, size + length
-      taken[#taken + 1] = { place, 0, entry, body }
+      total, size = total + 1, size + m.length
+      taken[#taken + 1] = m
     end
   end
   return taken, 0
 end
 
-local granted = {}
-
--- grant leases lanes, each with its taken messages, and counts failures.
-local function grant()
-  if #granted == 0 then return end
-  local counter, places = draw(COUNTER), {}
-  for _, g in ipairs(granted) do
-    for _, m in ipairs(g[3]) do places[#places + 1] = m[1] end
+-- failed returns the failures of messages as a list, and counts one of an expired lease.
+local function failed(taken, expired)
+  if not noted and not expired then return '' end
+  local places, list = {}, {}
+  for i, m in ipairs(taken) do places[i] = m.place end
+  for i, found in ipairs(redis.call('HMGET', NOTES, unpack(places))) do list[i] = failures(found) end
+  if expired then
+    list[1] = list[1] + 1
+    note(places[1], list[1], 'the lease of its consumer expired')
   end
-  local notes, n = redis.call('HMGET', NOTES, unpack(places)), 0
-  for _, g in ipairs(granted) do
-    for _, m in ipairs(g[3]) do
-      n = n + 1
-      m[2] = failures(notes[n] or nil)
-    end
-    local l, first = g[1], g[3][1]
-    if l.leased then
-      first[2] = first[2] + 1
-      note(first[1], first[2], 'the lease of its consumer expired')
-    end
-    l.counter, l.leased, l.due = counter, true, 0
-    save(l)
-    move(l.name, WAITING, now + lease)
-    g[1], g[2] = l.name, counter
+  return table.concat(list, ',') .. ','
+end
+
+-- grant leases a lane with messages.
+local function grant(l, taken)
+  if answer[2] == '0' then answer[2] = draw(COUNTER) end
+  for _, member in ipairs(leased(l)) do add(member) end -- of an expired lease
+  local messages = ''
+  for _, m in ipairs(taken) do
+    messages = messages .. m.place .. ':' .. m.entry .. ','
+    if not l.fresh then removed[#removed + 1] = memberOf(l, m) end
+  end
+  local n = #answer
+  answer[n + 1], answer[n + 2], answer[n + 3] = l.name, messages, failed(taken, l.leased)
+  n = n + 3
+  for _, m in ipairs(taken) do
+    local body = m.body
+    n = n + 1
+    answer[n] = #body
+    for i = 1, #body do answer[n + i] = body[i] end
+    n = n + #body
+  end
+  l.counter, l.leased, l.due, l.messages = answer[2], true, 0, messages
+  save(l)
+  if l.fresh then
+    scores[WAITING][l.name] = lease_end
+  else
+    move(l.name, WAITING, lease_end)
   end
 end
 
 index()
 expire()
-flush()
-local each = math.max(1, math.min(PER_LANE, math.floor(messages / math.max(1, redis.call('ZCARD', READY)))))
-for _, lane in ipairs(messages > 0 and redis.call('ZRANGE', READY, 0, messages - 1) or {}) do
-  if full or total >= messages then break end
-  local l = load(lane)
-  local taken, due = take(lane, math.min(each, messages - total))
+local lanes, chosen, left = most > 0 and candidates() or fresh, {}, most
+for i, l in ipairs(lanes) do
+  if left <= 0 then break end
+  chosen[i] = choose(l, math.max(1, math.min(PER_LANE, math.floor(left / (#lanes - i + 1)))))
+  left = left - #chosen[i]
+end
+local emptied = {}
+for i, l in ipairs(lanes) do
+  local taken, due = {}, 0
+  if chosen[i] and not full then taken, due = take(l, chosen[i]) end
+  if l.fresh then
+    for n = #taken + 1, #l.fresh do add(memberOf(l, l.fresh[n])) end
+  end
   if #taken > 0 then
-    granted[#granted + 1] = { l, '', taken }
+    grant(l, taken)
   elseif due > 0 then
-    move(lane, WAITING, due)
-  elseif #pending(lane, 1) == 0 then
-    forget(l)
+    move(l.name, WAITING, text(due))
+  elseif l.fresh then
+    move(l.name, READY, text(l.score))
+  elseif chosen[i] and not full then
+    emptied[#emptied + 1] = l
   end
 end
-grant()
+write('ZADD', INDEX, added)
+write('ZREM', INDEX, removed)
+if #gone > 0 then redis.call('XACK', STREAM, group, unpack(gone)) end
+for _, l in ipairs(emptied) do
+  if not first(l) then forget(l) end
+end
 flush()
-local first = redis.call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')
-return { first[2] and math.max(1, tonumber(first[2]) - now) or 0, unpack(granted) }
+local due = redis.call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')[2]
+if due then answer[1] = math.max(1, tonumber(due) - now) end
+return answer

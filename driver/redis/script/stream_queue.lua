@@ -1,7 +1,7 @@
 -- What the scripts of a queue share. KEYS: the stream, and the queue's own:
 --   lanes    n: the last place, last: the last entry that was indexed, k<KEY>: the lane of a
---            key, <LANE>: "COUNTER LEASED PARKED PRIORITY DUE KEY"
---   index    <LANE>:<PLACE>:<ENTRY> of each unfinished message, in this order
+--            key, <LANE>: "COUNTER LEASED PARKED PRIORITY DUE MESSAGES KEY"
+--   index    <LANE>:<PLACE>:<ENTRY> of each unfinished message that no lease has, in this order
 --   ready    lanes by the time since which they wait, earlier by AGING_MS for each priority
 --   waiting  lanes by the time at which their lease or their pause ends
 --   notes    of a place: "FAILURES TIME REASON"
@@ -10,57 +10,69 @@
 --   audit    a stream of manual operations
 -- A lane is the unit of a lease: the messages of a key, or one without a key. It is named by
 -- the place of its first message. Lanes and places have 16 digits, so that they sort as text.
+-- MESSAGES has "<PLACE>:<ENTRY>," of each unsettled message of the lease, also after its end
+-- until the lane is leased again.
 local STREAM, LANES, INDEX, READY, WAITING, NOTES, DEAD, UNIQUE, AUDIT, COUNTER = unpack(KEYS, 1, 10)
 
-local function pad(number) return string.format('%016.0f', number) end
+local padded = whole == '%d' and '%016d' or '%016.0f'
+local function pad(number) return format(padded, number) end
 
 -- A script reads lanes once, and flush writes its changes to them together: loaded has lanes by
--- name, named those of keys, fields and scores the writes. False means missing.
-local loaded, named, fields, scores = {}, {}, {}, { [READY] = {}, [WAITING] = {} }
+-- name, fields and scores the writes. False means missing. Scores are texts.
+local loaded, fields, scores = {}, {}, { [READY] = {}, [WAITING] = {} }
 
-local function load(lane)
-  if loaded[lane] == nil then
-    local found = redis.call('HGET', LANES, lane)
-    loaded[lane] = false
-    if found then
-      local counter, leased, parked, priority, due, key = string.match(found, '^(%d+) ([01]) ([01]) (%-?%d) (%d+) (.*)$')
+-- load reads lanes by one command.
+local function load(names)
+  if #names == 0 then return end
+  for i, found in ipairs(redis.call('HMGET', LANES, unpack(names))) do
+    local lane = names[i]
+    if found and not loaded[lane] then
+      local counter, leased, parked, priority, due, messages, key = string.match(found, '^(%d+) ([01]) ([01]) (%-?%d) (%d+) ([%d:%-,]*) (.*)$')
       loaded[lane] = { name = lane, counter = counter, leased = leased == '1', parked = parked == '1',
-        priority = tonumber(priority), due = tonumber(due), key = key }
+        priority = priority == '0' and 0 or tonumber(priority), due = due == '0' and 0 or tonumber(due), messages = messages, key = key }
     end
   end
-  return loaded[lane] or nil
 end
 
 local function laneOf(key)
-  if key == '' then return nil end
-  if named[key] == nil then named[key] = redis.call('HGET', LANES, 'k' .. key) end
-  return named[key] or nil
+  local lane = key ~= '' and redis.call('HGET', LANES, 'k' .. key)
+  if not lane then return nil end
+  load({ lane })
+  return loaded[lane]
 end
 
 local function save(l)
   loaded[l.name], fields[l.name] = l, l
 end
 
+-- encode formats no number that is usual: that is slow.
 local function encode(l)
-  return l.counter .. (l.leased and ' 1' or ' 0') .. (l.parked and ' 1 ' or ' 0 ') .. l.priority .. ' ' .. text(l.due) .. ' ' .. l.key
+  return l.counter .. (l.leased and ' 1' or ' 0') .. (l.parked and ' 1 ' or ' 0 ') .. (l.priority == 0 and '0' or l.priority) ..
+    ' ' .. (l.due == 0 and '0' or text(l.due)) .. ' ' .. l.messages .. ' ' .. l.key
 end
 
 -- move puts a lane into one of the sets, or removes it from both.
 local function move(lane, set, score)
-  for key, lanes in pairs(scores) do lanes[lane] = key == set and text(score) end
+  scores[READY][lane] = set == READY and score
+  scores[WAITING][lane] = set == WAITING and score
 end
 
-local function create(place, key, priority, since)
-  local l = { name = pad(place), counter = '0', leased = false, parked = false, priority = priority, due = 0, key = key }
-  if key ~= '' then named[key], fields['k' .. key] = l.name, l.name end
+-- ready makes a lane ready since a time.
+local function ready(l, since)
+  move(l.name, READY, text(since - l.priority * AGING_MS))
+end
+
+local function create(place, key, priority)
+  local l = { name = place, counter = '0', leased = false, parked = false, priority = priority, due = 0, messages = '', key = key,
+    fresh = false, score = 0 }
+  if key ~= '' then fields['k' .. key] = place end
   save(l)
-  move(l.name, READY, since - priority * AGING_MS)
-  return l.name
+  return l
 end
 
 local function forget(l)
   loaded[l.name], fields[l.name] = false, false
-  if l.key ~= '' then named[l.key], fields['k' .. l.key] = false, false end
+  if l.key ~= '' then fields['k' .. l.key] = false end
   move(l.name)
 end
 
@@ -70,15 +82,18 @@ local function free(l, left)
   if l.parked then
     move(l.name)
   elseif l.due > now then
-    move(l.name, WAITING, l.due)
+    move(l.name, WAITING, text(l.due))
   else
-    move(l.name, READY, now - l.priority * AGING_MS)
+    ready(l, now)
   end
   save(l)
 end
 
+-- write passes a list to a command, in parts: Lua can unpack about 8,000 values.
 local function write(command, key, list)
-  if #list > 0 then redis.call(command, key, unpack(list)) end
+  for i = 1, #list, 4000 do
+    redis.call(command, key, unpack(list, i, math.min(i + 3999, #list)))
+  end
 end
 
 local function flush()
@@ -101,16 +116,24 @@ local function flush()
         removed[#removed + 1] = lane
       end
     end
-    write('ZREM', key, removed)
+    if #removed > 0 and redis.call('EXISTS', key) == 1 then write('ZREM', key, removed) end
     write('ZADD', key, set)
     scores[key] = {}
   end
   fields = {}
 end
 
--- pending returns the first messages of a lane.
+-- pending returns the first messages of a lane in the index, leased those of its lease as members
+-- of the index.
 local function pending(lane, most)
   return redis.call('ZRANGEBYLEX', INDEX, '[' .. lane .. ':', '(' .. lane .. ';', 'LIMIT', 0, most)
+end
+
+local function leased(l)
+  local members = {}
+  if l.messages == '' then return members end
+  for message in string.gmatch(l.messages, '[^,]+') do members[#members + 1] = l.name .. ':' .. message end
+  return members
 end
 
 -- parse returns the place and the entry of a member of index, parseDead those of dead.
@@ -118,7 +141,7 @@ local function parse(member) return string.sub(member, 18, 33), string.sub(membe
 
 local function parseDead(member) return string.sub(member, 1, 16), string.sub(member, 18) end
 
-local function added(entry) return tonumber(string.match(entry, '^%d+')) end
+local function timeOf(entry) return tonumber(string.match(entry, '^%d+')) end
 
 local function pairsOf(list)
   local fields = {}
@@ -130,6 +153,14 @@ local function field(number, least, most)
   number = tonumber(number or '0')
   if not number or number ~= number then return 0 end
   return math.max(least, math.min(most, math.floor(number)))
+end
+
+-- first returns the place and the entry of the first message of a lane.
+local function first(l)
+  local of_lease, of_index = leased(l)[1], pending(l.name, 1)[1]
+  local member = of_lease or of_index
+  if of_lease and of_index and of_index < of_lease then member = of_index end
+  if member then return parse(member) end
 end
 
 local function note(place, failures, reason)

@@ -16,12 +16,16 @@ for _, member in ipairs(members) do
   local key = body.key or ''
   audit('action', ARGV[2], 'place', place, 'id', body.id or entry, 'key', key, 'reason', ARGV[3], 'by', ARGV[4])
   if found and ARGV[2] == 'replay' then
-    local lane = laneOf(key) or create(tonumber(place), key, field(body.priority, -1, 1), now)
-    redis.call('ZADD', INDEX, 0, lane .. ':' .. member)
+    local l = laneOf(key)
+    if not l then
+      l = create(place, key, field(body.priority, -1, 1))
+      ready(l, now)
+      flush() -- another letter may be of the same key
+    end
+    redis.call('ZADD', INDEX, '0', l.name .. ':' .. member)
   else
     redis.call('XACK', STREAM, ARGV[1], entry)
     redis.call('XDEL', STREAM, entry)
   end
 end
-flush()
 return #members

@@ -1,33 +1,39 @@
--- ARGV: group, 1 to keep finished entries, then each lane: its name, the counter of its lease, 1
--- if no message of the lease is left, the number of outcomes, and for each outcome: place, kind,
--- failures, pause in ms, unique text, message id, reason. Answers with 0 for each lane that
--- another consumer holds.
-local group, keep = ARGV[1], ARGV[2] == '1'
+-- ARGV: group, 1 to keep finished entries, the number of lanes and their names; then for each lane:
+-- the counter of its lease, 1 if no message of the lease is left, the number of outcomes, and for
+-- each outcome: place, kind, and unless the kind is ack, for a message without unique text: failures,
+-- pause in ms, unique text, message id, reason. Answers with 0 for each lane that another consumer holds.
+local group, keep, lanes = ARGV[1], ARGV[2] == '1', { unpack(ARGV, 4, 3 + ARGV[3]) }
 
-local members, entries, notes = {}, {}, {} -- of finished messages
+local added, entries, places = {}, {}, {} -- members that return to the index; finished messages
 
--- finish removes a message from its lane.
-local function finish(member, unique, id)
-  members[#members + 1] = member
+local function release(unique, id)
   if unique ~= '' and redis.call('HGET', UNIQUE, unique) == id then redis.call('HDEL', UNIQUE, unique) end
 end
 
--- settle records an outcome. unfinished are the first messages of the lane by place.
-local function settle(l, unfinished, at)
-  local place, kind, failed, after, unique, id, reason = unpack(ARGV, at, at + 6)
-  place = pad(tonumber(place))
-  local prefix = l.name .. ':' .. place
-  local member = unfinished[place] or redis.call('ZRANGEBYLEX', INDEX, '[' .. prefix .. ':', '(' .. prefix .. ';', 'LIMIT', 0, 1)[1]
-  if not member then return end -- already settled
-  local _, entry = parse(member)
+-- settle records an outcome and returns the number of its arguments. Without a lane it only does that.
+local function settle(l, at)
+  local place, kind = ARGV[at], ARGV[at + 1]
+  local count = kind == 'ack' and 2 or 7
+  if not l then return count end
+  local from = string.find(l.messages, place .. ':', 1, true)
+  if not from then return count end -- already settled
+  local to = string.find(l.messages, ',', from, true)
+  local entry = string.sub(l.messages, from + 17, to - 1)
+  if kind == 'ack' or kind == 'finish' or kind == 'dead' then
+    l.messages = string.sub(l.messages, 1, from - 1) .. string.sub(l.messages, to + 1)
+  end
   if kind == 'ack' then
-    finish(member, unique, id)
-    entries[#entries + 1], notes[#notes + 1], unfinished[place] = entry, place, nil
+    entries[#entries + 1], places[#places + 1] = entry, place
+    return count
+  end
+  local failed, after, unique, id, reason = unpack(ARGV, at + 2, at + 6)
+  if kind == 'finish' then
+    release(unique, id)
+    entries[#entries + 1], places[#places + 1] = entry, place
   elseif kind == 'dead' then
-    finish(member, unique, id)
-    redis.call('ZADD', DEAD, 0, place .. ':' .. entry)
+    release(unique, id)
+    redis.call('ZADD', DEAD, '0', place .. ':' .. entry)
     note(place, tonumber(failed), reason)
-    unfinished[place] = nil
   elseif kind == 'retry' then
     note(place, tonumber(failed), reason)
     l.due = math.max(l.due, now + tonumber(after))
@@ -35,34 +41,32 @@ local function settle(l, unfinished, at)
     note(place, tonumber(failed), reason)
     l.parked = true
   end
+  return count
 end
 
-local answer, at = {}, 3
-while at <= #ARGV do
-  local lane, counter, last, count = unpack(ARGV, at, at + 3)
-  at = at + 4
-  local l = load(lane)
-  local held = l and l.counter == counter
-  if held then
-    local unfinished = {}
-    -- One more than a lease can have, so that one is left in any case.
-    for _, member in ipairs(pending(lane, PER_LANE + 1)) do unfinished[parse(member)] = member end
-    for i = 0, tonumber(count) - 1 do settle(l, unfinished, at + 7 * i) end
-    if last == '1' then
-      l.leased = false
-      free(l, next(unfinished) ~= nil)
-    else
-      save(l)
-    end
+load(lanes)
+local indexed = redis.call('EXISTS', INDEX) == 1
+local answer, at = {}, 4 + #lanes
+for i, lane in ipairs(lanes) do
+  local l, last, count = loaded[lane], ARGV[at + 1] == '1', ARGV[at + 2]
+  if l and l.counter ~= ARGV[at] then l = nil end
+  at = at + 3
+  for _ = 1, count do at = at + settle(l, at) end
+  if l and last then
+    local left = l.messages ~= ''
+    for _, member in ipairs(leased(l)) do added[#added + 1], added[#added + 2] = '0', member end
+    l.leased, l.messages = false, ''
+    free(l, left or indexed and #pending(lane, 1) > 0)
+  elseif l then
+    save(l)
   end
-  at = at + 7 * tonumber(count)
-  answer[#answer + 1] = held and 1 or 0
+  answer[i] = l and 1 or 0
 end
-write('ZREM', INDEX, members)
-write('HDEL', NOTES, notes)
+write('ZADD', INDEX, added)
 if #entries > 0 then
   redis.call('XACK', STREAM, group, unpack(entries))
   if not keep then redis.call('XDEL', STREAM, unpack(entries)) end
+  if redis.call('EXISTS', NOTES) == 1 then redis.call('HDEL', NOTES, unpack(places)) end
 end
 flush()
 return answer
