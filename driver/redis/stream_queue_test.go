@@ -369,7 +369,7 @@ func sum(counts map[string]int) (n int) {
 }
 
 // TestQueueExpiredInParts: messages of an expired lease that are received one by one keep their order,
-// and only the first of them has one more attempt.
+// and only the first of them has one more attempt. A leased key is not ready.
 func TestQueueExpiredInParts(t *testing.T) {
 	t.Parallel()
 	s := newStreamScene(t, dial(t, testbed.Redis(t).Addr()), QueueOptions{})
@@ -383,6 +383,9 @@ func TestQueueExpiredInParts(t *testing.T) {
 		m := s.receive(two, 1)
 		if m[0].ID != id || (m[0].Attempt == 2) != (i == 0) {
 			t.Errorf("received %+v, want %s", m[0], id)
+		}
+		if lanes := lanesOf(t, s.client, mustKeys(t, s)[3]); len(lanes) > 0 {
+			t.Errorf("%v are leased and ready", lanes)
 		}
 		s.settle(two, driver.Ack, m...)
 	}
