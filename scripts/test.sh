@@ -10,10 +10,10 @@ cd "$(dirname "$0")/.."
 export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 
 # Most tests wait for a server or for a lease to end, so more run at once than there
-# are processors: three packages, and some tests of each. Results are not taken from the
-# cache: the tests look at servers. The race detector need not sleep for a second at the
-# end of each process.
-flags=(-race -p 3 -parallel 6 -count=1 -timeout 25m)
+# are processors: two packages, or three without the race detector, and some tests of each.
+# Results are not taken from the cache: the tests look at servers. The race detector need
+# not sleep for a second at the end of each process.
+flags=(-race -p 2 -parallel 6 -count=1 -timeout 25m)
 export GORACE="${GORACE-atexit_sleep_ms=20}"
 
 # What takes longest begins first, so that it is not left running alone at the end.
@@ -187,7 +187,7 @@ else
 	flags+=(-skip "$single")
 	nice=5 beside patient one_by_one "$(grep -E "$patient" <<<"$with" || true)"
 	run "$(grep -vE "$patient" <<<"$with" || true)" || failed+=("raced tests")
-	flags=("${plain[@]}")
+	flags=("${plain[@]}" -p 3)
 	run "$(grep -vE "$raced" <<<"$all" || true)" || failed+=("tests without the race detector")
 fi
 for group in "${beside[@]}"; do

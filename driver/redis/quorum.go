@@ -40,7 +40,8 @@ type Quorum struct {
 	options    QuorumOptions
 	guarantees interlock.Guarantees
 	held       *keeper
-	rounds     atomic.Int32 // under way
+	rounds     atomic.Int32  // under way
+	silence    time.Duration // of a wire that is closed
 
 	stop  context.CancelFunc
 	ended context.Context // done when Close is called
@@ -69,7 +70,7 @@ func OpenQuorum(ctx context.Context, clients []rueidis.Client, o *QuorumOptions)
 	if err != nil {
 		return nil, problem(asked, interlock.Definite, err)
 	}
-	q := &Quorum{layout: layout{prefix: options.Prefix}, options: options, round: map[string]chan struct{}{}}
+	q := &Quorum{layout: layout{prefix: options.Prefix}, options: options, silence: silence, round: map[string]chan struct{}{}}
 	for _, c := range clients {
 		q.nodes = append(q.nodes, newNode(c))
 	}

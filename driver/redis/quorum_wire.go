@@ -28,6 +28,8 @@ type wire struct {
 	detach func() bool // from the end of the quorum
 	breaks int64       // link.breaks when it was opened
 
+	silence time.Duration // after which it closes
+
 	mu      sync.Mutex
 	closed  bool
 	out     []byte // to be written
@@ -150,7 +152,7 @@ func (w *wire) add(c *call, wanted bool, command []byte) bool {
 
 // extend begins the time of silence. w.mu is held.
 func (w *wire) extend() {
-	w.until = time.Now().Add(silence)
+	w.until = time.Now().Add(w.silence)
 	_ = w.conn.SetReadDeadline(w.until)
 }
 
@@ -312,7 +314,7 @@ var errNotReady = errors.New("the node is another server, or has restarted")
 // breaks if it restarts, so they count on the wire from then on.
 func (q *Quorum) openWire(n *node) (w *wire, client rueidis.Client, err error) {
 	d := n.conn.link.direct
-	w = &wire{breaks: n.conn.link.count()}
+	w = &wire{breaks: n.conn.link.count(), silence: q.silence}
 	option := d.option
 	option.DialCtxFn = func(_ context.Context, to string, dialer *net.Dialer, t *tls.Config) (net.Conn, error) {
 		if w.conn != nil {

@@ -116,6 +116,7 @@ func TestWireKeepsOrder(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
 	q := quorumOn(t, servers, QuorumOptions{TTL: 20 * time.Second, NodeTimeout: 5 * time.Second})
+	q.silence = bound // the wires stay while the servers are stopped
 	openWires(t, q)
 	owner := newOwner()
 	n := q.nodes[0]

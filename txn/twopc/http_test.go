@@ -163,7 +163,7 @@ func online(t *testing.T) *remote {
 	t.Cleanup(func() { ok(t, j.Close()) })
 	c, err := coordinator.New(j, &coordinator.Options{Poll: 10 * time.Millisecond})
 	ok(t, err)
-	r.Engine, err = New(c, &Options{Patience: 50 * time.Millisecond, Scan: 20 * time.Millisecond, Timeout: 2 * time.Second}, r.north, r.shop)
+	r.Engine, err = New(c, &Options{Patience: time.Second, Scan: 20 * time.Millisecond, Timeout: 2 * time.Second}, r.north, r.shop)
 	ok(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
