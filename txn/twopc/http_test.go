@@ -150,6 +150,7 @@ type remote struct {
 
 func online(t *testing.T) *remote {
 	t.Helper()
+	t.Parallel()
 	s := &service{bank: memory.NewParticipant(), answer: map[branch.Operation]int{}, lose: map[branch.Operation]bool{}}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
