@@ -167,10 +167,20 @@ const (
 // holds no lock.
 func (c *Coordinator) tell(shard int, what, id string) {
 	if s := c.server(shard); s != nil {
-		s.driveFor(id, what)
+		s.notified(id, what)
 		return
 	}
 	c.notify(shard, what, id)
+}
+
+// notified drives a transaction, unless the take-over of the shard does, which counts that it was
+// taken over.
+func (s *server) notified(id, what string) {
+	if s.ready.Load() {
+		s.driveFor(id, what)
+	} else {
+		signal(s.due) // it claims due transactions after the take-over
+	}
 }
 
 // notify notifies the other processes, if there is a notifier. The caller holds no lock.
@@ -214,10 +224,8 @@ func (c *Coordinator) receive(name string) {
 	shard, err := strconv.Atoi(to[1:])
 	switch s := c.server(shard); {
 	case s == nil || err != nil:
-	case !s.ready.Load():
-		signal(s.due) // it claims due transactions after the take-over
-	case c.room() > 0:
-		s.driveFor(id, what)
+	case c.room() > 0 || !s.ready.Load():
+		s.notified(id, what)
 	}
 }
 

@@ -227,3 +227,22 @@ func TestBusyProcess(t *testing.T) {
 		}
 	})
 }
+
+// TestNotifiedDuringTakeOver: until the take-over of a shard has counted that a transaction was
+// taken over, a nudge and a waiter of this process do not drive it.
+func TestNotifiedDuringTakeOver(t *testing.T) {
+	r := idle(t, nil, &Options{}, nil)
+	r.begin(t, "1", "call:x")
+	claim := txntest.Grant(1)
+	shard, err := r.Journal().Own(t.Context(), claim, 0)
+	ok(t, err)
+	s, err := r.addServer(t.Context(), claim, shard)
+	ok(t, err)
+	defer r.removeServer(s)
+	r.Nudge("1")
+	w := r.Watch("1")
+	defer w.Stop()
+	if w.askOwner(); s.drives("1") || len(s.due) != 1 {
+		t.Errorf("it is driven (%v), and %d claims are wanted after the take-over", s.drives("1"), len(s.due))
+	}
+}
