@@ -86,7 +86,7 @@ func (c *contender) start(ctx context.Context) (done chan error) {
 		case <-c.place:
 			return done
 		case err := <-done:
-			if kind := interlock.Kind(err); ctx.Err() != nil || kind != interlock.Uncertain && kind != interlock.Retryable {
+			if ctx.Err() != nil || !mayRepeat(err) {
 				c.s.Fatalf("acquire %q as %s ended (%v) where it should wait", c.req.Name, c.req.Owner, err)
 			}
 			time.Sleep(20 * time.Millisecond)
@@ -94,6 +94,13 @@ func (c *contender) start(ctx context.Context) (done chan error) {
 			c.s.Fatalf("acquire %q as %s: no word of waiting", c.req.Name, c.req.Owner)
 		}
 	}
+}
+
+// mayRepeat reports whether claim/lock repeats an acquire after an error, such as a late answer
+// of a busy backend.
+func mayRepeat(err error) bool {
+	kind := interlock.Kind(err)
+	return kind == interlock.Uncertain || kind == interlock.Retryable
 }
 
 // release releases the lock and requires a confirmation.
