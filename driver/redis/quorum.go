@@ -41,7 +41,7 @@ type Quorum struct {
 	guarantees interlock.Guarantees
 	held       *keeper
 	rounds     atomic.Int32  // under way
-	silence    time.Duration // of a wire that is closed
+	silence    time.Duration // after which a wire closes
 
 	stop  context.CancelFunc
 	ended context.Context // done when Close is called

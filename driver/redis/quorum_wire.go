@@ -28,7 +28,7 @@ type wire struct {
 	detach func() bool // from the end of the quorum
 	breaks int64       // link.breaks when it was opened
 
-	silence time.Duration // after which it closes
+	silence time.Duration // after which it closes: [silence], or longer in a test
 
 	mu      sync.Mutex
 	closed  bool
