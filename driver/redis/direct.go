@@ -117,19 +117,10 @@ func (d *direct) wish(breaks int64) {
 
 func (d *direct) open(breaks int64) {
 	l := &line{breaks: breaks, ctx: d.ctx}
-	option := d.option
-	option.DialCtxFn = func(_ context.Context, to string, n *net.Dialer, t *tls.Config) (net.Conn, error) {
-		if l.Conn != nil {
-			return nil, net.ErrClosed // no request waits for a second dial
-		}
-		c, err := d.dial(d.ctx, to, n, t)
-		if err != nil {
-			return nil, err
-		}
-		l.Conn, l.detach = c, context.AfterFunc(d.ctx, func() { _ = c.Close() })
-		return l, nil
-	}
-	client, err := rueidis.NewClient(option)
+	client, err := d.connect(d.ctx, func(c net.Conn, detach func() bool) net.Conn {
+		l.Conn, l.detach = c, detach
+		return l
+	})
 	l.client = client
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -140,6 +131,24 @@ func (d *direct) open(breaks int64) {
 	}
 	l.idle = time.AfterFunc(directIdle, func() { d.expire(l) })
 	d.line.Store(l)
+}
+
+// connect returns a client of one connection, which is closed when ctx ends, unless it is detached.
+// opened gets the connection, and returns what the client uses. No request waits for a second dial.
+func (d *direct) connect(ctx context.Context, opened func(c net.Conn, detach func() bool) net.Conn) (rueidis.Client, error) {
+	option, dialed := d.option, false
+	option.DialCtxFn = func(_ context.Context, to string, n *net.Dialer, t *tls.Config) (net.Conn, error) {
+		if dialed {
+			return nil, net.ErrClosed
+		}
+		c, err := d.dial(ctx, to, n, t)
+		if err != nil {
+			return nil, err
+		}
+		dialed = true
+		return opened(c, context.AfterFunc(ctx, func() { _ = c.Close() })), nil
+	}
+	return rueidis.NewClient(option)
 }
 
 // expire closes the connection if it is unused.

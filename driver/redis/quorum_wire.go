@@ -3,7 +3,6 @@ package redis
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"os"
@@ -313,20 +312,12 @@ var errNotReady = errors.New("the node is another server, or has restarted")
 // openWire connects to the server of the node's client, if its votes count. Its connection
 // breaks if it restarts, so they count on the wire from then on.
 func (q *Quorum) openWire(n *node) (w *wire, client rueidis.Client, err error) {
-	d := n.conn.link.direct
 	w = &wire{breaks: n.conn.link.count(), silence: q.silence}
-	option := d.option
-	option.DialCtxFn = func(_ context.Context, to string, dialer *net.Dialer, t *tls.Config) (net.Conn, error) {
-		if w.conn != nil {
-			return nil, net.ErrClosed // no request waits for a second dial
-		}
-		c, err := d.dial(q.ended, to, dialer, t)
-		if err == nil {
-			w.conn, w.detach = c, context.AfterFunc(q.ended, func() { _ = c.Close() })
-		}
-		return c, err
-	}
-	if client, err = rueidis.NewClient(option); err != nil {
+	client, err = n.conn.link.direct.connect(q.ended, func(c net.Conn, detach func() bool) net.Conn {
+		w.conn, w.detach = c, detach
+		return c
+	})
+	if err != nil {
 		return w, client, err
 	}
 	text, err := client.Do(context.Background(), client.B().Info().Section("server").Build()).ToString()
