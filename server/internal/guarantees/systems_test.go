@@ -95,9 +95,6 @@ func dialRedis(t *testing.T, addr string) rueidis.Client {
 	return c
 }
 
-// mysqlAt returns a data source name for an address of the testbed.
-func mysqlAt(addr string) string { return "root@tcp(" + addr + ")/test?interpolateParams=true" }
-
 func openKube(t *testing.T, k *testbed.Kube, addr string, ttl time.Duration) (driver.Fenced, error) {
 	config := &rest.Config{Host: "https://" + addr, BearerToken: testbed.KubeAdmin,
 		TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}
