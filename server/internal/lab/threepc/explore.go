@@ -13,11 +13,10 @@ type Model struct {
 	Participants int      `json:"participants"` // 1 to 3
 	Crashes      int      `json:"crashes"`      // most sites that crash, permanently; if Asynchronous, they restart at once
 	Partition    bool     `json:"partition"`    // the network may split in two, once, permanently
-	// Asynchronous allows any delay, loss, repetition and reordering of messages, and
-	// suspicion of any site at any moment. Partition must then be false, because losses
-	// include partitions, and blocking is not checked. Otherwise delays are bounded, and
-	// timeouts are longer: a site is only suspected if it has crashed or is cut off, and
-	// none of its messages is in flight.
+	// Asynchronous allows any delay, loss, repetition and reordering of messages, and suspicion of
+	// any site at any moment. Partition must then be false, because losses include partitions, and
+	// blocking is not checked. Otherwise delays are bounded, and timeouts are longer. A site is
+	// only suspected if it has crashed or is cut off, and none of its messages is in flight.
 	Asynchronous bool `json:"asynchronous"`
 }
 

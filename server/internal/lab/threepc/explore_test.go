@@ -2,7 +2,6 @@ package threepc
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -131,32 +130,6 @@ func TestThreePhaseHoldsWithoutPartitions(t *testing.T) {
 				t.Fatalf("%+v: %+v", m, w)
 			}
 		})
-	}
-}
-
-// TestThreePhaseSplits finds the shortest splits, by a partition or just a slow site.
-func TestThreePhaseSplits(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		model Model
-		steps int
-		has   string
-	}{
-		{Model{Protocol: ThreePhase, Participants: 2, Partition: true}, 11, "the network falls apart: C, P1 | P2"},
-		{Model{Protocol: ThreePhase, Participants: 3, Partition: true}, 16, "the network falls apart: C, P1, P2 | P3"},
-		{Model{Protocol: ThreePhase, Participants: 2, Asynchronous: true}, 9, "C hears nothing from P1"},
-	} {
-		x, err := Explore(c.model)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := strings.Join(x.Split, "\n")
-		if len(x.Split) != c.steps || !slices.Contains(x.Split, c.has) || !strings.Contains(text, "is committed") || !strings.Contains(text, "is aborted") {
-			t.Errorf("%+v:\n%s", c.model, text)
-		}
-		if x.Blocked != nil {
-			t.Errorf("%+v blocks:\n%s", c.model, strings.Join(x.Blocked, "\n"))
-		}
 	}
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/generated"
 )
 
-// TestReport requires that the page in docs matches the simulation.
+// TestReport requires that the page in docs matches the simulation: costs, each crash point, random
+// faults, the result of every model and the shortest schedules.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	r, err := Compare(nil)
