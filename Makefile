@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-busy test-fast fuzz lint install-check binaries vuln races bench bench-gate bench-record soak-drivers soak-lock soak-crashes soak-percolator soak-queues mutants deletions story story-soak docs pictures site clean
+.PHONY: help run deps test test-busy test-fast fuzz lint install-check binaries vuln races bench bench-gate bench-record soak-drivers soak-crashes soak-percolator soak-queues mutants deletions story story-soak docs pictures site clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,9 +46,6 @@ vuln: ## Known vulnerabilities, from Go's database on the network
 soak-drivers: deps ## The conformance suites of every driver, ten times
 	go test -race -count=10 -timeout 120m -p 2 -parallel 4 -run '^Test(Table|Quorum)?(Suite|Fenced|Advisory|Plain|Fence|Watcher|Breaker|Values|Batch)$$' ./driver/... ./driver/etcd/... ./driver/kube/... ./driver/redis/goredis/...
 
-soak-lock: deps ## Two commands under one lock, killed at random, never overlap
-	INTERLOCK_SOAK_KILLS=50 go test -race -count=1 -timeout 30m -run '^TestSoak$$' ./server/internal/cli
-
 soak-percolator: deps ## Transactions over key-value stores, two minutes of faults for each workload
 	INTERLOCK_SOAK_PERCOLATOR=2m go test -race -count=1 -timeout 60m -run '^Test(EveryOrder|Percolator|Bank)$$' ./txn/percolator ./interop ./examples/percolator
 
@@ -61,7 +58,7 @@ soak-crashes: deps ## Relays and requests killed at every pair of points, transa
 	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run 'Crash|Killed' ./flow/... ./guard/... ./driver/etcd
 	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run 'Crash|Killed|Asleep|Stopped|Databases' ./txn/...
 	cd examples && INTERLOCK_CRASHES=full go test -count=1 -timeout 60m -run Killed ./...
-	cd server && INTERLOCK_CRASHES=full INTERLOCK_KILLS=50 go test -count=1 -timeout 60m -v ./internal/failover
+	cd server && INTERLOCK_KILLS=50 go test -count=1 -timeout 60m -v ./internal/failover
 
 races: deps ## Every race: broken 95 times in 100 at least, fixed never in 1,000
 	INTERLOCK_RACES=full go test -count=1 -timeout 120m ./examples/races

@@ -17,9 +17,9 @@ import (
 
 var errRefused = errors.New("no")
 
-// bank is a participant with accounts and the outcome of each call by its key. It
-// represents a foreign service that outlives the coordinators: it is idempotent,
-// answers a repeated call as the first one, and refuses a call after its undo.
+// bank is a participant with accounts and the outcome of each call by its key. It represents a
+// foreign service that outlives the coordinators. It is idempotent, answers a repeated call as the
+// first one, and refuses a call after its undo.
 type bank struct {
 	url string
 

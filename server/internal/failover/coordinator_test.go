@@ -20,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	crash.Main(m, map[string]crash.Role{"coordinator": coordinate, "alone": alone})
+	crash.Main(m, map[string]crash.Role{"coordinator": coordinate})
 }
 
 // shards of the journal, and ttl of the claims on them.
@@ -29,15 +29,16 @@ const (
 	ttl    = 3 * time.Second
 )
 
-// node is a coordinator on the journal of a backend, and the functions that end it.
-type node struct {
+// engine is a coordinator on the journal of a backend, with sagas that call the bank.
+type engine struct {
+	*saga.Engine
 	coordinator *coordinator.Coordinator
 	journal     *journal.Journal
-	at          *crash.Points // around appends and calls
+	transfer    saga.Definition[transfer]
 	close       func()
 }
 
-func connect(ctx context.Context, url string, at *crash.Points) (*node, error) {
+func open(ctx context.Context, url, bank string) (*engine, error) {
 	target, err := backend.Parse(url)
 	if err != nil {
 		return nil, err
@@ -46,40 +47,20 @@ func connect(ctx context.Context, url string, at *crash.Points) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{at: at}
-	if n.journal, err = journal.New(crash.Journal(store, at), &journal.Options{Shards: shards}); err != nil {
+	e := &engine{}
+	if e.journal, err = journal.New(store, &journal.Options{Shards: shards}); err != nil {
 		disconnect()
 		return nil, err
 	}
-	n.close = func() { _ = n.journal.Close(); disconnect() }
-	n.coordinator, err = coordinator.New(n.journal, &coordinator.Options{Poll: 100 * time.Millisecond, Recheck: 2 * time.Second})
-	return n, err
-}
-
-// engine has sagas that call the bank.
-type engine struct {
-	*saga.Engine
-	*node
-	transfer saga.Definition[transfer]
-}
-
-func open(ctx context.Context, url, bank string) (*engine, error) {
-	n, err := connect(ctx, url, nil)
-	if err != nil {
+	e.close = func() { _ = e.journal.Close(); disconnect() }
+	if e.coordinator, err = coordinator.New(e.journal, &coordinator.Options{Poll: 100 * time.Millisecond, Recheck: 2 * time.Second}); err != nil {
 		return nil, err
 	}
-	return n.engine(bank)
-}
-
-func (n *node) engine(bank string) (e *engine, err error) {
-	e = &engine{node: n}
 	call := func(ctx context.Context, of transfer) (struct{}, error) {
 		text, err := json.Marshal(of)
 		if err != nil {
 			return struct{}{}, err
 		}
-		n.at.Pass()
-		defer n.at.Pass()
 		_, err = branchhttp.Caller{}.Post(ctx, bank, branch.From(ctx), text)
 		return struct{}{}, err
 	}
@@ -129,13 +110,13 @@ func coordinate(ctx context.Context, _ *crash.Points, args []string) error {
 	return ctx.Err()
 }
 
-func (n *node) underOneLock(ctx context.Context, locks *backend.Locks) error {
+func (e *engine) underOneLock(ctx context.Context, locks *backend.Locks) error {
 	l, err := lock.NewFenced(locks, nil)
 	if err != nil {
 		return err
 	}
 	for {
-		err := l.Do(ctx, "sagas", func(ctx context.Context, c interlock.Claim) error { return n.coordinator.Run(ctx, c) })
+		err := l.Do(ctx, "sagas", func(ctx context.Context, c interlock.Claim) error { return e.coordinator.Run(ctx, c) })
 		if ctx.Err() != nil {
 			return err
 		}
