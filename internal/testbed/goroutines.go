@@ -9,9 +9,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is the TestMain of a package without goroutine leaks: it runs the tests, stops the
-// [Shared] servers, and fails if a goroutine remains after ten seconds. Some clients end
-// theirs about a second after Close.
+// Main is the TestMain of a package without goroutine leaks. It runs the tests, stops the [Shared]
+// servers, and fails if a goroutine remains after ten seconds. Some clients end theirs about a
+// second after Close.
 func Main(m *testing.M) {
 	code := m.Run()
 	endShared()

@@ -44,9 +44,9 @@ func (k kafka) kind(ports int, ready func(addr string) error) kind {
 	return kind{name: "kafka", url: "kafka://%s", ports: ports, prepare: k.prepare, command: k.command, ready: ready}
 }
 
-// KafkaSASL starts [Kafka] with a second listener, at secure, for clients that log in over TLS: by
-// PLAIN with the name and password of a user, or by SCRAM with credentials in the broker. ca is the
-// listener's certificate, in PEM.
+// KafkaSASL starts [Kafka] with a second listener, at secure, for clients that log in over TLS.
+// They log in by PLAIN with the name and password of a user, or by SCRAM with credentials in the
+// broker. ca is the listener's certificate, in PEM.
 func KafkaSASL(tb testing.TB, user, password string) (s *Server, secure string, ca []byte) {
 	tb.Helper()
 	k := newKafka(tb)

@@ -25,10 +25,9 @@ func redisCLI(addr string, command ...string) (string, error) {
 	return text, err
 }
 
-// Sentinel starts one Redis Sentinel that monitors the master under the name "main",
-// with the shortest time-outs that work: it fails over about a second after the end
-// of the master. It discovers the master's replicas. extra are lines of its
-// configuration.
+// Sentinel starts one Redis Sentinel that monitors the master under the name "main". It has the
+// shortest time-outs that work: it fails over about a second after the end of the master. It
+// discovers the master's replicas. extra are lines of its configuration.
 func Sentinel(tb testing.TB, master *Server, extra ...string) *Server {
 	tb.Helper()
 	path, err := exec.LookPath("redis-server")

@@ -28,9 +28,8 @@ func spawn(cmd *exec.Cmd, dir string, cred *syscall.Credential) (*child, error) 
 	return c, <-started
 }
 
-// run keeps its thread while the process lives: the kernel sends the parent-death
-// signal when the thread that forked ends, and Go ends idle threads at any
-// time.
+// run keeps its thread while the process lives. The kernel sends the parent-death signal when the
+// thread that forked ends, and Go ends idle threads at any time.
 func (c *child) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

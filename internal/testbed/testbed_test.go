@@ -21,9 +21,9 @@ func eachServer(t *testing.T, test func(t *testing.T, start func(testing.TB, ...
 	}
 }
 
-// TestServers checks that a server keeps its address, does not answer while it is stopped, and
-// leaves nothing, even if the test ends while it is stopped. The suites of the drivers check
-// that data survives a Restart and not a Wipe.
+// TestServers checks that a server keeps its address, and does not answer while it is stopped. It
+// leaves nothing, even if the test ends while it is stopped. The suites of the drivers check that
+// data survives a Restart and not a Wipe.
 func TestServers(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, start func(testing.TB, ...string) *Server) {
@@ -100,25 +100,5 @@ func TestSharedServer(t *testing.T) {
 	endShared()
 	if state(first.PID()) != 0 || len(marked(first.dir)) > 0 {
 		t.Error("it runs after the end")
-	}
-}
-
-func TestRedisKeepsWhatItIsToldTo(t *testing.T) {
-	s := Redis(t, "--appendonly", "yes", "--appendfsync", "always")
-	redis(t, s, "SET", "k", "v")
-	s.Kill()
-	s.Restart()
-	if got := redis(t, s, "GET", "k"); got != "$1" {
-		t.Errorf("after a restart GET answers %q", got)
-	}
-	s.Wipe()
-	if got := redis(t, s, "GET", "k"); got != "$-1" {
-		t.Errorf("after a wipe GET answers %q", got)
-	}
-}
-
-func TestPostgresTakesSettings(t *testing.T) {
-	if got := query(t, Postgres(t, "-c", "fsync=on"), "show fsync"); got != "on" {
-		t.Errorf("fsync is %q, extra sets on", got)
 	}
 }
