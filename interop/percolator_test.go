@@ -215,9 +215,9 @@ func (b *percolatorBed) timestamps(ctx context.Context, d time.Duration) (int, e
 	return int(issued.Load()), err
 }
 
-// TestPercolator runs transactions on real stores, and on all of them together, while
-// connections are cut, replies are lost, stores are paused or restarted, and clients die at
-// any request. INTERLOCK_SOAK_PERCOLATOR is how long each workload runs.
+// TestPercolator runs transactions on real stores, and on all of them together. Meanwhile
+// connections are cut, replies are lost, stores are paused or restarted, and clients die at any
+// request. INTERLOCK_SOAK_PERCOLATOR is how long each workload runs.
 func TestPercolator(t *testing.T) {
 	each := time.Second
 	rounds := 1

@@ -9,8 +9,7 @@ import (
 // Every hook may be nil. Hooks must return at once and must not call the coordinator that
 // reports.
 type Coordinator struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Failed  func(CoordinatorFailed)

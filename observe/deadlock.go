@@ -5,8 +5,7 @@ import "log/slog"
 // Deadlock receives the events of a detector of deadlocks. Every hook may be nil. Hooks must
 // return at once.
 type Deadlock struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Found  func(DeadlockFound)

@@ -8,8 +8,7 @@ import (
 // Idempotency receives the events of idempotent requests. Every hook may be nil. Hooks must
 // return at once and must not call the store that reports.
 type Idempotency struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Answered   func(IdempotencyAnswered)

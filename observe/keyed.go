@@ -9,8 +9,7 @@ import (
 // return at once and must not call the executor that reports. The executor measures times only
 // for hooks that are set.
 type Keyed struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Started func(KeyedStarted)

@@ -5,8 +5,7 @@ import "log/slog"
 // Limit receives the events of rate limits. Every hook may be nil. Hooks must return at once and
 // must not call the limits that report.
 type Limit struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Refused func(LimitRefused) // not logged by default

@@ -13,8 +13,7 @@ import (
 // some with internal state held: hooks must return at once and must not call the lock that
 // reports.
 type Lock struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Waiting    func(LockWaiting)

@@ -5,8 +5,7 @@ import "log/slog"
 // Once receives the results of an inbox's checks. Every hook may be nil. Hooks must return at
 // once; they run inside the caller's transaction, and run again if that is retried.
 type Once struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Duplicate  func(OnceMessage)

@@ -10,8 +10,7 @@ import (
 // Outbox receives the events of an outbox's messages and of its relay. Every hook may be nil.
 // Hooks must return at once and must not call the relay that reports.
 type Outbox struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Serving   func(OutboxServing)

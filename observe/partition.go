@@ -10,8 +10,7 @@ import (
 // Partition receives the events of a member's partitions. Every hook may be nil. Hooks must
 // return at once and must not call the group that reports.
 type Partition struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Acquired func(PartitionAcquired)

@@ -10,8 +10,7 @@ import (
 // Queue receives the events of a queue's consumer. Every hook may be nil. Hooks must return at
 // once and must not call the consumer that reports.
 type Queue struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Failed  func(QueueFailed)

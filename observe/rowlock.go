@@ -8,8 +8,7 @@ import (
 // RowLock receives the events of row lock scopes. Every hook may be nil. Hooks must return at
 // once.
 type RowLock struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Locked func(RowsLocked)

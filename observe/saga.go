@@ -8,8 +8,7 @@ import (
 // Saga receives the events of sagas. Every hook may be nil. Hooks must return at once and must
 // not call the engine that reports.
 type Saga struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Started func(SagaStarted)

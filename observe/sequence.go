@@ -8,8 +8,7 @@ import (
 // Sequence receives the events of a sequencer's keys. Every hook may be nil. Hooks must return
 // at once and must not call the sequencer that reports.
 type Sequence struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	// Gap reports that events are missing; the sequencer waits for them.

@@ -8,8 +8,7 @@ import (
 // TwoPC receives the events of two-phase commit. Every hook may be nil. Hooks must return at
 // once and must not call the engine that reports.
 type TwoPC struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Decided   func(TwoPCDecided)

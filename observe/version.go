@@ -8,8 +8,7 @@ import (
 // Version receives the events of optimistic updates. Every hook may be nil. Hooks must
 // return at once; several updates may run them concurrently.
 type Version struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Attempted func(VersionAttempted)

@@ -10,8 +10,7 @@ import (
 // Wire receives the results of a service's token checks. Every hook may be nil. Hooks must
 // return at once.
 type Wire struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Admitted func(WireAdmitted)
@@ -39,8 +38,7 @@ type WireRefused struct {
 // Proxy receives the events of a guarding proxy's calls to a resource that cannot check
 // tokens. Every hook may be nil. Hooks must return at once.
 type Proxy struct {
-	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
-	// logging.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Sent    func(ProxySent)

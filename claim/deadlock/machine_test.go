@@ -175,7 +175,7 @@ func TestConfirmationNeedsTheSameWait(t *testing.T) {
 	}
 }
 
-// changed steps all tasks, changes one of them before a round, and reports whether no wait ends
+// changed steps all tasks, and changes one of them before a round. It reports whether no wait ends
 // because of its former state, or without another lap.
 func changed(t *testing.T, all []*task, who, at int, change func(*task)) bool {
 	h := notes{}

@@ -223,8 +223,8 @@ func (w *world) judge(a *actor, v *verdict) bool {
 	return true
 }
 
-// exist checks that all waits and holds of a deadlock existed at one instant, that they form
-// a deadlock, and that no task in it ranks below the one whose wait ends.
+// exist checks that all waits and holds of a deadlock existed at one instant, and that they form a
+// deadlock. No task in it may rank below the one whose wait ends.
 func (w *world) exist(a *actor, cycle []link) {
 	from, to := 0, w.now
 	exists := func(s span, on string, units int) {

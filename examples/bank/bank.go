@@ -54,11 +54,10 @@ func (b *bank) withdraw(ctx context.Context, account string, amount int64) error
 	})
 }
 
-// withdrawInSteps demonstrates a late write. It reads in one transaction and writes in
-// another, and does not check its claim before the write, as if the claim had ended
-// right after a check. No check can close that gap, only the guard can. Each
-// transaction enters the guard first, except with broken, and that is the only
-// difference.
+// withdrawInSteps demonstrates a late write. It reads in one transaction and writes in another. It
+// does not check its claim before the write, as if the claim had ended right after a check. No
+// check can close that gap, only the guard can. Each transaction enters the guard first, except
+// with broken, and that is the only difference.
 func (b *bank) withdrawInSteps(ctx context.Context, account string, amount int64) error {
 	return b.locks.Do(ctx, lockName(account), func(ctx context.Context, c interlock.Claim) error {
 		var balance int64

@@ -35,11 +35,10 @@ func afterwards(ctx context.Context, close func(context.Context) error) error {
 	return close(ctx)
 }
 
-// act runs the actors in an order of steps: each entry lets the named actor
-// continue to its next pause, or to its end. After the order, all run freely. So a
-// race does not depend on luck, and the same order is forced on correct code: if an
-// actor blocks, the order continues without it, as soon as the server reports
-// that it waits.
+// act runs the actors in an order of steps: each entry lets the named actor continue to its next
+// pause, or to its end. After the order, all run freely. So a race does not depend on luck, and
+// the same order is forced on correct code. If an actor blocks, the order continues without it, as
+// soon as the server reports that it waits.
 func (g stage) act(ctx context.Context, order []string, actors ...actor) error {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()

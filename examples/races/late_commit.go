@@ -9,10 +9,10 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// Producers write events into a table, each in its own transaction. A relay reads
-// rows with an id above the last one that it has sent. Ids are assigned when rows are
-// written, not when they are committed: a row with a low id that commits late
-// appears below the relay's cursor, and is never sent.
+// Producers write events into a table, each in its own transaction. A relay reads rows with an id
+// above the last one that it has sent. Ids are assigned when rows are written, not when they are
+// committed. A row with a low id that commits late appears below the relay's cursor, and is never
+// sent.
 //
 // The remedy is a relay without a cursor: that of flow/outbox sends all rows and
 // deletes them under a claim. Add locks the key before it assigns ids, so their order

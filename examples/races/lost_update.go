@@ -17,8 +17,8 @@ import (
 // lost, and no statement has failed. A transaction around it does not help at READ
 // COMMITTED.
 //
-// The remedy is a conditional write: the row has a version, the UPDATE names the one
-// that was read, and a worker that finds another version reads again.
+// The remedy is a conditional write. The row has a version, and the UPDATE names the one that was
+// read. A worker that finds another version reads again.
 var lostUpdate = race{
 	name:    "lost-update",
 	symptom: "a balance or counter is lower than what was added to it",

@@ -16,8 +16,8 @@ import (
 // it. Between check and act others check too: more is sold than there was. The
 // transaction around it does not help.
 //
-// The remedy is to check in the statement that takes: it changes the row only if
-// enough is left, and the number of changed rows is the result.
+// The remedy is to check in the statement that takes. It changes the row only if enough is left,
+// and the number of changed rows is the result.
 var oversold = race{
 	name:    "oversold",
 	symptom: "stock falls below zero, or more tickets are sold than seats",

@@ -30,8 +30,8 @@ func (s *scene) workers(most int) []string {
 	return []string{"A", "B", "C", "D", "E"}[:2+s.rand.IntN(most-1)]
 }
 
-// rounds returns an order in which each makes n steps, none starts a step before all
-// have made the previous one, and each round starts with another one.
+// rounds returns an order in which each makes n steps. None starts a step before all have made the
+// previous one, and each round starts with another actor.
 func (s *scene) rounds(n int, names []string) (order []string) {
 	for range n {
 		order = append(order, s.shuffled(names)...)

@@ -16,10 +16,9 @@ import (
 // neither a row version nor snapshots (REPEATABLE READ) detect it: the data that was
 // read has changed.
 //
-// The remedy is SERIALIZABLE: the database detects that the transactions could not
-// have run one after the other, and aborts one of them, which a loop then runs again.
-// Package guard/isolation shows two alternatives: a row for the shift, and locks on
-// all rows that were read.
+// The remedy is SERIALIZABLE. The database detects that the transactions could not have run one
+// after the other, and aborts one of them. A loop runs it again. Package guard/isolation shows two
+// alternatives: a row for the shift, and locks on all rows that were read.
 var writeSkew = race{
 	name:    "write-skew",
 	symptom: "a rule over several rows is broken, although each change checked it",

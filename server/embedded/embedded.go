@@ -1,7 +1,6 @@
-// Package embedded runs one etcd node inside the process, for development and
-// tests. It is not highly available: the node has no peers, listens on loopback
-// only, has neither authentication nor TLS, and its data is as durable as its one
-// disk.
+// Package embedded runs one etcd node inside the process, for development and tests. It is not
+// highly available: the node has no peers, and its data is as durable as its one disk. It listens
+// on loopback only, and has neither authentication nor TLS.
 //
 //	s, err := embedded.Start(ctx, embedded.Options{DataDir: dir, Listen: "127.0.0.1:7460"})
 //	if err != nil {

@@ -1,5 +1,5 @@
-// Command consul is the agent and the "lock" command of Consul, built from its module because
-// that is how it can be had without a download.
+// Command consul is the agent and the "lock" command of Consul. It is built from its module,
+// because that needs no other download.
 package main
 
 import (

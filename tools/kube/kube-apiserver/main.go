@@ -1,6 +1,6 @@
-// Command kube-apiserver is the Kubernetes API server, built from its module
-// because that is how it can be had without a download: the tests start it on an
-// etcd of their own. It takes the flags of the original.
+// Command kube-apiserver is the Kubernetes API server. It is built from its module, because that
+// needs no other download. The tests start it on an etcd of their own. It takes the flags of the
+// original.
 package main
 
 import (
