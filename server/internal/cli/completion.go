@@ -61,11 +61,6 @@ func completes(c *cobra.Command, flag string, values ...string) {
 	}
 }
 
-// completeName offers locks that are held or awaited as the first argument, and nothing after it.
-func (a *app) completeName(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return a.completeFirst(a.lockNames)(c, args, typed)
-}
-
 // completeJob offers a name, then a command.
 func (a *app) completeJob(find func(ctx context.Context, typed string) []string) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -97,6 +92,7 @@ func (a *app) completeWithin(c *cobra.Command, find func(context.Context) []stri
 	}
 }
 
+// lockNames returns locks that are held or awaited.
 func (a *app) lockNames(ctx context.Context, prefix string) (names []string) {
 	_ = a.inspect(ctx, func(ctx context.Context, v *inspection) error {
 		locks, _, err := v.Locks(ctx, prefix, completionNames)
@@ -151,7 +147,7 @@ func (a *app) completeFirst(find func(ctx context.Context, typed string) []strin
 	}
 }
 
-// completeIDs adds completion to the commands of a group that begin with an ID: with a
+// completeIDs adds completion to the commands of a group that begin with an ID. It offers a
 // protocol's transactions, or those of all protocols if it is empty.
 func (l *journalCommands) completeIDs(group *cobra.Command, protocol string) {
 	for _, c := range group.Commands() {

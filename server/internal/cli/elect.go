@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -101,7 +102,7 @@ func (d *candidate) prepare(c *cobra.Command, args []string) error {
 	if target, err := d.app.target(); err == nil && d.flags.data != "" && !target.KeepsValues() {
 		return usage("--data is for etcd, redis, postgres, zookeeper and consul; %s keeps no values under tokens", target.Kind())
 	}
-	return first(electArgs(c, args), d.job.prepare(c, args))
+	return cmp.Or(electArgs(c, args), d.job.prepare(c, args))
 }
 
 func (d *candidate) run(c *cobra.Command, args []string) error {
@@ -271,7 +272,7 @@ func (a *app) observeCommand() *cobra.Command {
 		Example: `  interlock elect observe billing
   interlock elect observe billing -o json         one line of JSON each; leader is null if there is none
   interlock elect observe billing --once          who leads now`,
-		ValidArgsFunction: a.completeName,
+		ValidArgsFunction: a.completeFirst(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.ArgsLenAtDash() >= 0 {
 				return usage("elect observe takes no command; an election that is led cannot be called observe here")
@@ -350,11 +351,7 @@ func (a *app) printLeader(name string, l elect.Leader) error {
 }
 
 func viewLeader(l elect.Leader) *leaderView {
-	v := &leaderView{Identity: l.Identity, Owner: l.Owner, Token: l.Token, Nominee: l.Nominee}
-	if !l.Since.IsZero() {
-		since := l.Since.UTC()
-		v.Since = &since
-	}
+	v := &leaderView{Identity: l.Identity, Owner: l.Owner, Token: l.Token, Since: timeOrNil(l.Since), Nominee: l.Nominee}
 	if utf8.Valid(l.Data) {
 		v.Data = string(l.Data)
 	} else {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ guard stores author, time, reason and the old mark beside the mark.`,
 			if !c.Flags().Changed("to") {
 				return usage("--to is required: the new mark, or 0 as if no token had entered")
 			}
-			if err := first(checkRebase(interlock.Token(to), time.Now()), checkReason(r.reason)); err != nil {
+			if err := cmp.Or(checkRebase(interlock.Token(to), time.Now()), checkReason(r.reason)); err != nil {
 				return err
 			}
 			return a.guard(c.Context(), *table, func(ctx context.Context, g backend.Guard) error {
@@ -124,12 +125,7 @@ type rebased struct {
 }
 
 func viewMark(resource string, m driver.Mark) markView {
-	v := markView{Resource: resource, Token: m.Token, Source: m.Source}
-	if !m.Raised.IsZero() {
-		raised := m.Raised.UTC()
-		v.Raised = &raised
-	}
-	return v
+	return markView{Resource: resource, Token: m.Token, Source: m.Source, Raised: timeOrNil(m.Raised)}
 }
 
 func describeMark(m driver.Mark) text {

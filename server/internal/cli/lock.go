@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -101,12 +102,12 @@ var policies = map[string]supervise.Policy{"continue": supervise.ContinueOnSuspe
 // prepare makes all checks that need no backend.
 func (j *job) prepare(c *cobra.Command, args []string) error {
 	f := j.flags
-	if err := first(j.app.checkGlobals(c), lockArgs(c, args)); err != nil {
+	if err := cmp.Or(j.app.checkGlobals(c), lockArgs(c, args)); err != nil {
 		return err
 	}
 	name, words := args[0], args[1:]
 	j.name, j.report.Lock = name, name
-	if err := first(f.check(c.Flags()), checkName(name), checkHeld(name), j.app.checkTTL(f.ttl)); err != nil {
+	if err := cmp.Or(f.check(c.Flags()), checkName(name), checkHeld(name), j.app.checkTTL(f.ttl)); err != nil {
 		return err
 	}
 	policy, ok := policies[f.onSuspend]
@@ -135,7 +136,7 @@ func (f *lockFlags) check(flags *pflag.FlagSet) error {
 	case f.maxHold < 0:
 		return usage("--max-hold %v is in the past; leave it out for no limit", f.maxHold)
 	}
-	return first(f.waitFlags.check(flags), f.checkCodes())
+	return cmp.Or(f.waitFlags.check(flags), f.checkCodes())
 }
 
 func (f *lockFlags) checkCodes() error {
@@ -229,9 +230,9 @@ func (a *app) holdCommand() *cobra.Command {
 		Long: `It prints one JSON line when the lock is granted. If the lock is lost, it exits with
 79 at once, and the reader of the line must stop. To run a command under a lock use
 "interlock lock", which stops the command itself.`,
-		ValidArgsFunction: a.completeName,
+		ValidArgsFunction: a.completeFirst(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := first(f.check(c.Flags()), checkName(args[0]), checkHeld(args[0])); err != nil {
+			if err := cmp.Or(f.check(c.Flags()), checkName(args[0]), checkHeld(args[0])); err != nil {
 				return err
 			}
 			return a.hold(c.Context(), args[0], f)

@@ -95,7 +95,7 @@ func (a *app) lsCommand() *cobra.Command {
 		Long: `A holder that is another kind of client is marked (foreign). In a database it also
 lists the locks of ShedLock, if its table has the usual name. Their times are correct
 if ShedLock uses the database's clock.`,
-		ValidArgsFunction: a.completeName,
+		ValidArgsFunction: a.completeFirst(a.lockNames),
 		Args:              atMostOne("prefix"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.inspect(c.Context(), func(ctx context.Context, v *inspection) error {
@@ -211,7 +211,7 @@ func (a *app) showCommand() *cobra.Command {
 		Use: "show NAME", Short: "Show who holds a lock and who waits, in order", Args: oneArg("name"),
 		Example: `  interlock locks show nightly
   interlock locks show nightly -o json           holder is null if it is free`,
-		ValidArgsFunction: a.completeName,
+		ValidArgsFunction: a.completeFirst(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkName(args[0]); err != nil {
 				return err
@@ -243,20 +243,19 @@ func showText(l driver.LockState) text {
 
 // contenderRow returns owner, token, since and remaining time as text.
 func contenderRow(c driver.Contender) []string {
-	row := []string{c.Owner, "-", "-", "-"}
-	if c.Foreign {
-		row[0] += " (foreign)"
-	}
-	if c.Token != 0 {
-		row[1] = c.Token.String()
-	}
-	if !c.Since.IsZero() {
-		row[2] = c.Since.Local().Format(time.DateTime)
-	}
+	row := []string{c.Owner + kindOf(c), tokenText(c.Token), localTime(c.Since), "-"}
 	if c.Expires > 0 {
 		row[3] = "in " + c.Expires.Round(100*time.Millisecond).String()
 	}
 	return row
+}
+
+// tokenText returns a token; "-" for none.
+func tokenText(t interlock.Token) string {
+	if t == 0 {
+		return "-"
+	}
+	return t.String()
 }
 
 // lockView and contenderView are the JSON forms; see docs/reference/cli.md.
@@ -288,11 +287,7 @@ func view(l driver.LockState, now time.Time) lockView {
 }
 
 func viewContender(c driver.Contender, now time.Time) contenderView {
-	v := contenderView{Owner: c.Owner, Token: c.Token, Foreign: c.Foreign, ExpiresMS: c.Expires.Milliseconds()}
-	if !c.Since.IsZero() {
-		since := c.Since.UTC()
-		v.Since = &since
-	}
+	v := contenderView{Owner: c.Owner, Token: c.Token, Since: timeOrNil(c.Since), Foreign: c.Foreign, ExpiresMS: c.Expires.Milliseconds()}
 	if c.Expires > 0 {
 		deadline := now.Add(c.Expires).UTC()
 		v.Deadline = &deadline

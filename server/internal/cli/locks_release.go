@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -37,7 +38,7 @@ guard rejects its later writes, after the next holder has entered.
 
 Exit codes: 0 released, 1 nobody holds it or the answer was no, 75 the holder is not
 the one shown or named.`,
-		ValidArgsFunction: a.completeName,
+		ValidArgsFunction: a.completeFirst(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			f.name = args[0]
 			if err := f.check(); err != nil {
@@ -61,7 +62,7 @@ func (f *forcedRelease) check() error {
 	case !f.yes && !f.canAsk():
 		return usage("there is no terminal to ask on: --yes releases without asking, best with --owner")
 	}
-	return first(checkName(f.name), checkReason(f.reason))
+	return cmp.Or(checkName(f.name), checkReason(f.reason))
 }
 
 // canAsk reports whether the standard input is a terminal.
@@ -172,7 +173,7 @@ func (a *app) historyCommand() *cobra.Command {
   interlock locks history -o json --limit 10`,
 		Long: `Backends record forced releases only: not former holders that released or lost a
 lock, and not locks that an operator deleted with other tools.`,
-		ValidArgsFunction: a.completeName,
+		ValidArgsFunction: a.completeFirst(a.lockNames),
 		Args:              atMostOne("name"),
 		RunE: func(c *cobra.Command, args []string) error {
 			name := prefixOf(args)
@@ -198,11 +199,7 @@ func (v *inspection) printHistory(name string, records []driver.BreakRecord) err
 	rows := [][]string{{"AT", "NAME", "TAKEN FROM", "TOKEN", "BY", "REASON"}}
 	for _, r := range records {
 		views = append(views, viewBroken(r))
-		token := "-"
-		if r.Token != 0 {
-			token = r.Token.String()
-		}
-		rows = append(rows, []string{r.At.Local().Format(time.DateTime), r.Name, r.Owner, token, r.By, r.Reason})
+		rows = append(rows, []string{localTime(r.At), r.Name, r.Owner, tokenText(r.Token), r.By, r.Reason})
 	}
 	return v.app.printRows(struct {
 		Releases []brokenView `json:"releases"`

@@ -32,7 +32,7 @@ func (a *app) watchCommand() *cobra.Command {
 		Long: `It first prints the locks that are held or awaited. It can miss a state that is over
 at once: a lock that is released and taken again may appear only with its new holder. It
 survives interruptions of the backend and says so; a signal ends it, with 0.`,
-		ValidArgsFunction: a.completeName,
+		ValidArgsFunction: a.completeFirst(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.watch(c.Context(), prefixOf(args))
 		},

@@ -182,13 +182,3 @@ func flagSuggestion(c *cobra.Command, err error) text {
 	})
 	return suggestion(flags, "--"+typed)
 }
-
-// first returns the first error: one clear sentence instead of a list.
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
