@@ -58,7 +58,7 @@ func build(t *testing.T) string {
 		t.Skip("needs servers: not with -short")
 	}
 	dir := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", dir+"/", "./...").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "./...").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return dir

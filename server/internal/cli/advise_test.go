@@ -16,7 +16,7 @@ func TestAdvise(t *testing.T) {
 // flags that avoid the questions.
 func TestAdviseAsks(t *testing.T) {
 	t.Parallel()
-	c := open(t, plainProgram(t), "advise", "nodes")
+	c := open(t, program(t), "advise", "nodes")
 	c.sees("What must never happen?")
 	c.types("why\r")
 	c.sees("Everything else follows from this")
@@ -37,7 +37,7 @@ func TestDoctor(t *testing.T) {
 	program(t)
 	limited := testbed.Redis(t, strings.Fields("--appendonly yes --appendfsync always --user app on >pw ~* &* +@all -subscribe")...)
 	scripts(t, "doctor", map[string]string{
-		"INTERLOCK_BACKEND": "redis://" + testbed.Redis(t).Addr(),
+		"INTERLOCK_BACKEND": backends["redis"](t),
 		"DURABLE":           "redis://" + testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always").Addr(),
 		"EVICTING": "redis://" + testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always",
 			"--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru").Addr(),

@@ -62,7 +62,7 @@ func setPrefix(shell, prefix string) string {
 // completingShell returns a shell on a terminal that completes interlock.
 func completingShell(t *testing.T, url, shell, script, start string) *console {
 	t.Helper()
-	path := plainProgram(t)
+	path := program(t)
 	file := filepath.Join(t.TempDir(), script)
 	text, _ := run(t, 0, "completion", shell)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -113,7 +113,7 @@ func TestCompletionOffersSafeWords(t *testing.T) {
 	holding(t, url, "x\x1b[31m")
 	holding(t, url, "xyz")
 	for _, words := range [][]string{{"locks", "show", ""}, {"lock", ""}, {"elect", "observe", ""}, {"--"}, {""}, {"locks", "ls", "--"}} {
-		cmd := exec.Command(plainProgram(t), append([]string{"__complete"}, words...)...)
+		cmd := exec.Command(program(t), append([]string{"__complete"}, words...)...)
 		cmd.Env = append(os.Environ(), "INTERLOCK_BACKEND="+url)
 		out, err := cmd.Output()
 		if err != nil {

@@ -54,71 +54,63 @@ func post(t *testing.T, url, body string) (status int, state string) {
 // one, and stops cleanly on a signal.
 func TestACoordinatorTakesOver(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) string{
-		"etcd":     func(t *testing.T) string { return "etcd://" + testbed.Etcd(t).Addr() },
-		"postgres": func(t *testing.T) string { return testbed.Postgres(t).URL() },
-		"mariadb":  func(t *testing.T) string { return mariadbURL(testbed.MariaDB(t)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			var well atomic.Bool
-			var done atomic.Int64
-			participant := httptest.NewServer(branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
-				if !well.Load() {
-					return nil, branch.InProgress(100 * time.Millisecond)
-				}
-				done.Add(1)
-				return nil, nil
-			}))
-			defer participant.Close()
-			url := start(t)
-			first, address := coordinating(t, url)
-			second, other := coordinating(t, url)
-			const sagaProtocol = 12
-			for i := range sagaProtocol {
-				body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true}]}`, participant.URL)
-				if status, state := post(t, fmt.Sprintf("%s/v1/sagas/%d", address, i), body); status != 200 || state != "RUNNING" {
-					t.Fatal(status, state)
-				}
+	var well atomic.Bool
+	var done atomic.Int64
+	participant := httptest.NewServer(branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
+		if !well.Load() {
+			return nil, branch.InProgress(100 * time.Millisecond)
+		}
+		done.Add(1)
+		return nil, nil
+	}))
+	defer participant.Close()
+	url := backends["etcd"](t)
+	first, address := coordinating(t, url)
+	second, other := coordinating(t, url)
+	const sagaProtocol = 12
+	for i := range sagaProtocol {
+		body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true}]}`, participant.URL)
+		if status, state := post(t, fmt.Sprintf("%s/v1/sagas/%d", address, i), body); status != 200 || state != "RUNNING" {
+			t.Fatal(status, state)
+		}
+	}
+	first.Kill()
+	well.Store(true)
+	for i := range sagaProtocol {
+		var state string
+		testbed.Eventually(t, "the saga has ended", patience, func() bool {
+			answer, err := http.Get(fmt.Sprintf("%s/v1/sagas/%d?wait=1s", other, i))
+			if err != nil {
+				t.Fatal(err)
 			}
-			first.Kill()
-			well.Store(true)
-			for i := range sagaProtocol {
-				var state string
-				testbed.Eventually(t, "the saga has ended", patience, func() bool {
-					answer, err := http.Get(fmt.Sprintf("%s/v1/sagas/%d?wait=1s", other, i))
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer answer.Body.Close()
-					var v struct{ State string }
-					if err := json.NewDecoder(answer.Body).Decode(&v); err != nil {
-						t.Fatal(err)
-					}
-					state = v.State
-					return state == "SUCCEEDED"
-				})
+			defer answer.Body.Close()
+			var v struct{ State string }
+			if err := json.NewDecoder(answer.Body).Decode(&v); err != nil {
+				t.Fatal(err)
 			}
-			http.DefaultClient.CloseIdleConnections()
-			if out, _ := run(t, 0, "saga", "ls", "--type", "x", "--backend", url, "-o", "json"); strings.Count(out, `"type":"x"`) < sagaProtocol {
-				t.Error(out)
-			}
-			if out, message := run(t, 0, "saga", "ls", "--type", "y", "--backend", url); out != "" || !strings.Contains(message, "no such sagas") {
-				t.Errorf("%s%s", out, message)
-			}
-			if done.Load() < sagaProtocol {
-				t.Errorf("%d calls", done.Load())
-			}
-			second.Signal(syscall.SIGTERM)
-			wantCode(t, second, 0)
+			state = v.State
+			return state == "SUCCEEDED"
 		})
 	}
+	http.DefaultClient.CloseIdleConnections()
+	if out, _ := run(t, 0, "saga", "ls", "--type", "x", "--backend", url, "-o", "json"); strings.Count(out, `"type":"x"`) < sagaProtocol {
+		t.Error(out)
+	}
+	if out, message := run(t, 0, "saga", "ls", "--type", "y", "--backend", url); out != "" || !strings.Contains(message, "no such sagas") {
+		t.Errorf("%s%s", out, message)
+	}
+	if done.Load() < sagaProtocol {
+		t.Errorf("%d calls", done.Load())
+	}
+	second.Signal(syscall.SIGTERM)
+	wantCode(t, second, 0)
 }
 
 // A coordinator reports transactions that wait for an operator, with the command that
 // shows them; with a flag also each failed call.
 func TestACoordinatorTells(t *testing.T) {
 	t.Parallel()
-	url := "etcd://" + testbed.Etcd(t).Addr()
+	url := backends["etcd"](t)
 	participant := httptest.NewServer(branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		switch c := branch.From(ctx); {
 		case c.Branch == "pay":
@@ -141,40 +133,25 @@ func TestACoordinatorTells(t *testing.T) {
 	wantCode(t, p, 0)
 }
 
-// Beyond loopback a coordinator requires its token.
+// Beyond loopback a coordinator requires its token. Package coordinate tests the check itself.
 func TestACoordinatorWithAToken(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p, address := coordinating(t, "etcd://"+testbed.Etcd(t).Addr(), "--listen", "0.0.0.0:0", "--token-file", token, "--allow", "http://127.0.0.1/")
-	port := address[strings.LastIndex(address, ":")+1:]
+	testbed.OK(t, os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600))
+	_, address := coordinating(t, backends["etcd"](t), "--listen", "0.0.0.0:0", "--token-file", token, "--allow", "http://127.0.0.1/")
+	answer, err := http.Get("http://127.0.0.1:" + address[strings.LastIndex(address, ":")+1:] + "/v1/sagas/none")
+	testbed.OK(t, err)
 	defer http.DefaultClient.CloseIdleConnections()
-	for shown, want := range map[string]int{"": 401, "Bearer 0123456789abcdee": 401, "Bearer 0123456789abcdef": 404} {
-		request, err := http.NewRequest("GET", "http://127.0.0.1:"+port+"/v1/sagas/none", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Authorization", shown)
-		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer.Body.Close()
-		if answer.StatusCode != want {
-			t.Errorf("%q: %d, want %d", shown, answer.StatusCode, want)
-		}
+	if answer.Body.Close(); answer.StatusCode != http.StatusUnauthorized {
+		t.Error(answer.Status)
 	}
-	p.Signal(syscall.SIGTERM)
-	wantCode(t, p, 0)
 }
 
 // Invalid flags are rejected at the start, and calls of forbidden addresses are not
 // sent.
 func TestCoordinateRefuses(t *testing.T) {
 	t.Parallel()
-	url := "etcd://" + testbed.Etcd(t).Addr()
+	url := backends["etcd"](t)
 	run(t, 64, "coordinate", "--participant", "north", "--backend", url)
 	run(t, 64, "coordinate", "--participant", "n=http://x", "--participant", "n=http://y", "--backend", url)
 	run(t, 64, "coordinate", "--allow", "10.0.0.7", "--backend", url)
@@ -209,13 +186,8 @@ func TestCoordinateRefuses(t *testing.T) {
 		t.Error(said)
 	}
 	_, address := coordinating(t, url, "--allow", "http://127.0.0.1:7/good/")
-	for _, to := range []string{"http://127.0.0.1:7/bad", "http://127.0.0.1:7/good/../bad", "http://127.0.0.1:7/good/%2e%2e/bad", "http://127.0.0.1:7/good/..%2fbad", "http://127.0.0.1:7/good/x/%2E%2e/../bad", "http://127.0.0.1:7/good/a%2fb/", "http://127.0.0.1:7/good/;/x", "http://127.0.0.1:7/good", "http://127.0.0.1:7@elsewhere/good/", "http://127.0.0.1:71/good/", "https://127.0.0.1:7/good/"} {
-		if status, _ := post(t, address+"/v1/sagas/1", fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true}]}`, to)); status != 400 {
-			t.Errorf("%s: %d", to, status)
-		}
-	}
-	for i, to := range []string{"x", "", "a..b"} {
-		if status, _ := post(t, fmt.Sprint(address, "/v1/sagas/", i), fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"http://127.0.0.1:7/good/%s","pivot":true}]}`, to)); status != 200 {
+	for to, want := range map[string]int{"bad": 400, "good/../bad": 400, "good/x": 200} { // httpapi.Within decides
+		if status, _ := post(t, address+"/v1/sagas/1", fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"http://127.0.0.1:7/%s","pivot":true}]}`, to)); status != want {
 			t.Errorf("%s: %d", to, status)
 		}
 	}

@@ -57,9 +57,9 @@ func printed(lines, promised []string) bool {
 // example there and in the tutorials prints the page's output.
 func TestTheExamplesOfTheDocs(t *testing.T) {
 	t.Parallel()
-	path := filepath.Dir(plainProgram(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
-	url := "etcd://" + testbed.Etcd(t).Addr()
-	db := databases.Open(t, testbed.Postgres(t), databases.Pgx)
+	path := filepath.Dir(program(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
+	url := backends["etcd"](t)
+	db := databases.Open(t, testbed.Shared(t, testbed.Postgres), databases.Pgx)
 	shop(t, db)
 	orderedStream(t, db)
 	unhappyQueue(t, db)

@@ -17,7 +17,7 @@ import (
 // error from the journal, and xa retry resumes halted transactions.
 func TestShowSaysWhatFails(t *testing.T) {
 	t.Parallel()
-	url := "etcd://" + testbed.Etcd(t).Addr()
+	url := backends["etcd"](t)
 	target, err := backend.Parse(url)
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func TestGuard(t *testing.T) {
 // postgresWithGuard returns a database with a guard table, created by a program.
 func postgresWithGuard(t *testing.T) string {
 	t.Helper()
-	url := testbed.Postgres(t).URL()
+	url := postgresURL(t)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestForbidden(t *testing.T) {
 	t.Parallel()
 	program(t)
 	locked := lockedRedis(t)
-	database := testbed.Postgres(t).URL()
+	database := postgresURL(t)
 	for _, c := range []struct {
 		args []string
 		code int
@@ -137,7 +137,7 @@ func TestGuardOnMariaDB(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, 0, "lock", "job", "--backend", url, "--", "sh", "-c",
-		`"$0" guard enter account/42 --backend "$1"`, plainProgram(t), url)
+		`"$0" guard enter account/42 --backend "$1"`, program(t), url)
 	shown, _ := run(t, 0, "guard", "show", "account/42", "--backend", url)
 	if !strings.HasPrefix(shown, "account/42: token ") {
 		t.Errorf("it is shown as %s", shown)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/flow/limit"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -15,7 +14,7 @@ import (
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	program(t)
-	t.Run("redis", func(t *testing.T) { limits(t, testbed.Redis(t).URL()) })
+	t.Run("redis", func(t *testing.T) { limits(t, backends["redis"](t)) })
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		run(t, 78, "limit", "k", "--rate", "1/s", "--backend", shopURL(db))

@@ -3,7 +3,6 @@ package cli_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -16,14 +15,15 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/go-sql-driver/mysql"
 	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/rueidis"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/server/internal/cli"
 )
 
@@ -43,7 +43,7 @@ func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	if !slices.Contains(args, "--") {
 		return cli.RunWithin(t, args...)
 	}
-	cmd := exec.Command(plainProgram(t), args...)
+	cmd := exec.Command(program(t), args...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	_ = cmd.Run() // the exit code is checked
@@ -243,66 +243,57 @@ func postLease(t *testing.T, k *testbed.Kube, lease string) {
 	}
 }
 
-const shedLockTable = `create table shedlock (name varchar(64) not null primary key, lock_until timestamp(3) not null,
-	locked_at timestamp(3) not null, locked_by varchar(255) not null)`
-
 // A table of ShedLock is found by its default name, and by a given one. Expired locks are not
 // held.
-func TestShedLockOnPostgres(t *testing.T) {
+func TestShedLock(t *testing.T) {
 	t.Parallel()
 	program(t)
-	url := testbed.Postgres(t).URL()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	fill := func(table string) {
-		t.Helper()
-		for _, statement := range []string{
-			strings.Replace(shedLockTable, "shedlock", table, 1),
-			`insert into ` + table + ` select n, timezone('utc', now()) + i, timezone('utc', now()) - interval '10 s', 'host-7'
-				from (values ('nightly', interval '10 min'), ('over', interval '-1 s'), ('weekly_a', interval '1 h')) v(n, i)`,
-		} {
-			if _, err := conn.Exec(t.Context(), statement); err != nil {
-				t.Fatal(err)
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		urls := []string{shopURL(db), databases.With(shopURL(db), "mode=table")}
+		fill := func(table string) {
+			db.Exec(t, `create table `+table+` (name varchar(64) not null primary key, lock_until timestamp(3) not null,
+				locked_at timestamp(3) not null, locked_by varchar(255) not null)`)
+			insert := map[driver.Dialect]string{driver.Postgres: "", driver.MariaDB: "set statement time_zone = '+00:00' for "}[db.Dialect] + "insert into"
+			at := func(d time.Duration) string { return time.Now().UTC().Add(d).Format("'2006-01-02 15:04:05.000'") }
+			for name, left := range map[string]time.Duration{"nightly": 10 * time.Minute, "over": -time.Second, "weekly_a": time.Hour} {
+				db.Exec(t, fmt.Sprintf(`%s %s values ('%s', %s, %s, 'host-7')`, insert, table, name, at(left), at(-10*time.Second)))
 			}
 		}
-	}
-	shedLocksAreListed(t, url, tabled(url), fill)
-}
-
-func TestShedLockOnMariaDB(t *testing.T) {
-	t.Parallel()
-	program(t)
-	server := testbed.MariaDB(t)
-	db, err := sql.Open("mysql", server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	fill := func(table string) {
-		t.Helper()
-		for _, statement := range []string{
-			strings.Replace(shedLockTable, "shedlock", table, 1),
-			`insert into ` + table + ` values ('nightly', utc_timestamp(3) + interval 10 minute, utc_timestamp(3) - interval 10 second, 'host-7'),
-				('over', utc_timestamp(3) - interval 1 second, utc_timestamp(3), 'host-7'),
-				('weekly_a', utc_timestamp(3) + interval 1 hour, utc_timestamp(3) - interval 10 second, 'host-7')`,
-		} {
-			if _, err := db.ExecContext(t.Context(), statement); err != nil {
-				t.Fatal(err)
+		run(t, 0, "lock", "ours", "--backend", urls[0], "--", "true") // the tables are there
+		for _, url := range urls {
+			if list, _ := run(t, 0, "locks", "ls", "--backend", url); list != "" {
+				t.Errorf("without a table of ShedLock there is %s", list)
 			}
 		}
-	}
-	url := mariadbURL(server)
-	shedLocksAreListed(t, url, url+"?mode=table", fill)
+		fill("shedlock")
+		fill("other_locks")
+		for _, url := range urls {
+			for _, flags := range [][]string{nil, {"--shedlock", "other_locks", "--foreign"}} {
+				list, _ := run(t, 0, append([]string{"locks", "ls", "--backend", url}, flags...)...)
+				wantLines(t, list,
+					`nightly +ShedLock host-7 \(foreign\) +- +[0-9: -]+ +in (9m5|10m)[0-9.ms]+ +0`,
+					`weekly_a +ShedLock host-7 \(foreign\) +- +[0-9: -]+ +in (59m5|1h)[0-9.ms]+ +0`)
+			}
+			list, _ := run(t, 0, "locks", "ls", "weekly_", "--backend", url)
+			wantLines(t, list, `weekly_a .*`)
+			list, said := run(t, 0, "locks", "ls", "--limit", "1", "--backend", url)
+			if wantLines(t, list, `nightly .*`); !strings.Contains(said, "there are more") {
+				t.Errorf("it said %q", said)
+			}
+			_, said = run(t, 78, "locks", "ls", "--shedlock", `no"such`+"`table", "--backend", url)
+			if !strings.Contains(said, "there is no table") {
+				t.Errorf("it said %q", said)
+			}
+		}
+	}, databases.Pgx, databases.Maria)
 }
 
 // A table that only has the name of ShedLock's does not hide the other locks.
 func TestATableThatIsNotShedLocks(t *testing.T) {
 	t.Parallel()
 	program(t)
-	url := testbed.Postgres(t).URL()
+	url := postgresURL(t)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -317,36 +308,6 @@ func TestATableThatIsNotShedLocks(t *testing.T) {
 		t.Errorf("it said %q", said)
 	}
 	run(t, 78, "locks", "ls", "--backend", url, "--shedlock", "shedlock")
-}
-
-func shedLocksAreListed(t *testing.T, sessions, table string, fill func(table string)) {
-	t.Helper()
-	run(t, 0, "lock", "ours", "--backend", sessions, "--", "true") // the tables are there
-	for _, url := range []string{sessions, table} {
-		if list, _ := run(t, 0, "locks", "ls", "--backend", url); list != "" {
-			t.Errorf("without a table of ShedLock there is %s", list)
-		}
-	}
-	fill("shedlock")
-	fill("other_locks")
-	for _, url := range []string{sessions, table} {
-		for _, flags := range [][]string{nil, {"--shedlock", "other_locks", "--foreign"}} {
-			list, _ := run(t, 0, append([]string{"locks", "ls", "--backend", url}, flags...)...)
-			wantLines(t, list,
-				`nightly +ShedLock host-7 \(foreign\) +- +[0-9: -]+ +in (9m5|10m)[0-9.ms]+ +0`,
-				`weekly_a +ShedLock host-7 \(foreign\) +- +[0-9: -]+ +in (59m5|1h)[0-9.ms]+ +0`)
-		}
-		list, _ := run(t, 0, "locks", "ls", "weekly_", "--backend", url)
-		wantLines(t, list, `weekly_a .*`)
-		list, said := run(t, 0, "locks", "ls", "--limit", "1", "--backend", url)
-		if wantLines(t, list, `nightly .*`); !strings.Contains(said, "there are more") {
-			t.Errorf("it said %q", said)
-		}
-		_, said = run(t, 78, "locks", "ls", "--shedlock", `no"such`+"`table", "--backend", url)
-		if !strings.Contains(said, "there is no table") {
-			t.Errorf("it said %q", said)
-		}
-	}
 }
 
 // A full server counts as reached.

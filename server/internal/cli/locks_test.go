@@ -15,17 +15,23 @@ import (
 	"github.com/interlock-dev/interlock/claim/deadlock"
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 // stores are the other lock services, with their URLs.
 var stores = map[string]func(*testing.T) (url string){
-	"postgres":       func(t *testing.T) string { return testbed.Postgres(t).URL() },
-	"postgres-table": func(t *testing.T) string { return tabled(testbed.Postgres(t).URL()) },
+	"postgres":       postgresURL,
+	"postgres-table": func(t *testing.T) string { return tabled(postgresURL(t)) },
 	"mysql":          func(t *testing.T) string { return mariadbURL(testbed.MariaDB(t)) },
 	"mysql-table":    func(t *testing.T) string { return mariadbURL(testbed.MariaDB(t)) + "?mode=table" },
 	"zookeeper":      func(t *testing.T) string { return "zookeeper://" + testbed.ZooKeeper(t).Addr() + "/locks" },
 	"consul":         func(t *testing.T) string { return "consul://" + testbed.Consul(t).Addr() },
 	"kube":           kubeURL,
+}
+
+// postgresURL creates a database on the server that the tests share.
+func postgresURL(t *testing.T) string {
+	return databases.Open(t, testbed.Shared(t, testbed.Postgres), databases.Pgx).URL
 }
 
 func mariadbURL(s *testbed.Server) string { return "mariadb://root@" + s.Addr() + "/test" }
@@ -109,7 +115,7 @@ func TestElectionsWithoutValues(t *testing.T) {
 func TestGraph(t *testing.T) {
 	t.Parallel()
 	program(t)
-	for name, url := range map[string]string{"redis": testbed.Redis(t).URL(), "etcd": "etcd://" + testbed.Etcd(t).Addr(), "postgres": testbed.Postgres(t).URL(), "consul": "consul://" + testbed.Consul(t).Addr()} {
+	for name, url := range map[string]string{"redis": backends["redis"](t), "etcd": backends["etcd"](t), "postgres": postgresURL(t), "consul": "consul://" + testbed.Consul(t).Addr()} {
 		t.Run(name, func(t *testing.T) { graph(t, url) })
 	}
 	run(t, 64, "locks", "graph", "--format", "svg")
@@ -228,7 +234,7 @@ func TestReleaseRefusesAnotherHolder(t *testing.T) {
 func TestReleaseTellsItsPrice(t *testing.T) {
 	t.Parallel()
 	program(t)
-	url := testbed.Postgres(t).URL()
+	url := postgresURL(t)
 	holding(t, url, "nightly")
 	c := open(t, program(t), "locks", "release", "nightly", "--reason", "host is gone", "--backend", url)
 	c.sees("whole session ended")

@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// shop fills the outbox of a database with two undeliverable dead letters of order 42,
-// and a message after them; and one of order 7 that blocks its key.
+// shop fills the outbox of a database with two undeliverable dead letters of order 42, and a
+// message after them. A message of order 7 blocks its key.
 func shop(t *testing.T, db *databases.DB) {
 	t.Helper()
 	var box outbox.Table

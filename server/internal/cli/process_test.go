@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -439,22 +440,13 @@ func TestAClosedStandardErrorDoesNotEndTheCommand(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), program(t), "lock", "job", "--backend", url, "--max-hold", "200ms", "--", "sleep", "60")
 	cmd.Stderr = writer
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := first(reader.Close(), cmd.Start(), writer.Close()); err != nil {
+	if err := errors.Join(reader.Close(), cmd.Start(), writer.Close()); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // its state has the result
 	if code := cmd.ProcessState.ExitCode(); code != 79 {
 		t.Errorf("exit code %d (%v), want 79", code, cmd.ProcessState)
 	}
-}
-
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // A backend that hangs does not block the shell: it would not answer within the
@@ -466,7 +458,7 @@ func TestCompletionDoesNotWaitForABackendThatHangs(t *testing.T) {
 			t.Parallel()
 			server := start(t)
 			server.Pause()
-			p := testbed.Command(t, plainProgram(t), "__complete", "lock", "--backend", name+"://"+server.Addr(), "")
+			p := testbed.Command(t, program(t), "__complete", "lock", "--backend", name+"://"+server.Addr(), "")
 			wantCode(t, p, 0)
 			if line, said := p.Line(patience), p.Stderr(); line != ":4" || strings.Contains(said, "interlock:") {
 				t.Errorf("offered %q, said %q", line, said)

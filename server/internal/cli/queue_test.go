@@ -17,20 +17,25 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
+var unhappyMessages = []queue.Message{{ID: "m1", Key: "order/7", Payload: []byte("{}")}, {ID: "m2", Key: "order/7"}, {ID: "m3", Key: "order/8"}}
+
+// handleUnhappily parks order/8, and makes dead letters of the other messages.
+func handleUnhappily(_ context.Context, m queue.Received) error {
+	if m.Key == "order/8" {
+		return queue.Park(errors.New("no such warehouse"))
+	}
+	return queue.Dead(errors.New("no such customer"))
+}
+
 // unhappyQueue creates the queue "orders" with two dead letters of order/7, and order/8 parked.
 func unhappyQueue(t *testing.T, db *databases.DB) {
 	t.Helper()
 	var table queue.Table
 	db.Do(t, table.Create)
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return table.Add(ctx, sql, "orders", queue.Message{ID: "m1", Key: "order/7", Payload: []byte("{}")}, queue.Message{ID: "m2", Key: "order/7"}, queue.Message{ID: "m3", Key: "order/8"})
+		return table.Add(ctx, sql, "orders", unhappyMessages...)
 	})
-	c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "orders", func(_ context.Context, m queue.Received) error {
-		if m.Key == "order/8" {
-			return queue.Park(errors.New("no such warehouse"))
-		}
-		return queue.Dead(errors.New("no such customer"))
-	}, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
+	c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "orders", handleUnhappily, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,22 +138,17 @@ func TestQueue(t *testing.T) {
 func TestQueueOnRedis(t *testing.T) {
 	t.Parallel()
 	program(t)
-	url := "redis://" + testbed.Redis(t).Addr()
+	url := backends["redis"](t)
 	client, err := redis.Dial(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
 	orders := redis.NewQueue(client, nil)
-	if err := orders.Add(t.Context(), "orders", queue.Message{ID: "m1", Key: "order/7", Payload: []byte("{}")}, queue.Message{ID: "m2", Key: "order/7"}, queue.Message{ID: "m3", Key: "order/8"}); err != nil {
+	if err := orders.Add(t.Context(), "orders", unhappyMessages...); err != nil {
 		t.Fatal(err)
 	}
-	c, err := queue.Open(t.Context(), url, "orders", queue.Table{}, func(_ context.Context, m queue.Received) error {
-		if m.Key == "order/8" {
-			return queue.Park(errors.New("no such warehouse"))
-		}
-		return queue.Dead(errors.New("no such customer"))
-	}, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
+	c, err := queue.Open(t.Context(), url, "orders", queue.Table{}, handleUnhappily, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
 	if err != nil {
 		t.Fatal(err)
 	}

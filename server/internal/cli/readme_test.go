@@ -31,14 +31,14 @@ func TestTheProgramOfTheReadme(t *testing.T) {
 		}
 		return string(found[1])
 	}
-	bank := testbed.Postgres(t).URL()
-	source := strings.NewReplacer("redis://127.0.0.1:6379", "redis://"+testbed.Redis(t).Addr(),
+	bank := postgresURL(t)
+	source := strings.NewReplacer("redis://127.0.0.1:6379", backends["redis"](t),
 		"postgres://postgres@127.0.0.1/bank", bank).Replace(block("go"))
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "bank"), filepath.Join(dir, "main.go"))
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", filepath.Join(dir, "bank"), filepath.Join(dir, "main.go"))
 	build.Dir = "../../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -168,7 +168,7 @@ func TestInternalLocksAreHidden(t *testing.T) {
 func TestIDsComplete(t *testing.T) {
 	t.Parallel()
 	program(t)
-	url := "etcd://" + testbed.Etcd(t).Addr()
+	url := backends["etcd"](t)
 	s := serveOrders(t, url)
 	s.run(t, "order/1", "bad")
 	s.book(t, "trip/1")

@@ -25,7 +25,7 @@ func TestSchemaIsEnough(t *testing.T) {
 	program(t)
 	ctx := t.Context()
 	enough := func(t *testing.T, url string) {
-		run(t, 0, "--backend", url, "lock", "job", "--", plainProgram(t), "--backend", url, "guard", "enter", "job")
+		run(t, 0, "--backend", url, "lock", "job", "--", program(t), "--backend", url, "guard", "enter", "job")
 		run(t, 0, "--backend", url, "elect", "job", "--accept-weakness", "--", "true")
 		run(t, 0, "--backend", url, "outbox", "status")
 		run(t, 0, "--backend", url, "saga", "start", "order/1", "order")

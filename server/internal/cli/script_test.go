@@ -3,9 +3,14 @@ package cli_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,13 +20,13 @@ import (
 
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/server/embedded"
+	"github.com/interlock-dev/interlock/server/internal/cli"
 )
 
 // patience bounds every wait for a condition in these tests.
 const patience = 20 * time.Second
 
-// program builds the command once, with the race detector if the tests have it: for commands
-// that run long or concurrently.
+// program builds the command once.
 func program(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -30,25 +35,34 @@ func program(t *testing.T) string {
 	return testbed.Go(t, "server/cmd/interlock")
 }
 
-// plainProgram builds without the race detector, for short commands, which the tests run a
-// thousand times.
-func plainProgram(t *testing.T) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("runs processes and a server: not with -short")
-	}
-	return testbed.GoPlain(t, "server/cmd/interlock")
-}
-
-// backends are the lock services that every script about locks runs on.
+// backends are the lock services that every script about locks runs on. A server is for one test
+// alone, and empty.
 var backends = map[string]func(*testing.T) (url string){
-	"etcd":  func(t *testing.T) string { return "etcd://" + testbed.Etcd(t).Addr() },
-	"redis": func(t *testing.T) string { return "redis://" + testbed.Redis(t).Addr() },
+	"etcd": func(t *testing.T) string {
+		return "etcd://" + testbed.Borrowed(t, testbed.Etcd, func(s *testbed.Server) {
+			client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			answer, err := client.Post(s.URL()+"/v3/kv/deleterange", "application/json", strings.NewReader(`{"key":"AA==","range_end":"AA=="}`))
+			testbed.OK(t, err)
+			answer.Body.Close()
+		}).Addr()
+	},
+	"redis": func(t *testing.T) string {
+		return "redis://" + testbed.Borrowed(t, testbed.Redis, func(s *testbed.Server) {
+			conn, err := net.Dial("tcp", s.Addr())
+			testbed.OK(t, err)
+			defer conn.Close()
+			ok := make([]byte, len("+OK\r\n"))
+			_, err = conn.Write([]byte("FLUSHALL\r\n"))
+			testbed.OK(t, err)
+			_, err = io.ReadFull(conn, ok)
+			testbed.OK(t, err)
+		}).Addr()
+	},
 }
 
 func scripts(t *testing.T, dir string, vars map[string]string) {
 	t.Helper()
-	path := filepath.Dir(plainProgram(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
+	path := filepath.Dir(program(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", dir),
 		RequireExplicitExec: true,
@@ -66,8 +80,17 @@ func scripts(t *testing.T, dir string, vars map[string]string) {
 		},
 		Condition: func(kind string) (bool, error) { return vars["KIND"] == kind, nil },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "until-held": untilHeld, "until-awaited": untilAwaited, "until-dev": untilDev, "until-runs": untilRuns,
-			"until-offers": untilOffers,
+			"interlock": func(ts *testscript.TestScript, fails bool, args []string) {
+				if code := inProcess(t, ts, args); (code != 0) != fails {
+					ts.Fatalf("exit code %d", code)
+				}
+			},
+			"exits":         func(ts *testscript.TestScript, _ bool, args []string) { exits(t, ts, args) },
+			"until-held":    func(ts *testscript.TestScript, _ bool, args []string) { untilHeld(t, ts, args) },
+			"until-awaited": func(ts *testscript.TestScript, _ bool, args []string) { untilAwaited(t, ts, args) },
+			"until-dev":     untilDev,
+			"until-runs":    untilRuns,
+			"until-offers":  untilOffers,
 		},
 	})
 }
@@ -88,15 +111,26 @@ func TestDev(t *testing.T) {
 	scripts(t, "dev", nil)
 }
 
-// exits N COMMAND… runs a command and requires this exit code.
-func exits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: exits CODE COMMAND [ARGUMENT…]")
+// inProcess runs a command line in the test process, with the backend of the script.
+func inProcess(t *testing.T, ts *testscript.TestScript, args []string) int {
+	if !slices.Contains(args, "--backend") {
+		args = append([]string{"--backend", ts.Getenv("INTERLOCK_BACKEND")}, args...)
 	}
+	code, out, said := cli.RunWithin(t, append([]string{"--prefix", ts.Getenv("INTERLOCK_PREFIX")}, args...)...)
+	fmt.Fprint(ts.Stdout(), out)
+	fmt.Fprint(ts.Stderr(), said)
+	return code
+}
+
+// exits N COMMAND… runs a command and requires this exit code. It runs interlock in the test process
+// unless that starts another command.
+func exits(t *testing.T, ts *testscript.TestScript, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	got := 0
-	if err := ts.Exec(args[1], args[2:]...); err != nil {
+	if args[1] == "interlock" && ts.Getenv("INTERLOCK_BACKEND") != "" && (want == 64 || !slices.Contains(args, "--")) {
+		got = inProcess(t, ts, args[2:])
+	} else if err := ts.Exec(args[1], args[2:]...); err != nil {
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) {
 			ts.Fatalf("%v", err)
@@ -114,16 +148,12 @@ type shown struct {
 	Waiters []struct{ Owner string }
 }
 
-func until(ts *testscript.TestScript, name string, ok func(shown) bool) {
-	var last []byte
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) { // each check is a process
-		cmd := exec.Command(filepath.Join(filepath.SplitList(ts.Getenv("PATH"))[0], "interlock"), "locks", "show", name, "-o", "json")
-		for _, v := range []string{"INTERLOCK_BACKEND", "INTERLOCK_PREFIX", "XDG_STATE_HOME", "GORACE"} {
-			cmd.Env = append(cmd.Env, v+"="+ts.Getenv(v))
-		}
+func until(t *testing.T, ts *testscript.TestScript, name string, ok func(shown) bool) {
+	var last string
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		_, last, _ = cli.RunWithin(t, "locks", "show", name, "-o", "json", "--backend", ts.Getenv("INTERLOCK_BACKEND"), "--prefix", ts.Getenv("INTERLOCK_PREFIX"))
 		var s shown
-		var err error
-		if last, err = cmd.Output(); err == nil && json.Unmarshal(last, &s) == nil && ok(s) {
+		if json.Unmarshal([]byte(last), &s) == nil && ok(s) {
 			return
 		}
 	}
@@ -131,15 +161,15 @@ func until(ts *testscript.TestScript, name string, ok func(shown) bool) {
 }
 
 // until-held NAME waits until a lock is held.
-func untilHeld(ts *testscript.TestScript, _ bool, args []string) {
-	until(ts, args[0], func(s shown) bool { return s.Holder != nil })
+func untilHeld(t *testing.T, ts *testscript.TestScript, args []string) {
+	until(t, ts, args[0], func(s shown) bool { return s.Holder != nil })
 }
 
 // until-awaited NAME N waits until a lock has N waiters.
-func untilAwaited(ts *testscript.TestScript, _ bool, args []string) {
+func untilAwaited(t *testing.T, ts *testscript.TestScript, args []string) {
 	n, err := strconv.Atoi(args[1])
 	ts.Check(err)
-	until(ts, args[0], func(s shown) bool { return len(s.Waiters) == n })
+	until(t, ts, args[0], func(s shown) bool { return len(s.Waiters) == n })
 }
 
 // until-dev waits until a development server has written its record, and sets DEV to its

@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// hostile is text that others may store in a backend, or make a user type: an escape
-// sequence in two forms, a carriage return, a bell, a forged line, a reversal of
-// direction, and invalid bytes.
+// hostile is text that others may store in a backend, or make a user type. It has an escape
+// sequence in two forms, a carriage return, a bell, a forged line, a reversal of direction, and
+// invalid bytes.
 const hostile = "x\x1b[31m\u009b2J\r\a\ninterlock: all is well\u202e\u2066\xff`'\"$(id)"
 
 // unsafeIn returns an error if a text could mislead a user at a terminal.

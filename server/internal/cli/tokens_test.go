@@ -59,7 +59,7 @@ func tokensOnKube(t *testing.T, k *testbed.Kube) {
 		t.Errorf("the record is %q", out)
 	}
 	run(t, 0, "lock", "n", "--backend", url, "--", "true")
-	from := "redis://" + testbed.Redis(t).Addr()
+	from := backends["redis"](t)
 	run(t, 0, "tokens", "move", "--from", from, "--backend", url)
 	base, err := leases.Leases(k.Namespace).Get(t.Context(), "interlock.base", metav1.GetOptions{})
 	if err != nil || base.Annotations["interlock-dev.github.io/base"] == "" {

@@ -3,7 +3,6 @@ package cli_test
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -37,8 +36,8 @@ func TestMain(m *testing.M) {
 // beat is the interval of a worker's entries.
 const beat = 5 * time.Millisecond
 
-// work writes a line for its start, one every beat, one for a TERM, and one for its
-// end; each with its token, and each in one write.
+// work writes a line for its start, one every beat, one for a TERM, and one for its end. Each has
+// its token, and each is one write.
 func work(file string) int {
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -132,29 +131,6 @@ func (j journal) parse(line string) (e entry) {
 		j.t.Fatalf("%q: %v", line, err)
 	}
 	return e
-}
-
-// latest returns the last line, without reading all of a long journal.
-func (j journal) latest() (e entry, ok bool) {
-	j.t.Helper()
-	f, err := os.Open(j.file)
-	if err != nil {
-		j.t.Fatal(err)
-	}
-	defer f.Close()
-	end, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		j.t.Fatal(err)
-	}
-	tail := make([]byte, min(end, 256)) // a few lines
-	if _, err := f.ReadAt(tail, end-int64(len(tail))); err != nil {
-		j.t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSuffix(string(tail), "\n"), "\n")
-	if lines[len(lines)-1] == "" {
-		return e, false
-	}
-	return j.parse(lines[len(lines)-1]), true
 }
 
 // until waits for a condition of the journal.

@@ -85,7 +85,7 @@ func doubtful(t *testing.T, journalURL string, pool *pgxpool.Pool, db *sql.DB) {
 // that way. A decision cannot be changed, and an unknown transaction is an error.
 func TestXAByHand(t *testing.T) {
 	t.Parallel()
-	url := "etcd://" + testbed.Etcd(t).Addr()
+	url := backends["etcd"](t)
 	pgURL := testbed.Postgres(t, "-c", "max_prepared_transactions=10").URL()
 	server := testbed.MariaDB(t)
 	pool, err := pgxpool.New(t.Context(), pgURL)
@@ -157,15 +157,4 @@ func TestXAByHand(t *testing.T) {
 		t.Error(out)
 	}
 	run(t, 64, "xa", "resolve", "transfer/42", "--decide", "commit", "--reason", "x", "--backend", url)
-}
-
-// The lab explains what three-phase commit is, and is not.
-func TestLabCommit(t *testing.T) {
-	t.Parallel()
-	out, _ := run(t, 0, "lab", "commit")
-	for _, want := range []string{"6n", "4n", "register", "blocks"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%s\nhas no %q", out, want)
-		}
-	}
 }

@@ -87,9 +87,8 @@ func rejectPages(h http.Handler) http.Handler {
 	})
 }
 
-// secretFile has a secret on each line. It is read again after a change, so secrets can
-// be rotated without a restart: add the new one, change its users, and remove the
-// old one.
+// secretFile has a secret on each line. It is read again after a change, so secrets can be rotated
+// without a restart. Add the new one, change its users, and remove the old one.
 type secretFile struct {
 	path  string
 	least int // bytes of a secret

@@ -16,9 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestCopiesOnAPausedStore checks that, while the journal's store does not answer, no copy
-// of a request gets the answer that the saga has certainly not begun: one of them may
-// have begun it.
+// TestCopiesOnAPausedStore sends copies of a request while the journal's store does not answer.
+// None may get the answer that the saga has certainly not begun: one of them may have begun it.
 func TestCopiesOnAPausedStore(t *testing.T) {
 	t.Parallel()
 	etcd := testbed.Etcd(t)

@@ -10,9 +10,9 @@ import (
 type Limits struct {
 	// TTL is how long the claim lasts without renewal. Required.
 	TTL time.Duration
-	// Grace is the time between TERM and KILL; 0 means [DefaultGrace]. It must be
-	// shorter than half the TTL: a claim that is renewed every third of the TTL
-	// often has no more than two thirds left.
+	// Grace is the time between TERM and KILL; 0 means [DefaultGrace]. It must be shorter than
+	// half the TTL. A claim that is renewed every third of the TTL often has no more than two
+	// thirds left.
 	Grace time.Duration
 	// MaxHold bounds the hold; 0 means no bound.
 	MaxHold time.Duration

@@ -41,9 +41,9 @@ func start(cmd Command) (*process, error) {
 	return p, nil
 }
 
-// wait forks the command and waits for it, on one thread that exists until the command
-// is gone: the kernel kills the command when the thread that forked it ends, not
-// when the process does. It ends with the command.
+// wait forks the command and waits for it, on one thread that exists until the command is gone.
+// The kernel kills the command when the thread that forked it ends, not when the process does. It
+// ends with the command.
 func (p *process) wait(cmd Command, attr *syscall.ProcAttr, started chan<- error) {
 	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 	pid, err := syscall.ForkExec(cmd.Path, cmd.Args, attr)

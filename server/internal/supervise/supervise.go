@@ -1,7 +1,6 @@
-// Package supervise runs a command while a claim is valid, and ends it before the claim
-// can belong to another owner. It cannot reach a command on a machine that is stopped as
-// a whole, nor requests that a command has already sent: only a guard in the store
-// rejects those.
+// Package supervise runs a command while a claim is valid, and ends it before the claim can belong
+// to another owner. It cannot reach a command on a machine that is stopped as a whole, nor
+// requests that a command has already sent. Only a guard in the store rejects those.
 //
 //	r, err := supervise.Run(claim, supervise.Command{Path: "/bin/backup"}, supervise.Options{
 //		Limits: supervise.Limits{TTL: 30 * time.Second},
