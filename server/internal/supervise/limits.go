@@ -10,9 +10,9 @@ import (
 type Limits struct {
 	// TTL is how long the claim lasts without renewal. Required.
 	TTL time.Duration
-	// Grace is the time between TERM and KILL; 0 means [DefaultGrace]. It must be shorter than
-	// half the TTL. A claim that is renewed every third of the TTL often has no more than two
-	// thirds left.
+	// Grace is the time between TERM and KILL; 0 means 5 s, or a sixth of the TTL if that is
+	// shorter. It must be shorter than half the TTL. A claim that is renewed every third of the
+	// TTL often has no more than two thirds left.
 	Grace time.Duration
 	// MaxHold bounds the hold; 0 means no bound.
 	MaxHold time.Duration
@@ -32,13 +32,10 @@ const (
 	KillOnSuspend
 )
 
-// DefaultGrace returns 5 s, or a sixth of the TTL if that is shorter.
-func DefaultGrace(ttl time.Duration) time.Duration { return min(5*time.Second, ttl/6) }
-
 // Check sets defaults, and returns an error for an impossible limit.
 func (l Limits) Check() (Limits, error) {
 	if l.Grace == 0 {
-		l.Grace = DefaultGrace(l.TTL)
+		l.Grace = min(5*time.Second, l.TTL/6)
 	}
 	switch {
 	case l.TTL <= 0:

@@ -3,7 +3,7 @@
 // explains the design of package twopc. Its results do not make three-phase commit safe
 // on a real network.
 //
-//	report, err := threepc.Compare(nil)
+//	report, err := threepc.Compare()
 //	if err != nil {
 //		return err
 //	}

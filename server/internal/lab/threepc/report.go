@@ -90,7 +90,7 @@ func sayLog(say sayer, lines []string, most int) {
 
 func (r *Report) sayFaults(say sayer) {
 	say("## When anything may happen\n")
-	say("%d participants, random delays, one run in eight with a vote of no. A partition lasts %v, sixty delays.\n", r.Participants, 60*defaultDelay)
+	say("%d participants, random delays, one run in eight with a vote of no. A partition lasts %v, sixty delays.\n", r.Participants, 60*delay)
 	say("| fault | protocol | runs | committed | a site blocks | decided both ways | longest wait |")
 	say("|---|---|---|---|---|---|---|")
 	for _, f := range r.Faults {
@@ -180,16 +180,6 @@ func alarm(n int) string {
 	return fmt.Sprintf("**%d**", n)
 }
 
-// Options configures a comparison. The zero value works.
-type Options struct {
-	// Participants of the simulated runs, 1 to 6; 0 is 3.
-	Participants int
-	// Runs is the number of seeds for each kind of fault; 0 is 1000.
-	Runs int
-	// Seed is the first seed; the others follow.
-	Seed uint64
-}
-
 // A Report is the result of a comparison. Its String is Markdown with explanations.
 type Report struct {
 	Participants int            `json:"participants"`
@@ -214,24 +204,10 @@ type Cost struct {
 }
 
 // Compare compares all protocols: costs, a crash at each step, random faults, and every
-// schedule of small models. It computes for some seconds; nil means the zero Options.
-// The same options always give the same report.
-func Compare(o *Options) (*Report, error) {
-	if o == nil {
-		o = &Options{}
-	}
-	if o.Participants < 0 || o.Participants > maxSites-2 || o.Runs < 0 {
-		return nil, fmt.Errorf("threepc: a comparison of %d participants in %d runs", o.Participants, o.Runs)
-	}
-	r := &Report{Participants: o.Participants}
-	if r.Participants == 0 {
-		r.Participants = 3
-	}
-	runs := o.Runs
-	if runs == 0 {
-		runs = 1000
-	}
-	for _, part := range []func() error{r.costs, r.crashes, func() error { return r.faults(runs, o.Seed) }, r.models, r.logs} {
+// schedule of small models. It computes for some seconds, and always gives the same report.
+func Compare() (*Report, error) {
+	r := &Report{Participants: 3}
+	for _, part := range []func() error{r.costs, r.crashes, r.faults, r.models, r.logs} {
 		if err := part(); err != nil {
 			return nil, err
 		}
@@ -248,7 +224,7 @@ func (r *Report) costs() error {
 			}
 			c := Cost{Protocol: p, Participants: n, Messages: run.Messages, Writes: run.Writes}
 			for i, f := range run.Fates {
-				at := int(f.At / defaultDelay)
+				at := int(f.At / delay)
 				if c.Known = max(c.Known, at); i == 0 || at < c.Decided {
 					c.Decided = at
 				}

@@ -14,7 +14,7 @@ import (
 // faults, the result of every model and the shortest schedules.
 func TestReport(t *testing.T) {
 	t.Parallel()
-	r, err := Compare(nil)
+	r, err := Compare()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,14 +10,11 @@ import (
 // A Scenario is one run of a protocol in virtual time. A scenario always gives the same run.
 type Scenario struct {
 	Protocol     Protocol
-	Participants int    // 1 to 6
-	Seed         uint64 // of delays and losses
-	// Delay is the longest delay of a message; 0 is 10 ms. Timeouts are multiples of it. A message
-	// takes any time up to Delay, or exactly Delay if Steady.
-	Delay  time.Duration
-	Steady bool
-	Loss   float64 // fraction of messages that are lost, 0 to 1
-	No     []Site  // sites that vote no
+	Participants int     // 1 to 6
+	Seed         uint64  // of delays and losses
+	Steady       bool    // each message takes delay, else any time up to it
+	Loss         float64 // fraction of messages that are lost, 0 to 1
+	No           []Site  // sites that vote no
 	// Crashes are at most one per site; Cut is the only partition, nil for none.
 	Crashes []Crash
 	Cut     *Cut
@@ -97,7 +94,8 @@ func (r *Run) Waited() (most time.Duration) {
 	return most
 }
 
-const defaultDelay = 10 * time.Millisecond
+// delay is the longest delay of a message. Timeouts are multiples of it.
+const delay = 10 * time.Millisecond
 
 func (s *Scenario) shape() shape { return shape{s.Protocol, s.Participants} }
 
@@ -111,8 +109,8 @@ func (s *Scenario) check() error {
 		return fmt.Errorf("threepc: there is no %v", s.Protocol)
 	case s.Participants < 1 || s.Participants > maxSites-2:
 		return fmt.Errorf("threepc: a run has 1 to %d participants, not %d", maxSites-2, s.Participants)
-	case s.Delay < 0 || s.Loss < 0 || s.Loss > 1:
-		return fmt.Errorf("threepc: a delay of %v and a loss of %v", s.Delay, s.Loss)
+	case s.Loss < 0 || s.Loss > 1:
+		return fmt.Errorf("threepc: a loss of %v", s.Loss)
 	case s.Cut != nil && (s.Cut.From < 0 || s.Cut.For < 0):
 		return fmt.Errorf("threepc: a partition from %v for %v", s.Cut.From, s.Cut.For)
 	}
