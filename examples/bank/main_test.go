@@ -14,7 +14,7 @@ import (
 func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	database, locks := testbed.Postgres(t), startLocks(t, "redis")
-	program := testbed.Go(t, "examples/bank")
+	program := testbed.Self(t, "bank")
 	for i, flags := range [][]string{nil, {"--in-steps"}, {"--broken"}} {
 		s := &story{worker: program, locks: locks, backend: "redis", dir: t.TempDir(), flags: flags,
 			postgres: schema(t, database.URL(), "withdraw"+strconv.Itoa(i))}

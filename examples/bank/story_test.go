@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func TestMain(m *testing.M) { testbed.Main(m) }
+func TestMain(m *testing.M) { testbed.MainAs(m, "bank", main) }
 
 // The account holds opening; A wants to withdraw amountA, B amountB.
 const (
@@ -91,7 +91,7 @@ func TestStoppedInsideTheTransaction(t *testing.T) {
 // runAll runs the stories in parallel: each mostly waits for a lease.
 func runAll(t *testing.T, stories []*story) {
 	database := testbed.Postgres(t)
-	program := testbed.Go(t, "examples/bank")
+	program := testbed.Self(t, "bank")
 	t.Run("run", func(t *testing.T) {
 		for i, s := range stories {
 			t.Run(s.backend+" "+s.mode, func(t *testing.T) {

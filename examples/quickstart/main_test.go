@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func TestMain(m *testing.M) { testbed.Main(m) }
+func TestMain(m *testing.M) { testbed.MainAs(m, "quickstart", main) }
 
 // TestQuickstart runs the program several times concurrently, and checks that no count is
 // lost and that tokens rise with the counts.
@@ -16,7 +16,7 @@ func TestQuickstart(t *testing.T) {
 	t.Parallel()
 	const runs = 5
 	endpoint := testbed.Etcd(t).Addr()
-	program := testbed.Go(t, "examples/quickstart")
+	program := testbed.Self(t, "quickstart")
 	var started [runs]*testbed.Process
 	for i := range started {
 		started[i] = testbed.Command(t, program, endpoint)

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func TestMain(m *testing.M) { testbed.Main(m) }
+func TestMain(m *testing.M) { testbed.MainAs(m, "scheduler", main) }
 
 const (
 	patience = 30 * time.Second // bounds every wait for a condition
@@ -33,7 +33,7 @@ func TestOneRunForEachTick(t *testing.T) {
 	for _, c := range []struct{ backend, missed string }{{"etcd", "late"}, {"etcd", "report"}, {"redis", "late"}} {
 		t.Run(c.backend+" "+c.missed, func(t *testing.T) {
 			t.Parallel()
-			s := &scene{T: t, missed: c.missed, program: testbed.Go(t, "examples/scheduler")}
+			s := &scene{T: t, missed: c.missed, program: testbed.Self(t, "scheduler")}
 			if c.backend == "etcd" {
 				s.flags = []string{"--backend", "etcd://" + testbed.Etcd(t).Addr()}
 			} else {

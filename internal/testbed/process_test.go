@@ -2,7 +2,6 @@ package testbed
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -74,25 +73,6 @@ func TestKillSparesTheChildrenUntilTheEnd(t *testing.T) {
 
 func TestUnreadOutputDoesNotKeepAProcess(t *testing.T) {
 	Command(t, "/bin/sh", "-c", "while echo y; do :; done").Line(bound)
-}
-
-func TestGoBuildsOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs the compiler")
-	}
-	const pkg = "internal/testbed/testdata/hello"
-	path := Go(t, pkg)
-	if out, err := exec.Command(path).Output(); err != nil || string(out) != "hello\n" {
-		t.Fatalf("output %q, %v", out, err)
-	}
-	built, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := os.Stat(Go(t, pkg))
-	if err != nil || !os.SameFile(built, again) || !again.ModTime().Equal(built.ModTime()) {
-		t.Errorf("built again: %v", err)
-	}
 }
 
 func TestRequired(t *testing.T) {

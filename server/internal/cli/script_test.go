@@ -26,13 +26,13 @@ import (
 // patience bounds every wait for a condition in these tests.
 const patience = 20 * time.Second
 
-// program builds the command once.
+// program returns the command: the test binary by another name.
 func program(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("runs processes and a server: not with -short")
 	}
-	return testbed.Go(t, "server/cmd/interlock")
+	return testbed.Self(t, "interlock")
 }
 
 // backends are the lock services that every script about locks runs on. A server is for one test

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,9 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/server/internal/cli"
 )
 
-// The test program is also the command that it runs under locks: it records its
+// The test program is also interlock, and the command that it runs under locks: it records its
 // working times by the machine's clock.
 const (
 	workFile   = "INTERLOCK_TEST_WORK" // the output file
@@ -26,11 +28,11 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	if file := os.Getenv(workFile); file != "" {
+	if file := os.Getenv(workFile); file != "" && filepath.Base(os.Args[0]) != "interlock" {
 		os.Exit(work(file))
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // for the programs under test
-	testbed.Main(m)
+	testbed.MainAs(m, "interlock", func() { os.Exit(cli.Run(os.Args)) })
 }
 
 // beat is the interval of a worker's entries.
