@@ -61,7 +61,7 @@ func deployed(t *testing.T, name string, into any) string {
 }
 
 // TestRelease checks that the release builds the command for its platforms and packs existing
-// files, and that the image has the same flags and an unprivileged user.
+// files. The image has the same flags and an unprivileged user.
 func TestRelease(t *testing.T) {
 	var s settings
 	deployed(t, "goreleaser.yaml", &s)

@@ -7,9 +7,9 @@
 //	bank open     --postgres URL --account alice --balance 100
 //	bank withdraw --postgres URL --account alice --amount 30 --backend redis://127.0.0.1:6379
 //
-// Each stage of a withdrawal is one line of JSON on stdout. The exit code is 0 if the
-// withdrawal was committed under a lock that was held until then, 2 for an invalid
-// command line, and 1 for all other errors.
+// Each stage of a withdrawal is one line of JSON on stdout. The exit code is 0 if the withdrawal
+// was committed under a lock that was held until then. It is 2 for an invalid command line, and 1
+// for all other errors.
 package main
 
 import (

@@ -142,8 +142,8 @@ func create(ctx context.Context, pool *pgxpool.Pool, t choreography.Tracker, pie
 
 var errConvicted = errors.New("the audit found errors")
 
-// audit compares the data of the services with the tracker's: a completed order has one parcel and
-// one charge, a compensated one has neither and is closed, and no piece is lost.
+// audit compares the data of the services with the tracker's. A completed order has one parcel and
+// one charge. A compensated one has neither and is closed. No piece is lost.
 func audit(ctx context.Context, pool *pgxpool.Pool, t choreography.Tracker, orders, pieces int) (report string, err error) {
 	var sagas []choreography.Saga
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {

@@ -2,9 +2,9 @@
 // shows what each defence catches when the ones before it are disabled.
 //
 // It adds orders to a topic, some of them twice, and runs three workers as separate processes. It
-// kills one, and stops another until the rest is done, which then continues orders that others have
-// handled. Then it audits: each order took its units once, no product is below zero, the orders of
-// a product came in order, and each has one event in Kafka.
+// kills one, and stops another until the rest is done, which then continues orders that others
+// have handled. Then it audits: each order took its units once, and no product is below zero. The
+// orders of a product came in order, and each has one event in Kafka.
 //
 //	inventory -kafka kafka://127.0.0.1:9092 -postgres postgres://me@127.0.0.1/test -redis redis://127.0.0.1:6379
 //	inventory … -without lock,fence          # the inbox catches their misses

@@ -8,7 +8,7 @@
 //	races -race lost-update -variant broken -seed 7 -postgres URL
 //	races -race lost-update -variant fixed  -seed 7 -postgres URL
 //
-// The exit code is 0 when the run reached a verdict, whatever it is, 2 for an invalid
+// The exit code is 0 when the run reached a verdict, whatever it is. It is 2 for an invalid
 // command line, and 1 for all other errors.
 package main
 

@@ -15,9 +15,9 @@ type port struct {
 	claim  net.PacketConn
 }
 
-// The ports are below those that systems assign to outgoing connections (from 32768
-// on Linux, 49152 elsewhere). A port in that range could be taken while its server is
-// down, even by a client that reconnects to it: it would be connected to itself.
+// The ports are below those that systems assign to outgoing connections (from 32768 on Linux,
+// 49152 elsewhere). A port in that range could be taken while its server is down. Even a client
+// that reconnects to it could take it, and be connected to itself.
 const lowest, highest = 20000, 32700
 
 // takePort finds a free port. It reserves the UDP port of the same number until free,

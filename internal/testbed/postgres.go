@@ -70,8 +70,8 @@ func postgresBin() (string, error) {
 	return filepath.Dir(newest), nil
 }
 
-// unprivileged returns the user for a server that refuses to run as root: the named
-// one if we are root, else nil, which means our own.
+// unprivileged returns the user for a server that refuses to run as root. That is the named one if
+// we are root, else nil, which means our own.
 func unprivileged(name string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

@@ -34,8 +34,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A single node waits for no other: these two only determine how soon it elects
-// itself, and with it the shortest lease it grants (one second).
+// A single node waits for no other. These two only determine how soon it elects itself, and with
+// it the shortest lease it grants (one second).
 const (
 	heartbeat = 10 * time.Millisecond
 	election  = 100 * time.Millisecond

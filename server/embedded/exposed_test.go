@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/server/embedded"
 )
 
-// TestBrowsersAreKeptOut checks that a browser page on the same machine cannot read the
-// node, neither from another origin nor by a name that resolves to loopback.
+// TestBrowsersAreKeptOut checks that a browser page on the same machine cannot read the node.
+// Neither another origin nor a name that resolves to loopback helps.
 func TestBrowsersAreKeptOut(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())

@@ -1,6 +1,6 @@
-// Package crash kills or stops a child process of the test between any two of its steps.
-// It does not choose what to check afterwards: the test reads the remaining state from
-// the real server, and runs the same role again to see it recover.
+// Package crash kills or stops a child process of the test between any two of its steps. It does
+// not choose what to check afterwards. The test reads the remaining state from the real server,
+// and runs the same role again to see it recover.
 //
 // A role is the code of a child process. It passes points, and SIGKILL ends it at
 // the chosen one:

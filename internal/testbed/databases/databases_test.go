@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// TestEach checks that each database belongs to its test, and that a transaction has the
-// requested level, which the next one of the connection does not inherit.
+// TestEach checks that each database belongs to its test. A transaction has the requested level,
+// which the next one of the connection does not inherit.
 func TestEach(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db, other := open(t), open(t)

@@ -335,8 +335,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestNeverRunsPastTheClaim checks that, for any events and pauses of the supervisor, no
-// command runs past the end of the claim once a step was taken there.
+// TestNeverRunsPastTheClaim checks any events and pauses of the supervisor. No command runs past
+// the end of the claim once a step was taken there.
 func TestNeverRunsPastTheClaim(t *testing.T) {
 	events := []any{Tick{}, Signal{syscall.SIGINT}, Signal{syscall.SIGTSTP}, Signal{syscall.SIGCONT},
 		Stopped{syscall.SIGTSTP}, Stopped{syscall.SIGTTIN}, Ended{interlock.ErrLost}}

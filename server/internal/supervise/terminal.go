@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stdin is the only descriptor by which a terminal is handed over: a command that reads
-// another one does not need to be in the foreground.
+// stdin is the only descriptor by which a terminal is handed over. A command that reads another
+// one does not need to be in the foreground.
 const stdin = 0
 
 // terminal is the foreground process group of the terminal at the standard input.
