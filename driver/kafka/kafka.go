@@ -19,14 +19,12 @@ package kafka
 
 import (
 	"errors"
-	"fmt"
-	"net"
 	"slices"
-	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // Headers of records, beside those of the message. Its key is the key of the record.
@@ -35,44 +33,9 @@ const (
 	HeaderTopic = "interlock-topic" // its topic, where all messages go to one topic of Kafka
 )
 
-// address is what a URL names: kafka://host:port[,host:port…][/topic].
-type address struct {
-	brokers []string
-	topic   string // empty if it names none
-}
-
-func parse(text string) (address, error) {
-	rest, ok := strings.CutPrefix(text, "kafka://")
-	hosts, topic, _ := strings.Cut(rest, "/")
-	switch {
-	case !ok:
-		return address{}, errors.New(`the URL does not begin with "kafka://"`)
-	case strings.Contains(hosts, "@"):
-		return address{}, errors.New("the URL has a user; set SASL and TLS by Options.Client")
-	case strings.ContainsAny(rest, "?#"):
-		return address{}, errors.New("the URL has options; there are none")
-	case topic != "" && !legal(topic):
-		return address{}, fmt.Errorf("%.300q cannot be the name of a topic", topic)
-	}
-	a := address{topic: topic}
-	for host := range strings.SplitSeq(hosts, ",") {
-		name, port, err := net.SplitHostPort(host)
-		if err != nil || name == "" || port == "" {
-			return address{}, fmt.Errorf("%.300q is not host:port", host)
-		}
-		a.brokers = append(a.brokers, host)
-	}
-	return a, nil
-}
-
 // legal reports whether Kafka allows a name for a topic.
 func legal(topic string) bool {
-	for _, r := range topic {
-		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r) {
-			return false
-		}
-	}
-	return topic != "" && topic != "." && topic != ".." && len(topic) <= 249
+	return lanes.IsName(topic) && topic != "." && topic != ".." && len(topic) <= 249
 }
 
 func problem(op, name string, kind interlock.ErrorKind, err error) error {

@@ -19,9 +19,9 @@ import (
 
 // Defaults of [QueueOptions].
 const (
-	DefaultWindow   = 1000
-	DefaultBytes    = 32 << 20
-	DefaultDrain    = 10 * time.Second
+	DefaultWindow   = lanes.DefaultWindow
+	DefaultBytes    = lanes.DefaultBytes
+	DefaultDrain    = lanes.DefaultDrain
 	DefaultMetadata = 4096
 	DefaultSession  = 45 * time.Second // of driver.QueueOptions.Lease
 )
@@ -75,24 +75,20 @@ var _ driver.Queue = (*Queue)(nil)
 // topics.
 func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	const op = "open queue"
-	a, err := parse(url)
-	if err == nil && a.topic != "" {
+	brokers, topic, err := lanes.ParseURL("kafka", url, legal)
+	if err == nil && topic != "" {
 		err = errors.New("the URL has a topic; pass the topic as the name of the queue")
 	}
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
-	q := &Queue{brokers: a.brokers}
+	q := &Queue{brokers: brokers}
 	if o != nil {
 		q.options = *o
 	}
 	p := &q.options
-	p.Drain = cmp.Or(p.Drain, DefaultDrain)
-	p.Window, p.Bytes, p.Metadata = cmp.Or(p.Window, DefaultWindow), cmp.Or(p.Bytes, DefaultBytes), cmp.Or(p.Metadata, DefaultMetadata)
-	switch {
-	case p.Drain < 0 || p.Window < 1 || p.Bytes < 1:
-		err = fmt.Errorf("options Drain %v, Window %d and Bytes %d must be above zero", p.Drain, p.Window, p.Bytes)
-	case p.Metadata < 128:
+	p.Metadata = cmp.Or(p.Metadata, DefaultMetadata)
+	if err = lanes.CheckLimits(&p.Drain, &p.Window, &p.Bytes); err == nil && p.Metadata < 128 {
 		err = fmt.Errorf("option Metadata of %d bytes: 128 is the minimum", p.Metadata)
 	}
 	if err == nil {
@@ -119,15 +115,7 @@ func (q *Queue) Close() { q.client.Close() }
 func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
 	const op = "join queue"
 	o.Lease = cmp.Or(o.Lease, DefaultSession)
-	err := driver.CheckText("an owner", o.Owner, 0, 255)
-	switch {
-	case err != nil:
-	case !legal(name):
-		err = fmt.Errorf("%w: %.300q cannot be the name of a topic", interlock.ErrName, name)
-	case o.Lease < 100*time.Millisecond || o.Lease > time.Hour:
-		err = fmt.Errorf("lease %v: 100 ms to 1 h are possible", o.Lease)
-	}
-	if err != nil {
+	if err := lanes.CheckJoin(name, legal(name), o); err != nil {
 		return nil, problem(op, name, interlock.Bug, err)
 	}
 	if err := q.check(ctx, name); err != nil {

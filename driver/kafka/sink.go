@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // DefaultMaxBytes is below the limit of a topic that sets none.
@@ -44,12 +45,12 @@ var _ driver.Sink = (*Sink)(nil)
 // created.
 func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 	const op = "open sink"
-	a, err := parse(url)
+	brokers, topic, err := lanes.ParseURL("kafka", url, legal)
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
-	s := &Sink{topic: a.topic, limit: DefaultMaxBytes}
-	options := []kgo.Opt{kgo.SeedBrokers(a.brokers...), kgo.ProducerLinger(0)}
+	s := &Sink{topic: topic, limit: DefaultMaxBytes}
+	options := []kgo.Opt{kgo.SeedBrokers(brokers...), kgo.ProducerLinger(0)}
 	if o != nil {
 		options = append(options, o.Client...)
 		if o.MaxBytes != 0 {
@@ -57,7 +58,7 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 		}
 	}
 	if s.limit < 1<<10 || s.limit > 1<<30 {
-		return nil, problem(op, a.topic, interlock.Bug, fmt.Errorf("option MaxBytes %d: 1 KiB to 1 GiB are possible", s.limit))
+		return nil, problem(op, topic, interlock.Bug, fmt.Errorf("option MaxBytes %d: 1 KiB to 1 GiB are possible", s.limit))
 	}
 	options = append(options,
 		kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -65,7 +66,7 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 		kgo.AllowIdempotentProduceCancellation(), // a record does not outlive its Publish
 	)
 	if s.client, err = kgo.NewClient(options...); err != nil {
-		return nil, problem(op, a.topic, interlock.Bug, err)
+		return nil, problem(op, topic, interlock.Bug, err)
 	}
 	return s, nil
 }

@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +32,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // Headers that the sink adds to those of a message. The id is in [jetstream.MsgIDHeader],
@@ -44,34 +44,14 @@ const (
 	HeaderKey = "Interlock-Key"
 )
 
-// address is a parsed URL: nats://host:port[,host:port…][/prefix].
-type address struct {
-	servers string // in the client's syntax
-	prefix  string // of subjects, with its dot; may be empty
-}
-
-func parse(text string) (address, error) {
-	rest, ok := strings.CutPrefix(text, "nats://")
-	hosts, prefix, _ := strings.Cut(rest, "/")
-	switch {
-	case !ok:
-		return address{}, errors.New(`the URL does not begin with "nats://"`)
-	case strings.Contains(hosts, "@"):
-		return address{}, errors.New("the URL has user information; set credentials and TLS in the option Client")
-	case strings.ContainsAny(rest, "?#"):
-		return address{}, errors.New("the URL has options; there are none")
-	case prefix != "" && !legal(prefix):
-		return address{}, fmt.Errorf("%.300q cannot begin a subject", prefix)
-	}
-	for host := range strings.SplitSeq(hosts, ",") {
-		if name, port, err := net.SplitHostPort(host); err != nil || name == "" || port == "" {
-			return address{}, fmt.Errorf("%.300q is not host:port", host)
-		}
-	}
+// parse returns the servers of nats://host:port[,host:port…][/prefix], in the client's syntax, and the
+// prefix of subjects, with its dot; it may be empty.
+func parse(url string) (servers, prefix string, err error) {
+	hosts, prefix, err := lanes.ParseURL("nats", url, legal)
 	if prefix != "" {
 		prefix += "."
 	}
-	return address{hosts, prefix}, nil
+	return strings.Join(hosts, ","), prefix, err
 }
 
 // legal reports whether messages can be published to a subject. It must be UTF-8, without

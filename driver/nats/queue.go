@@ -19,9 +19,9 @@ import (
 
 // Defaults of [QueueOptions].
 const (
-	DefaultWindow = 1000
-	DefaultBytes  = 32 << 20
-	DefaultDrain  = 10 * time.Second
+	DefaultWindow = lanes.DefaultWindow
+	DefaultBytes  = lanes.DefaultBytes
+	DefaultDrain  = lanes.DefaultDrain
 	DefaultLease  = 30 * time.Second // of driver.QueueOptions.Lease
 	DefaultBucket = "interlock-queues"
 	DefaultGroup  = "interlock"
@@ -73,44 +73,33 @@ var _ driver.Queue = (*Queue)(nil)
 // server is no error: OpenQueue waits for at most two seconds, and the client continues to connect.
 func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	const op = "open queue"
-	a, err := parse(url)
+	servers, prefix, err := parse(url)
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
-	q := &Queue{prefix: a.prefix}
+	q := &Queue{prefix: prefix}
 	if o != nil {
 		q.options = *o
 	}
 	p := &q.options
 	p.Group, p.Bucket, p.Partitions = cmp.Or(p.Group, DefaultGroup), cmp.Or(p.Bucket, DefaultBucket), cmp.Or(p.Partitions, 1)
-	p.Drain, p.Window, p.Bytes = cmp.Or(p.Drain, DefaultDrain), cmp.Or(p.Window, DefaultWindow), cmp.Or(p.Bytes, DefaultBytes)
+	err = lanes.CheckLimits(&p.Drain, &p.Window, &p.Bytes)
 	switch {
-	case p.Drain < 0 || p.Window < 1 || p.Bytes < 1:
-		err = fmt.Errorf("options Drain %v, Window %d and Bytes %d must be above zero", p.Drain, p.Window, p.Bytes)
+	case err != nil:
 	case p.Partitions < 1 || p.Partitions > maxPartitions:
 		err = fmt.Errorf("%d partitions; 1 to %d are allowed", p.Partitions, maxPartitions)
-	case !isKey(p.Group) || strings.Contains(p.Group, ".") || !isKey(p.Bucket) || strings.Contains(p.Bucket, "."):
+	case !lanes.IsName(p.Group) || strings.Contains(p.Group, ".") || !lanes.IsName(p.Bucket) || strings.Contains(p.Bucket, "."):
 		err = fmt.Errorf("the group %.300q or the bucket %.300q is invalid: use letters, digits, - and _", p.Group, p.Bucket)
 	case p.DeadLetters != "" && !legal(p.DeadLetters):
 		err = fmt.Errorf("%.300q cannot be the subject of dead letters", p.DeadLetters)
 	}
 	if err == nil {
-		q.client, q.js, err = connect(a.servers, p.Client)
+		q.client, q.js, err = connect(servers, p.Client)
 	}
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
 	return q, nil
-}
-
-// isKey reports whether a name can be part of a key of a bucket.
-func isKey(name string) bool {
-	for _, r := range name {
-		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r) {
-			return false
-		}
-	}
-	return name != ""
 }
 
 // Close disconnects. Close the consumers first.
@@ -122,15 +111,7 @@ func (q *Queue) Close() { q.client.Close() }
 func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
 	const op = "join queue"
 	o.Lease = cmp.Or(o.Lease, DefaultLease)
-	err := driver.CheckText("an owner", o.Owner, 0, 255)
-	switch {
-	case err != nil:
-	case !isKey(name) || len(name) > 255 || !legal(q.prefix+name):
-		err = fmt.Errorf("%w: %.300q is no name of a queue: use a subject of letters, digits, ., - and _", interlock.ErrName, name)
-	case o.Lease < 100*time.Millisecond || o.Lease > time.Hour:
-		err = fmt.Errorf("lease %v: 100 ms to 1 h are possible", o.Lease)
-	}
-	if err != nil {
+	if err := lanes.CheckJoin(name, lanes.IsName(name) && len(name) <= 255 && legal(q.prefix+name), o); err != nil {
 		return nil, problem(op, name, interlock.Bug, err)
 	}
 	c := newConsumer(q, name, o)

@@ -45,11 +45,11 @@ var _ driver.Sink = (*Sink)(nil)
 // server is no error: OpenSink waits for at most two seconds, and the client continues to connect.
 func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 	const op = "open sink"
-	a, err := parse(url)
+	servers, prefix, err := parse(url)
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
-	s := &Sink{prefix: a.prefix, partitions: 1}
+	s := &Sink{prefix: prefix, partitions: 1}
 	var client []nats.Option
 	if o != nil {
 		client, s.partitions = o.Client, cmp.Or(o.Partitions, 1)
@@ -57,7 +57,7 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 	if s.partitions < 1 || s.partitions > maxPartitions {
 		return nil, problem(op, "", interlock.Bug, fmt.Errorf("%d partitions; 1 to %d are allowed", s.partitions, maxPartitions))
 	}
-	if s.client, s.stream, err = connect(a.servers, client); err != nil {
+	if s.client, s.stream, err = connect(servers, client); err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
 	return s, nil
