@@ -7,9 +7,7 @@ import (
 	"log"
 	"net"
 	"os"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,7 +38,15 @@ func TestSinkSuite(t *testing.T) {
 			if exclusive {
 				server = testbed.Kafka(t)
 			}
-			return &sinkBackend{paths.New[drivertest.KeptSink](server), server.Addr(), newTopic(t, server.Addr(), 1)}
+			topic := newTopic(t, server.Addr(), 1)
+			return paths.At(server, func(t *testing.T, by string) (drivertest.KeptSink, error) {
+				s, err := OpenSink("kafka://"+server.Addr()+"/"+topic, &SinkOptions{Client: []kgo.Opt{through(by)}})
+				if err != nil {
+					return nil, err
+				}
+				t.Cleanup(s.Close)
+				return &keptSink{s, server.Addr(), topic}, nil
+			})
 		},
 	})
 }
@@ -79,35 +85,9 @@ func newTopicOf(t *testing.T, addr, name string, partitions int32) string {
 func client(t *testing.T, options ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	c, err := kgo.NewClient(append(options, kgo.MetadataMinAge(100*time.Millisecond))...) // a new topic is known after the second question
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(c.Close)
 	return c
-}
-
-// sinkBackend is a broker to which each sink has a path.
-type sinkBackend struct {
-	*paths.Server[drivertest.KeptSink]
-	addr, topic string
-}
-
-func (b *sinkBackend) Open(t *testing.T) (drivertest.KeptSink, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) { return b.open(t, path.Addr()) })
-}
-
-func (b *sinkBackend) Beside(t *testing.T) (drivertest.KeptSink, error) { return b.open(t, b.addr) }
-
-func (b *sinkBackend) Faults() drivertest.Faults { return b.Server }
-
-// open makes a sink that reaches the broker by an address.
-func (b *sinkBackend) open(t *testing.T, by string) (drivertest.KeptSink, error) {
-	s, err := OpenSink("kafka://"+b.addr+"/"+b.topic, &SinkOptions{Client: []kgo.Opt{through(by)}})
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(s.Close)
-	return &keptSink{s, b}, nil
 }
 
 // through leads all connections of a client to one address.
@@ -120,11 +100,11 @@ func through(addr string) kgo.Opt {
 // keptSink reads its topic as a consumer does.
 type keptSink struct {
 	*Sink
-	b *sinkBackend
+	addr, stored string
 }
 
 func (s *keptSink) Kept(ctx context.Context, topic string) (all []driver.Message, err error) {
-	for _, m := range read(ctx, s.b.addr, s.b.topic, 1) {
+	for _, m := range read(ctx, s.addr, s.stored, 1) {
 		if m.Topic == topic {
 			all = append(all, m)
 		}
@@ -193,49 +173,16 @@ func ends(ctx context.Context, c *kgo.Client, topic string, partitions int32) (s
 // come in order, too.
 func TestSinkOrderOfKeys(t *testing.T) {
 	t.Parallel()
-	const keys, rounds, each = 5, 40, 10
 	server := testbed.Kafka(t)
 	topic := newTopic(t, server.Addr(), 4)
 	sink, err := OpenSink("kafka://"+server.Addr(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer sink.Close()
-	var round atomic.Int32
-	published := make(chan error, 1)
-	go func() {
-		for n := range rounds {
-			round.Store(int32(n))
-			var some []driver.Message
-			for i := range each * keys {
-				some = append(some, driver.Message{ID: fmt.Sprintf("%d/%04d", i%keys, n*each+i/keys), Topic: topic, Key: fmt.Sprint(i % keys)})
-			}
-			if err := drivertest.PublishAll(t.Context(), sink, some); err != nil {
-				published <- err
-				return
-			}
-		}
-		published <- nil
-	}()
-	testbed.Eventually(t, "some messages are published", time.Minute, func() bool { return round.Load() > rounds/4 })
-	server.Kill()
-	killed := round.Load()
-	server.Restart()
-	if err := <-published; err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("killed in round %d of %d", killed, rounds)
-	seen := map[string][]string{}
-	for _, m := range read(t.Context(), server.Addr(), topic, 4) {
-		if !slices.Contains(seen[m.Key], m.ID) {
-			seen[m.Key] = append(seen[m.Key], m.ID)
-		}
-	}
-	for k := range keys {
-		if ids := seen[fmt.Sprint(k)]; len(ids) != rounds*each || !slices.IsSorted(ids) {
-			t.Errorf("key %d: %d of %d messages, %v", k, len(ids), rounds*each, ids)
-		}
-	}
+	drivertest.SinkOrder{Sink: sink, Topic: topic, Keys: 5, Rounds: 40, Each: 10, Repeats: true, Fail: func(reach func(int)) {
+		reach(11)
+		server.Kill()
+		server.Restart()
+	}, Read: func(ctx context.Context) ([]driver.Message, error) { return read(ctx, server.Addr(), topic, 4), nil }}.Check(t)
 }
 
 func TestSinkURLs(t *testing.T) {
@@ -251,9 +198,7 @@ func TestSinkURLs(t *testing.T) {
 
 func TestSinkRefuses(t *testing.T) {
 	s, err := OpenSink("kafka://127.0.0.1:1", &SinkOptions{MaxBytes: 2000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer s.Close()
 	for name, m := range map[string]driver.Message{
 		"large":    {ID: "1", Topic: "t", Payload: make([]byte, 2000)},

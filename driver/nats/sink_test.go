@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,9 +39,15 @@ func TestSinkSuite(t *testing.T) {
 			if exclusive {
 				server = testbed.NATS(t)
 			}
-			b := &sinkBackend{Server: paths.New[drivertest.KeptSink](server), addr: server.Addr(), prefix: rand.Text()}
-			b.stream = dial(t, b.addr)
-			return b
+			prefix, js := rand.Text(), dial(t, server.Addr())
+			return paths.At(server, func(t *testing.T, addr string) (drivertest.KeptSink, error) {
+				s, err := OpenSink("nats://"+server.Addr()+"/"+prefix, &SinkOptions{Client: []nats.Option{nats.SetCustomDialer(by(addr)), nats.ReconnectWait(20 * time.Millisecond)}})
+				if err != nil {
+					return nil, err
+				}
+				t.Cleanup(s.Close)
+				return &keptSink{s, js}, nil
+			})
 		},
 	})
 }
@@ -58,21 +63,6 @@ func dial(t *testing.T, addr string) jetstream.JetStream {
 	return js
 }
 
-// sinkBackend is a server with its own path for each sink. Each topic has its own stream.
-type sinkBackend struct {
-	*paths.Server[drivertest.KeptSink]
-	addr, prefix string
-	stream       jetstream.JetStream // bypasses the paths
-}
-
-func (b *sinkBackend) Open(t *testing.T) (drivertest.KeptSink, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) { return b.open(t, path.Addr()) })
-}
-
-func (b *sinkBackend) Beside(t *testing.T) (drivertest.KeptSink, error) { return b.open(t, b.addr) }
-
-func (b *sinkBackend) Faults() drivertest.Faults { return b.Server }
-
 // by is a dialer that connects to one address only.
 type by string
 
@@ -80,19 +70,10 @@ func (to by) Dial(network, _ string) (net.Conn, error) {
 	return net.DialTimeout(network, string(to), 5*time.Second)
 }
 
-func (b *sinkBackend) open(t *testing.T, addr string) (drivertest.KeptSink, error) {
-	s, err := OpenSink("nats://"+b.addr+"/"+b.prefix, &SinkOptions{Client: []nats.Option{nats.SetCustomDialer(by(addr)), nats.ReconnectWait(20 * time.Millisecond)}})
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(s.Close)
-	return &keptSink{s, b}, nil
-}
-
-// keptSink reads streams like a consumer.
+// keptSink reads streams like a consumer. Each topic has its own stream.
 type keptSink struct {
 	*Sink
-	b *sinkBackend
+	js jetstream.JetStream // bypasses the path
 }
 
 // name returns the name of the stream of a topic.
@@ -107,13 +88,13 @@ func (s *keptSink) Publish(ctx context.Context, messages []driver.Message) []err
 			continue
 		}
 		// errors are ignored: the server may be down, or the stream may exist
-		_, _ = s.b.stream.CreateStream(ctx, jetstream.StreamConfig{Name: s.name(m.Topic), Subjects: []string{s.prefix + m.Topic}})
+		_, _ = s.js.CreateStream(ctx, jetstream.StreamConfig{Name: s.name(m.Topic), Subjects: []string{s.prefix + m.Topic}})
 	}
 	return s.Sink.Publish(ctx, messages)
 }
 
 func (s *keptSink) Kept(ctx context.Context, topic string) ([]driver.Message, error) {
-	kept, err := s.b.stream.Stream(ctx, s.name(topic))
+	kept, err := s.js.Stream(ctx, s.name(topic))
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	} else if err != nil {
@@ -159,44 +140,14 @@ func read(ctx context.Context, kept jetstream.Stream, topic string) (all []drive
 // and restarted. A message without an answer is sent again, as by a relay.
 func TestSinkOrderOfKeys(t *testing.T) {
 	t.Parallel()
-	const keys, rounds, each = 5, 40, 5
 	server := testbed.NATS(t)
-	js := dial(t, server.Addr())
-	kept, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}})
+	kept, err := dial(t, server.Addr()).CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}})
 	testbed.OK(t, err)
-	sink := openSink(t, server.Addr())
-	var round atomic.Int32
-	published := make(chan error, 1)
-	go func() {
-		for n := range rounds {
-			round.Store(int32(n))
-			var some []driver.Message
-			for i := range each * keys {
-				some = append(some, driver.Message{ID: fmt.Sprintf("%d/%04d", i%keys, n*each+i/keys), Topic: "orders.eu", Key: fmt.Sprint(i % keys)})
-			}
-			if err := drivertest.PublishAll(t.Context(), sink, some); err != nil {
-				published <- err
-				return
-			}
-		}
-		published <- nil
-	}()
-	testbed.Eventually(t, "some messages are published", time.Minute, func() bool { return round.Load() > rounds/4 })
-	server.Kill()
-	t.Logf("killed in round %d of %d", round.Load(), rounds)
-	server.Restart()
-	testbed.OK(t, <-published)
-	all, err := read(t.Context(), kept, "orders.eu")
-	testbed.OK(t, err)
-	seen := map[string][]string{}
-	for _, m := range all {
-		seen[m.Key] = append(seen[m.Key], m.ID)
-	}
-	for k := range keys {
-		if ids := seen[fmt.Sprint(k)]; len(ids) != rounds*each || !slices.IsSorted(ids) || len(slices.Compact(ids)) != rounds*each {
-			t.Errorf("key %d: %d of %d messages, %v", k, len(ids), rounds*each, ids)
-		}
-	}
+	drivertest.SinkOrder{Sink: openSink(t, server.Addr()), Topic: "orders.eu", Keys: 5, Rounds: 40, Each: 5, Fail: func(reach func(int)) {
+		reach(11)
+		server.Kill()
+		server.Restart()
+	}, Read: func(ctx context.Context) ([]driver.Message, error) { return read(ctx, kept, "orders.eu") }}.Check(t)
 }
 
 // TestSinkRefusals: the rejection of a message itself is Definite, a missing stream is not.

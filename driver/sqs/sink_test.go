@@ -122,66 +122,51 @@ func TestEmulatorSinkSuite(t *testing.T) {
 			if exclusive {
 				server = testbed.SQSEmulator(t)
 			}
-			return &sinkBackend{Server: paths.New[drivertest.KeptSink](server), addr: server.Addr(), queue: rand.Text() + fifo,
-				client: sqs.NewFromConfig(settings(t, server.Addr()))}
+			stored := &stored{queue: rand.Text() + fifo, client: sqs.NewFromConfig(settings(t, server.Addr()))}
+			return paths.At(server, func(t *testing.T, addr string) (drivertest.KeptSink, error) {
+				s, err := OpenSink(settings(t, addr), stored.queue, nil)
+				return &keptSink{s, stored}, err
+			})
 		},
 		Without: drivertest.Durable, // the emulator loses everything at a restart
 	})
 }
 
-// sinkBackend is an emulator with its own path for each sink. One queue has all topics, since
-// few topics of the suite can name a queue.
-type sinkBackend struct {
-	*paths.Server[drivertest.KeptSink]
-	addr, queue string
-	client      *sqs.Client // bypasses the paths
+// stored is one queue with all topics, since few topics of the suite can name a queue.
+type stored struct {
+	queue  string
+	client *sqs.Client // bypasses the paths
 
 	mu   sync.Mutex
 	kept []driver.Message
 }
 
-func (b *sinkBackend) Open(t *testing.T) (drivertest.KeptSink, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) { return b.open(t, path.Addr()) })
-}
-
-func (b *sinkBackend) Beside(t *testing.T) (drivertest.KeptSink, error) { return b.open(t, b.addr) }
-
-func (b *sinkBackend) Faults() drivertest.Faults { return b.Server }
-
-func (b *sinkBackend) open(t *testing.T, addr string) (drivertest.KeptSink, error) {
-	s, err := OpenSink(settings(t, addr), b.queue, nil)
-	if err != nil {
-		return nil, err
-	}
-	return &keptSink{s, b}, nil
-}
-
 // keptSink reads the queue like a consumer, and keeps the messages.
 type keptSink struct {
 	*Sink
-	b *sinkBackend
+	stored *stored
 }
 
 // Publish creates the queue first.
 func (s *keptSink) Publish(ctx context.Context, messages []driver.Message) []error {
 	// errors are ignored: the server may be down, or the queue may exist
-	_, _ = create(ctx, s.b.client, s.b.queue)
+	_, _ = create(ctx, s.stored.client, s.stored.queue)
 	return s.Sink.Publish(ctx, messages)
 }
 
 func (s *keptSink) Kept(ctx context.Context, topic string) (of []driver.Message, err error) {
-	s.b.mu.Lock()
-	defer s.b.mu.Unlock()
-	queue, err := create(ctx, s.b.client, s.b.queue)
+	s.stored.mu.Lock()
+	defer s.stored.mu.Unlock()
+	queue, err := create(ctx, s.stored.client, s.stored.queue)
 	if err != nil {
 		return nil, err
 	}
-	some, err := drain(ctx, s.b.client, queue)
+	some, err := drain(ctx, s.stored.client, queue)
 	if err != nil {
 		return nil, err
 	}
-	s.b.kept = append(s.b.kept, some...)
-	for _, m := range s.b.kept {
+	s.stored.kept = append(s.stored.kept, some...)
+	for _, m := range s.stored.kept {
 		if m.Topic == topic {
 			of = append(of, m)
 		}
@@ -193,59 +178,24 @@ func (s *keptSink) Kept(ctx context.Context, topic string) (of []driver.Message,
 // the emulator breaks repeatedly. A message without an answer is sent again, as by a relay.
 func TestEmulatorOrderOfKeys(t *testing.T) {
 	t.Parallel()
-	const keys, rounds, each = 12, 20, 3
 	server := testbed.Shared(t, testbed.SQSEmulator)
 	client := sqs.NewFromConfig(settings(t, server.Addr()))
 	topic := rand.Text() // a queue forgets ids only after five minutes
 	queue, err := create(t.Context(), client, topic+fifo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	path := testbed.NewProxy(t, server.Addr())
 	opened, err := OpenSink(settings(t, path.Addr()), "*"+fifo, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	sink := &watched{Sink: opened}
-	var round atomic.Int32
-	published := make(chan error, 1)
-	go func() {
-		for n := range rounds {
-			round.Store(int32(n))
-			var some []driver.Message
-			for i := range each * keys {
-				some = append(some, driver.Message{ID: fmt.Sprintf("%d/%04d", i%keys, n*each+i/keys), Topic: topic, Key: fmt.Sprint(i % keys)})
-			}
-			if err := drivertest.PublishAll(t.Context(), sink, some); err != nil {
-				published <- err
-				return
-			}
+	drivertest.SinkOrder{Sink: sink, Topic: topic, Keys: 12, Rounds: 20, Each: 3, Fail: func(reach func(int)) {
+		for _, at := range []int{6, 11} {
+			reach(at)
+			lost := sink.uncertain.Load()
+			path.DropReplies()
+			testbed.Eventually(t, "an answer is lost", time.Minute, func() bool { return sink.uncertain.Load() > lost })
+			path.Heal()
 		}
-		published <- nil
-	}()
-	for _, at := range []int32{rounds / 4, rounds / 2} {
-		testbed.Eventually(t, fmt.Sprint("round ", at), time.Minute, func() bool { return round.Load() > at })
-		lost := sink.uncertain.Load()
-		path.DropReplies()
-		testbed.Eventually(t, "an answer is lost", time.Minute, func() bool { return sink.uncertain.Load() > lost })
-		path.Heal()
-	}
-	if err := <-published; err != nil {
-		t.Fatal(err)
-	}
-	all, err := drain(t.Context(), client, queue)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string][]string{}
-	for _, m := range all {
-		seen[m.Key] = append(seen[m.Key], m.ID)
-	}
-	for k := range keys {
-		if ids := seen[fmt.Sprint(k)]; len(ids) != rounds*each || !slices.IsSorted(ids) || len(slices.Compact(ids)) != rounds*each {
-			t.Errorf("key %d: %d of %d messages, %v", k, len(ids), rounds*each, ids)
-		}
-	}
+	}, Read: func(ctx context.Context) ([]driver.Message, error) { return drain(ctx, client, queue) }}.Check(t)
 }
 
 // watched counts unknown outcomes.
@@ -271,13 +221,9 @@ func TestEmulatorRefusals(t *testing.T) {
 	server := testbed.SQSEmulator(t, "rest-sqs.sqs-limits = strict")
 	client := sqs.NewFromConfig(settings(t, server.Addr()))
 	queue, err := create(t.Context(), client, "small"+fifo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	sink, err := OpenSink(settings(t, server.Addr()), "*"+fifo, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	large := make([]byte, 300_000) // the emulator refuses more than 256 KiB
 	for name, c := range map[string]struct {
 		m    driver.Message
@@ -311,16 +257,12 @@ func TestEmulatorRequests(t *testing.T) {
 	client := sqs.NewFromConfig(settings(t, server.Addr()))
 	for _, name := range []string{rand.Text() + fifo, rand.Text()} {
 		queue, err := create(t.Context(), client, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		var requests atomic.Int32
 		counted := settings(t, server.Addr())
 		counted.HTTPClient = counter{counted.HTTPClient, &requests}
 		sink, err := OpenSink(counted, name, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		publish := func(want int32, messages ...driver.Message) {
 			t.Helper()
 			requests.Store(0)
@@ -367,14 +309,10 @@ func TestEmulatorForeignMessage(t *testing.T) {
 	server := testbed.Shared(t, testbed.SQSEmulator)
 	client := sqs.NewFromConfig(settings(t, server.Addr()))
 	queue, err := create(t.Context(), client, rand.Text()+fifo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	sent, err := client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: queue, MessageBody: aws.String("body"), MessageGroupId: aws.String("group"), MessageDeduplicationId: aws.String("1"),
 		MessageAttributes: map[string]types.MessageAttributeValue{"a": {DataType: aws.String("String"), StringValue: aws.String("b")}, AttributeKey: {DataType: aws.String("String"), StringValue: aws.String("%")}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	all, err := drain(t.Context(), client, queue)
 	want := map[string]string{"a": "b", AttributeKey: "%"}
 	if err != nil || len(all) != 1 || all[0].ID != *sent.MessageId || all[0].Key != "group" || string(all[0].Payload) != "body" || !maps.Equal(all[0].Headers, want) {
@@ -461,9 +399,7 @@ func TestPartialFailure(t *testing.T) {
 	defer server.Close()
 	config := settings(t, server.Listener.Addr().String())
 	sink, err := OpenSink(config, "q", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	sink.client = sqs.NewFromConfig(config, func(o *sqs.Options) { o.DisableMessageChecksumValidation = true })
 	var messages []driver.Message
 	for i := range 5 {

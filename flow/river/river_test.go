@@ -73,7 +73,15 @@ func TestSinkSuite(t *testing.T) {
 			if exclusive {
 				server = testbed.Postgres(t)
 			}
-			return &backend{Server: paths.New[drivertest.KeptSink](server), db: prepared(t, server)}
+			db := prepared(t, server)
+			to, err := url.Parse(db.URL)
+			ok(t, err)
+			return paths.At(server, func(t *testing.T, addr string) (drivertest.KeptSink, error) {
+				by := *to
+				by.Host = addr
+				pool := poolAt(t, by.String())
+				return &kept{sinkOn(t, pool, nil), pool}, nil
+			})
 		},
 		Without: drivertest.LostReplies, // without the answer to BEGIN there is no COMMIT; see TestLostCommit
 	})
@@ -98,29 +106,6 @@ func TestLostCommit(t *testing.T) {
 	if n := databases.One[int64](t, db, `select count(*) from river_job`); n != 3 {
 		t.Errorf("%d jobs", n)
 	}
-}
-
-type backend struct {
-	*paths.Server[drivertest.KeptSink]
-	db *databases.DB
-}
-
-func (b *backend) Open(t *testing.T) (drivertest.KeptSink, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) {
-		to, err := url.Parse(b.db.URL)
-		ok(t, err)
-		to.Host = path.Addr()
-		return b.open(t, to.String())
-	})
-}
-
-func (b *backend) Beside(t *testing.T) (drivertest.KeptSink, error) { return b.open(t, b.db.URL) }
-
-func (b *backend) Faults() drivertest.Faults { return b.Server }
-
-func (b *backend) open(t *testing.T, url string) (drivertest.KeptSink, error) {
-	pool := poolAt(t, url)
-	return &kept{sinkOn(t, pool, nil), pool}, nil
 }
 
 // kept makes JSON of payloads, ids unique beyond their topic, and reads the jobs.
