@@ -115,6 +115,7 @@ guard/rpc/loadshed      -> . flow/overload | google.golang.org/grpc google.golan
 # What flows passes guards on its way.
 flow/keyed              -> . driver observe internal/...
 flow/queue              -> . driver driver/backend driver/boottime observe internal/... flow/keyed
+flow/queue/queuetest    -> driver driver/drivertest driver/lanes flow/queue flow/sequence internal/testbed observe
 flow/reply              -> . driver internal/... flow/queue
 flow/river              -> . driver guard/once | github.com/riverqueue/river
 flow/watermill          -> . driver flow/outbox flow/queue | github.com/ThreeDotsLabs/watermill
@@ -158,7 +159,7 @@ tools/...               ->
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
 	"internal/testbed/crash", "internal/prepared/preparedtest", "internal/leasetable/leasetabletest", "internal/picture", "internal/generated", "driver/drivertest",
 	"claim/rowlock/rowlocktest", "claim/rwlock/rwlocktest", "claim/partition/partitiontest",
-	"claim/elect/electtest", "txn/percolator/percolatortest",
+	"claim/elect/electtest", "flow/queue/queuetest", "txn/percolator/percolatortest",
 	"txn/saga/sagatest", "txn/tcc/tcctest", "txn/internal/txntest"}
 
 const modulePath = "github.com/interlock-dev/interlock"

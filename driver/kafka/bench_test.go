@@ -53,9 +53,7 @@ func produced(b *testing.B, keys, n int) *benchTopic {
 	server := testbed.Shared(b, testbed.Kafka)
 	s := &benchTopic{server.Addr(), fmt.Sprintf("bench-%d", time.Now().UnixNano())}
 	c, err := kgo.NewClient(kgo.SeedBrokers(s.addr), kgo.AllowAutoTopicCreation())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	defer c.Close()
 	for i := range n {
 		c.Produce(b.Context(), &kgo.Record{Topic: s.topic, Key: fmt.Append(nil, i%keys), Value: make([]byte, 100)}, func(_ *kgo.Record, err error) {
@@ -64,9 +62,7 @@ func produced(b *testing.B, keys, n int) *benchTopic {
 			}
 		})
 	}
-	if err := c.Flush(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, c.Flush(b.Context()))
 	return s
 }
 
@@ -76,9 +72,7 @@ type benchTopic struct{ addr, topic string }
 // partition, in order.
 func (s *benchTopic) bare(b *testing.B, n int, handle func([]*kgo.Record)) {
 	c, err := kgo.NewClient(kgo.SeedBrokers(s.addr), kgo.ConsumerGroup("bare-"+s.topic), kgo.ConsumeTopics(s.topic), kgo.DisableAutoCommit())
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	defer c.Close()
 	for n > 0 {
 		fetches := c.PollFetches(b.Context())
@@ -88,17 +82,13 @@ func (s *benchTopic) bare(b *testing.B, n int, handle func([]*kgo.Record)) {
 			partitions.Go(func() { handle(p.Records) })
 		})
 		partitions.Wait()
-		if err := c.CommitUncommittedOffsets(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, c.CommitUncommittedOffsets(b.Context()))
 	}
 }
 
 func (s *benchTopic) queue(b *testing.B, n int, handle queue.Handler, o *queue.Options) {
 	q, err := OpenQueue("kafka://"+s.addr, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	defer q.Close()
 	done := make(chan struct{})
 	var handled atomic.Int64
@@ -109,13 +99,9 @@ func (s *benchTopic) queue(b *testing.B, n int, handle queue.Handler, o *queue.O
 		}
 		return err
 	}, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	<-done
-	if err := c.Close(b.Context()); err != nil {
-		b.Error(err)
-	}
+	testbed.OK(b, c.Close(b.Context()))
 }
 
 // BenchmarkHotKeys has handlers of 5 ms and 100 keys.

@@ -71,9 +71,7 @@ func (s *scene) instances() (ids []string) {
 	r := kmsg.NewPtrDescribeGroupsRequest()
 	r.Groups = []string{"interlock." + s.topic}
 	answer, err := r.RequestWith(s.Context(), client(s.T, kgo.SeedBrokers(s.addr)))
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	for _, m := range answer.Groups[0].Members {
 		if m.InstanceID != nil {
 			ids = append(ids, *m.InstanceID)
@@ -194,9 +192,7 @@ func TestFullPartition(t *testing.T) {
 		t.Errorf("the partition was read to %d", read)
 	}
 	inner.Mu.Unlock()
-	if err := q.Resume(s.topic, "a"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, q.Resume(s.topic, "a"))
 	var got []string
 	for len(got) < len(all)+1 {
 		some := c.Take(min(500, len(all)+1-len(got)))
@@ -216,7 +212,7 @@ func TestFullPartition(t *testing.T) {
 func TestMorePartitions(t *testing.T) {
 	s := newScene(t, 1)
 	a := drivertest.NewQueueAudit()
-	s.start(&QueueOptions{Client: []kgo.Opt{kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(200 * time.Millisecond)}}, a.Handle)
+	s.start(s.queue(&QueueOptions{Client: []kgo.Opt{kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(200 * time.Millisecond)}}), a.Handle)
 	before, after := drivertest.QueueIDs(10, 0, 10), drivertest.QueueIDs(10, 10, 10)
 	s.add(before...)
 	a.Wait(t, len(before))
@@ -228,9 +224,7 @@ func TestMorePartitions(t *testing.T) {
 	if err == nil {
 		err = kerr.ErrorForCode(answer.Topics[0].ErrorCode)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	s.add(after...)
 	a.Wait(t, len(before)+len(after))
 	a.Check(t, append(before, after...), 1)
@@ -249,9 +243,7 @@ func TestTransactions(t *testing.T) {
 		if err == nil {
 			err = producer.EndTransaction(t.Context(), end)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 	}
 	q := s.queue(nil)
 	c := s.joinOn(q, lease)

@@ -40,9 +40,7 @@ func seeds(addr string) kgo.Opt { return kgo.SeedBrokers(strings.Split(addr, ","
 func (s *scene) queue(o *QueueOptions) *Queue {
 	s.Helper()
 	q, err := OpenQueue("kafka://"+s.addr, o)
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	s.Cleanup(q.Close)
 	return q
 }
@@ -65,9 +63,7 @@ func (s *scene) add(ids ...string) {
 		key, _, _ := strings.Cut(id, "/")
 		all = append(all, &kgo.Record{Topic: s.topic, Key: []byte(key), Value: []byte("of " + id), Headers: []kgo.RecordHeader{{Key: HeaderID, Value: []byte(id)}}})
 	}
-	if err := client(s.T, seeds(s.addr), kgo.RequestTimeoutOverhead(time.Second)).ProduceSync(s.Context(), all...).FirstErr(); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, client(s.T, seeds(s.addr), kgo.RequestTimeoutOverhead(time.Second)).ProduceSync(s.Context(), all...).FirstErr())
 }
 
 func TestQueueBadInput(t *testing.T) {
@@ -143,7 +139,5 @@ func (b *queueBackend) Replay(t *testing.T, _ string, _ ...string) {
 }
 
 func (b *queueBackend) Resume(t *testing.T, name, key string) {
-	if err := b.Queue.Resume(b.of(name), key); err != nil {
-		t.Error(err)
-	}
+	testbed.OK(t, b.Queue.Resume(b.of(name), key))
 }

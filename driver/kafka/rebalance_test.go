@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,42 +12,20 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/queue/queuetest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/observe"
 )
 
 // start consumes the topic of a scene.
-func (s *scene) start(o *QueueOptions, handler queue.Handler) *queue.Consumer {
+func (s *scene) start(q *Queue, handler queue.Handler) queuetest.Consumer {
 	s.Helper()
-	return s.startOn(s.queue(o), handler)
-}
-
-func (s *scene) startOn(q *Queue, handler queue.Handler) *queue.Consumer {
-	s.Helper()
-	c, err := queue.New(s.Context(), q, s.topic, handler, &queue.Options{Lease: lease, MinPause: time.Millisecond, Hooks: quiet(s.T)})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { s.stop(c) })
-	return c
-}
-
-func (s *scene) stop(c *queue.Consumer) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	_ = c.Close(ctx)
-}
-
-func quiet(t *testing.T) *observe.Queue {
-	return &observe.Queue{Failed: func(observe.QueueFailed) {}, Lost: func(observe.QueueLost) {},
-		Trouble: func(e observe.QueueTrouble) { t.Logf("%s %s: %v", e.Op, e.Queue, e.Err) }}
+	return queuetest.Start(s.T, q, s.topic, lease, handler)
 }
 
 // group is the topic for the tests of groups.
 func (s *scene) group(o *QueueOptions) drivertest.QueueGroup {
 	return drivertest.QueueGroup{Add: s.add, Start: func(handler drivertest.QueueHandler) func() {
-		c := s.start(o, handler)
-		return func() { s.stop(c) }
+		return s.start(s.queue(o), handler).Stop
 	}, Process: func(guard string) []string {
 		return []string{"KAFKA_TEST_CHILD=" + s.addr, "KAFKA_TEST_TOPIC=" + s.topic, "KAFKA_TEST_GUARD=" + guard}
 	}}
@@ -126,9 +103,5 @@ func child(addr, topic, guard string) error {
 	if err != nil {
 		return err
 	}
-	_, err = queue.New(context.Background(), q, topic, drivertest.WriteTo(guard, 500*time.Millisecond), &queue.Options{Lease: 2 * time.Second, Hooks: &observe.Queue{Log: observe.Silent}})
-	if err != nil {
-		return err
-	}
-	select {}
+	return queuetest.Serve(q, topic, guard)
 }

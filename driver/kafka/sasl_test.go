@@ -43,9 +43,7 @@ func storeSCRAM(t *testing.T, client *kgo.Client, user, password string) {
 		if err == nil {
 			err = kerr.ErrorForCode(answer.Results[0].ErrorCode)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 	}
 }
 
@@ -75,9 +73,7 @@ func TestSASL(t *testing.T) {
 		client := func(password string) []kgo.Opt { return []kgo.Opt{encrypted, kgo.SASL(mechanism(user, password))} }
 		sink := func(password string) *Sink {
 			sink, err := OpenSink("kafka://"+secure, &SinkOptions{Client: client(password)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			t.Cleanup(sink.Close)
 			return sink
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/queue/queuetest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -52,13 +53,9 @@ func (s *scene) soak(o QueueOptions, length time.Duration, restart func()) {
 			o := o
 			o.Client = append([]kgo.Opt{kgo.Dialer(path.dial)}, o.Client...)
 			q := s.queue(&o)
-			return drivertest.SoakMember{Path: path, Consumer: s.startOn(q, handler), Done: func() bool {
+			return drivertest.SoakMember{Path: path, Consumer: s.start(q, handler), Done: func() bool {
 				backlogs, err := q.Backlogs(s.Context(), s.topic)
-				lag := int64(0)
-				for _, b := range backlogs {
-					lag += b.Lag
-				}
-				return err == nil && len(backlogs) == 6 && lag == 0
+				return queuetest.Drained(backlogs, err, 6)
 			}}
 		}})
 }

@@ -82,9 +82,7 @@ func (s *benchStream) queue(b *testing.B, group string, n int, handle func()) {
 	}, &queue.Options{Concurrency: 100, Hooks: &observe.Queue{Log: observe.Silent}})
 	testbed.OK(b, err)
 	<-done
-	if err := c.Close(b.Context()); err != nil {
-		b.Error(err)
-	}
+	testbed.OK(b, c.Close(b.Context()))
 }
 
 // BenchmarkHotKeys compares handlers of 5 ms and 100 keys with a consumer with MaxAckPending 1 for

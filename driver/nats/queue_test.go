@@ -24,9 +24,8 @@ func TestQueueSuite(t *testing.T) {
 		newStream(t, b.js, b.prefix, b.prefix+".q")
 		newStream(t, b.js, b.prefix+"-dlq", "dlq."+b.prefix+".q")
 		var err error
-		if b.Queue, err = OpenQueue("nats://"+addr+"/"+b.prefix, nil); err != nil {
-			t.Fatal(err)
-		}
+		b.Queue, err = OpenQueue("nats://"+addr+"/"+b.prefix, nil)
+		testbed.OK(t, err)
 		t.Cleanup(b.Queue.Close)
 		return b
 	}})
@@ -82,7 +81,5 @@ func (b *queueBackend) Replay(t *testing.T, _ string, _ ...string) {
 }
 
 func (b *queueBackend) Resume(t *testing.T, name, key string) {
-	if err := b.Queue.Resume(name, key); err != nil {
-		t.Error(err)
-	}
+	testbed.OK(t, b.Queue.Resume(name, key))
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/queue/queuetest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/observe"
 )
 
 // partitions of the queues of scenes.
@@ -87,35 +87,15 @@ func (s *scene) add(ids ...string) {
 }
 
 // start consumes the queue.
-func (s *scene) start(o *QueueOptions, handler queue.Handler) *queue.Consumer {
+func (s *scene) start(q *Queue, handler queue.Handler) queuetest.Consumer {
 	s.Helper()
-	return s.startOn(s.queue(o), handler)
-}
-
-func (s *scene) startOn(q *Queue, handler queue.Handler) *queue.Consumer {
-	s.Helper()
-	c, err := queue.New(s.Context(), q, "q", handler, &queue.Options{Lease: lease, MinPause: time.Millisecond, Hooks: quiet(s.T)})
-	testbed.OK(s, err)
-	s.Cleanup(func() { s.stop(c) })
-	return c
-}
-
-func (s *scene) stop(c *queue.Consumer) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	_ = c.Close(ctx)
-}
-
-func quiet(t *testing.T) *observe.Queue {
-	return &observe.Queue{Failed: func(observe.QueueFailed) {}, Lost: func(observe.QueueLost) {},
-		Trouble: func(e observe.QueueTrouble) { t.Logf("%s %s: %v", e.Op, e.Queue, e.Err) }}
+	return queuetest.Start(s.T, q, "q", lease, handler)
 }
 
 // group returns the queue for the tests of groups.
 func (s *scene) group() drivertest.QueueGroup {
 	return drivertest.QueueGroup{Add: s.add, Start: func(handler drivertest.QueueHandler) func() {
-		c := s.start(nil, handler)
-		return func() { s.stop(c) }
+		return s.start(s.queue(nil), handler).Stop
 	}, Process: func(guard string) []string {
 		return []string{"NATS_TEST_CHILD=nats://" + s.addr + "/" + s.prefix, "NATS_TEST_GUARD=" + guard}
 	}}
@@ -176,12 +156,7 @@ func child(address, guard string) error {
 	if err != nil {
 		return err
 	}
-	_, err = queue.New(context.Background(), q, "q", drivertest.WriteTo(guard, 500*time.Millisecond),
-		&queue.Options{Lease: 2 * time.Second, Hooks: &observe.Queue{Log: observe.Silent}})
-	if err != nil {
-		return err
-	}
-	select {}
+	return queuetest.Serve(q, "q", guard)
 }
 
 // TestCut: a disconnected consumer loses its partitions when its lease expires, and another one
@@ -191,12 +166,12 @@ func TestCut(t *testing.T) {
 	path := testbed.NewProxy(t, s.addr)
 	a := drivertest.NewQueueAudit()
 	far := s.queue(&QueueOptions{Client: []nats.Option{nats.SetCustomDialer(by(path.Addr()))}})
-	s.startOn(far, a.Handle)
+	s.start(far, a.Handle)
 	all := drivertest.QueueIDs(10, 0, 10)
 	s.add(all...)
 	a.Wait(t, len(all))
 	near := s.queue(nil)
-	s.startOn(near, a.Handle)
+	s.start(near, a.Handle)
 	path.Cut()
 	testbed.Eventually(t, "the other one has all partitions", time.Minute, s.has(near, partitions))
 	more := drivertest.QueueIDs(10, 10, 10)
@@ -225,16 +200,16 @@ func TestStreamIsCreatedAgain(t *testing.T) {
 		return nil
 	}
 	s.add("a/1", "a/2", "a/3")
-	c := s.startOn(q, handle)
+	c := s.start(q, handle)
 	var last driver.Received
 	for range 3 {
 		last = <-handled
 	}
-	s.stop(c)
+	c.Stop()
 	testbed.OK(t, s.js.DeleteStream(t.Context(), s.prefix))
 	s.stream = newStream(t, s.js, s.prefix, s.prefix+".q.*")
 	s.add("a/4", "a/5", "a/6", "a/7", "a/8", "a/9") // beyond the former position
-	s.startOn(q, handle)
+	s.start(q, handle)
 	m := <-handled
 	if m.ID != "a/4" || m.Place > last.Place || m.Claim.Token() <= last.Claim.Token() || m.Claim.Name() != last.Claim.Name() {
 		t.Errorf("%s at %d under %v, after %s at %d under %v", m.ID, m.Place, m.Claim.Token(), last.ID, last.Place, last.Claim.Token())
@@ -245,10 +220,10 @@ func TestStreamIsCreatedAgain(t *testing.T) {
 func TestMembershipsEnd(t *testing.T) {
 	s := newScene(t)
 	q := s.queue(nil)
-	one, two := s.startOn(q, nothing), s.startOn(q, nothing)
+	one, two := s.start(q, nothing), s.start(q, nothing)
 	testbed.Eventually(t, "all partitions have owners", time.Minute, s.has(q, partitions))
-	s.stop(one)
-	s.stop(two)
+	one.Stop()
+	two.Stop()
 	kv, err := s.js.KeyValue(t.Context(), DefaultBucket)
 	testbed.OK(t, err)
 	keys, err := kv.ListKeysFiltered(t.Context(), DefaultGroup+"."+s.prefix+".q.member.*")

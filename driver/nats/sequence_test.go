@@ -4,8 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/flow/queue/queuetest"
 	"github.com/interlock-dev/interlock/flow/sequence"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -27,24 +26,7 @@ func TestSequence(t *testing.T) {
 	const keys, each = 10, 60
 	var store sequence.Memory // like a table that both processes share
 	audit := drivertest.NewQueueAudit()
-	handle := func(_ context.Context, _ struct{}, d sequence.Delivery) error {
-		return audit.Write(d.Key, 1, d.Key, string(d.Payload))
-	}
-	event := func(m driver.Received) (sequence.Event, error) {
-		_, number, _ := strings.Cut(m.ID, "/")
-		seq, err := strconv.ParseInt(number, 10, 64)
-		return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: seq + 1}, Payload: []byte(m.ID)}, err
-	}
-	start := func(q *Queue) func(context.Context) {
-		order, err := sequence.New("q", &store, handle, &sequence.Options{Halt: true})
-		testbed.OK(t, err)
-		source, err := order.Consume(t.Context(), q, "q", event, &sequence.SourceOptions{Lease: lease})
-		testbed.OK(t, err)
-		return func(ctx context.Context) {
-			_ = source.Close(ctx)
-			_ = order.Close(context.WithoutCancel(ctx))
-		}
-	}
+	start := func(q *Queue) func(context.Context) { return queuetest.Sequence(t, q, "q", lease, &store, audit) }
 	all := drivertest.ReorderedIDs(keys, each)
 	s.add(all[:len(all)/2]...)
 	path := testbed.NewProxy(t, s.addr)
@@ -60,7 +42,7 @@ func TestSequence(t *testing.T) {
 	audit.Wait(t, keys*each)
 	testbed.Eventually(t, "nothing is left", time.Minute, func() bool {
 		backlogs, err := q.Backlogs(t.Context(), "q")
-		return err == nil && len(backlogs) == partitions && !slices.ContainsFunc(backlogs, func(b Backlog) bool { return b.Lag > 0 })
+		return queuetest.Drained(backlogs, err, partitions)
 	})
 	path.Heal()
 	audit.Check(t, drivertest.QueueIDs(keys, 0, each), 1)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/queue/queuetest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -26,13 +27,9 @@ func TestSoak(t *testing.T) {
 	}, Join: func(handler drivertest.QueueHandler) drivertest.SoakMember {
 		path := testbed.NewProxy(t, s.addr)
 		q := s.queue(&QueueOptions{Client: []nats.Option{nats.SetCustomDialer(by(path.Addr()))}})
-		return drivertest.SoakMember{Path: path, Consumer: s.startOn(q, handler), Done: func() bool {
+		return drivertest.SoakMember{Path: path, Consumer: s.start(q, handler), Done: func() bool {
 			backlogs, err := q.Backlogs(t.Context(), "q")
-			lag := int64(0)
-			for _, b := range backlogs {
-				lag += b.Lag
-			}
-			return err == nil && len(backlogs) == partitions && lag == 0
+			return queuetest.Drained(backlogs, err, partitions)
 		}}
 	}})
 }

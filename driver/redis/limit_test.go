@@ -119,9 +119,7 @@ func TestLimitScript(t *testing.T) {
 				n := call[0].Numbers()
 				one := []string{fmt.Sprint(n[4]), fmt.Sprint(n[5]), fmt.Sprint(n[3] * n[4]), fmt.Sprint(n[6]), fmt.Sprint(n[7]), fmt.Sprint(now)}
 				level, err := fixedOne.runOne(context.Background(), client, batch{keys: keys[:1], args: one}).AsInt64()
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				if level >= 0 {
 					if got := call[0].Bucket(level); fmt.Sprint(got) != fmt.Sprint(want.Decisions[0]) {
 						t.Fatalf("%+v at %d: alone got %+v, want %+v; states %v", call, now, got, want, states)
@@ -131,9 +129,7 @@ func TestLimitScript(t *testing.T) {
 				}
 			}
 			m, err := fixed.runOne(context.Background(), client, batch{keys: keys[:len(call)], args: append(args, fmt.Sprint(now))}).ToMessage()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			got := make([]driver.LimitAnswer, 1)
 			if err := limiter.read(&limitBatch{batch: batch{keys: keys[:len(call)]}, calls: []int{0}}, m, []driver.LimitCall{call}, got); err != nil || fmt.Sprint(got[0]) != fmt.Sprint(want) {
 				t.Fatalf("%+v at %d: got %+v, %v, want %+v; states %v", call, now, got[0], err, want, states)

@@ -25,18 +25,10 @@ func queuesOnCluster(t *testing.T, client rueidis.Client) {
 	})
 	for _, name := range []string{"qa", "qb", "qc", "qd"} {
 		q := NewQueue(client, nil)
-		s := &streamScene{t, q, client}
-		if err := q.Add(t.Context(), name, driver.QueueMessage{ID: "1", Key: "a"}, driver.QueueMessage{ID: "2", Key: "b"}); err != nil {
-			t.Fatal(err)
-		}
-		c, err := q.Join(t.Context(), name, driver.QueueOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.settle(c, driver.Ack, s.receive(c, 2)...)
-		if err := c.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, q.Add(t.Context(), name, driver.QueueMessage{ID: "1", Key: "a"}, driver.QueueMessage{ID: "2", Key: "b"}))
+		c := drivertest.JoinQueue(t, q, name, driver.QueueOptions{})
+		c.Record(driver.Ack, c.Take(2)...)
+		testbed.OK(t, c.Close(t.Context()))
 	}
 }
 
@@ -51,7 +43,7 @@ func TestQueueClockSetBack(t *testing.T) {
 	was := s.receive(c, 2)
 	server.StepClock(-time.Hour)
 	s.add("a/2", "b/2")
-	s.settle(c, driver.Ack, was...)
+	c.Record(driver.Ack, was...)
 	for i, m := range s.receive(c, 2) {
 		if m.ID != []string{"a/2", "b/2"}[i] || m.Attempt != 1 || m.Claim.Token() <= was[i].Claim.Token() {
 			t.Errorf("%s, attempt %d, token %v after %v", m.ID, m.Attempt, m.Claim.Token(), was[i].Claim.Token())
@@ -74,9 +66,7 @@ func TestQueueCutOff(t *testing.T) {
 	s.add("a/1", "a/2")
 	one := s.join(NewQueue(dial(t, path.Addr()), &s.options), time.Second)
 	was := s.receive(one, 2)
-	if err := write(*was[0]); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, write(*was[0]))
 	path.Cut()
 	two := s.join(s.Queue, time.Minute)
 	is := s.receive(two, 2)
@@ -86,13 +76,11 @@ func TestQueueCutOff(t *testing.T) {
 	if was[0].Claim.Valid() {
 		t.Error("the claim of the consumer that was cut off is valid")
 	}
-	if err := write(*is[0]); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, write(*is[0]))
 	path.Heal()
 	for _, o := range []driver.Outcome{driver.Ack, driver.Dead, driver.Retry, driver.Park, driver.Release} {
 		testbed.Eventually(t, "the late settlement is answered", bound, func() bool {
-			for _, err := range one.Settle(t.Context(), outcomes(o, was)) {
+			for _, err := range one.Settle(t.Context(), drivertest.Settlements(o, was...)) {
 				if interlock.Kind(err) == interlock.Retryable || interlock.Kind(err) == interlock.Uncertain {
 					return false
 				}
@@ -106,7 +94,7 @@ func TestQueueCutOff(t *testing.T) {
 	if err := write(*was[0]); !errors.Is(err, interlock.ErrStaleToken) {
 		t.Errorf("the zombie wrote: %v", err)
 	}
-	s.settle(two, driver.Ack, is...)
+	two.Record(driver.Ack, is...)
 	s.empty(0)
 }
 
@@ -122,7 +110,7 @@ func TestQueueAnswersLost(t *testing.T) {
 	s.add(ids...)
 	c := s.join(q, time.Minute)
 	all := s.receive(c, 4)
-	settlements := outcomes(driver.Ack, all[:3])
+	settlements := drivertest.Settlements(driver.Ack, all[:3]...)
 	settlements = append(settlements, driver.Settlement{Received: all[3], Outcome: driver.Dead, Reason: "dead"})
 	lost := func(what string, ask func(ctx context.Context) []error) {
 		t.Helper()
@@ -149,19 +137,17 @@ func TestQueueAnswersLost(t *testing.T) {
 	if err != nil || len(letters) != 1 || letters[0].ID != "c/1" {
 		t.Fatalf("%+v, %v", letters, err)
 	}
-	if err := s.Discard(t.Context(), "q", "a reason", "me", letters[0].Place); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, s.Discard(t.Context(), "q", "a reason", "me", letters[0].Place))
 	s.empty(0)
 	more := []driver.QueueMessage{{ID: "d/1", Key: "d"}, {ID: "d/2", Key: "d"}}
 	lost("add", func(ctx context.Context) []error { return []error{q.Add(ctx, "q", more...)} })
 	testbed.Eventually(t, "the messages are added again", bound, func() bool { return q.Add(t.Context(), "q", more...) == nil })
 	other := s.join(s.Queue, time.Minute)
 	all = s.receive(other, 2)
-	if got := idsOf(all); !slices.Equal(got, []string{"d/1", "d/2"}) {
+	if got := drivertest.ReceivedIDs(all); !slices.Equal(got, []string{"d/1", "d/2"}) {
 		t.Errorf("received %v", got)
 	}
-	s.settle(other, driver.Ack, all...)
+	other.Record(driver.Ack, all...)
 	s.empty(0)
 }
 
@@ -173,9 +159,7 @@ func TestQueueIsDrainedWithoutMemory(t *testing.T) {
 	s := newStreamScene(t, client, QueueOptions{})
 	const n = 50
 	for i := range n {
-		if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: fmt.Sprint(i), Key: fmt.Sprint(i % 7), Payload: make([]byte, 100)}); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, s.Add(t.Context(), "q", driver.QueueMessage{ID: fmt.Sprint(i), Key: fmt.Sprint(i % 7), Payload: make([]byte, 100)}))
 	}
 	mustDo(t, client, "CONFIG", "SET", "maxmemory", "1mb")
 	if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: "more"}); interlock.Kind(err) != interlock.Retryable || err == nil {
@@ -185,13 +169,11 @@ func TestQueueIsDrainedWithoutMemory(t *testing.T) {
 	for _, o := range []driver.Outcome{driver.Retry, driver.Dead} {
 		for left := n; left > 0; {
 			some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 100, Bytes: 1 << 20})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			if o == driver.Retry {
 				left = 0
 			}
-			s.settle(c, o, some...)
+			c.Record(o, some...)
 			left -= len(some)
 		}
 	}
@@ -203,9 +185,7 @@ func TestQueueIsDrainedWithoutMemory(t *testing.T) {
 	for _, l := range letters {
 		places = append(places, l.Place)
 	}
-	if err := s.Discard(t.Context(), "q", "a reason", "me", places...); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, s.Discard(t.Context(), "q", "a reason", "me", places...))
 	s.empty(0)
 }
 
@@ -235,15 +215,15 @@ func TestQueueGroupIsGone(t *testing.T) {
 	held := s.receive(c, 2)
 	s.add("c/1")
 	mustDo(t, client, "XGROUP", "DESTROY", stream, s.options.Group)
-	next := s.receive(c, 1)
+	next := c.Take(1)
 	if next[0].ID != "c/1" {
-		t.Errorf("received %v", idsOf(next))
+		t.Errorf("received %v", drivertest.ReceivedIDs(next))
 	}
-	s.settle(c, driver.Ack, append(held, next...)...)
+	c.Record(driver.Ack, append(held, next...)...)
 	s.empty(0)
 	raw(t, client, "DEL", stream)
 	s.add("d/1")
-	s.settle(c, driver.Ack, s.receive(c, 1)...)
+	c.Record(driver.Ack, c.Take(1)...)
 	s.empty(0)
 }
 
@@ -260,30 +240,26 @@ func TestQueueServerRestarts(t *testing.T) {
 	for _, m := range s.receive(c, 5) {
 		all[m.ID] = m
 	}
-	s.settle(c, driver.Retry, all["a/1"])
-	s.settle(c, driver.Release, all["a/2"])
-	s.settle(c, driver.Park, all["b/1"])
-	s.settle(c, driver.Dead, all["c/1"])
+	c.Record(driver.Retry, all["a/1"])
+	c.Record(driver.Release, all["a/2"])
+	c.Record(driver.Park, all["b/1"])
+	c.Record(driver.Dead, all["c/1"])
 	server.Kill()
 	server.Restart()
 	testbed.Eventually(t, "a settlement after the restart", bound, func() bool {
-		return c.Settle(t.Context(), outcomes(driver.Ack, []*driver.Received{all["d/1"]}))[0] == nil
+		return c.Settle(t.Context(), drivertest.Settlements(driver.Ack, all["d/1"]))[0] == nil
 	})
 	got := s.receive(c, 2)
-	if ids := idsOf(got); !slices.Equal(ids, []string{"a/1", "a/2"}) || got[0].Attempt != 2 || got[1].Attempt != 1 || got[0].Claim.Token() <= all["a/1"].Claim.Token() {
+	if ids := drivertest.ReceivedIDs(got); !slices.Equal(ids, []string{"a/1", "a/2"}) || got[0].Attempt != 2 || got[1].Attempt != 1 || got[0].Claim.Token() <= all["a/1"].Claim.Token() {
 		t.Errorf("%+v", got)
 	}
-	if err := s.Resume(t.Context(), "q", "b", "a reason", "me"); err != nil {
-		t.Fatal(err)
-	}
-	s.settle(c, driver.Ack, append(got, s.receive(c, 1)...)...)
+	testbed.OK(t, s.Resume(t.Context(), "q", "b", "a reason", "me"))
+	c.Record(driver.Ack, append(got, c.Take(1)...)...)
 	letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
 	if err != nil || len(letters) != 1 {
 		t.Fatalf("%v, %v", letters, err)
 	}
-	if err := s.Discard(t.Context(), "q", "a reason", "me", letters[0].Place); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, s.Discard(t.Context(), "q", "a reason", "me", letters[0].Place))
 	s.empty(0)
 }
 
@@ -294,38 +270,34 @@ func TestQueueDuringAMove(t *testing.T) {
 	cluster := testbed.RedisCluster(t, false)
 	client := dialCluster(t, cluster)
 	s := newStreamScene(t, client, QueueOptions{})
-	if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: "unique", Unique: "u"}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, s.Add(t.Context(), "q", driver.QueueMessage{ID: "unique", Unique: "u"}))
 	s.add("a/1", "b/1", "c/1")
 	c := s.join(s.Queue, time.Minute)
-	held := s.receive(c, 1)
-	s.settle(c, driver.Dead, s.receive(c, 1)...)
-	s.settle(c, driver.Dead, s.receive(c, 1)...)
+	held := c.Take(1)
+	c.Record(driver.Dead, c.Take(1)...)
+	c.Record(driver.Dead, c.Take(1)...)
 	letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
 	if err != nil || len(letters) != 2 {
 		t.Fatal(letters, err)
 	}
-	if err := s.Discard(t.Context(), "q", "a reason", "me", letters[0].Place); err != nil {
-		t.Fatal(err)
-	}
-	keys := mustKeys(t, s)
+	testbed.OK(t, s.Discard(t.Context(), "q", "a reason", "me", letters[0].Place))
+	keys := s.mustKeys()
 	if n, err := raw(t, client, append([]string{"EXISTS"}, keys...)...).AsInt64(); err != nil || int(n) != len(keys) {
 		t.Fatalf("%d of %d keys exist, %v", n, len(keys), err)
 	}
 	slot := slotOf(keys[0])
 	from := slot * 3 / slots
 	finish := cluster.Migrate(t, slot, from, (from+1)%3)
-	for _, err := range append(c.Settle(t.Context(), outcomes(driver.Ack, held)), s.Add(t.Context(), "q", driver.QueueMessage{ID: "lost"})) {
+	for _, err := range append(c.Settle(t.Context(), drivertest.Settlements(driver.Ack, held...)), s.Add(t.Context(), "q", driver.QueueMessage{ID: "lost"})) {
 		if interlock.Kind(err) != interlock.Retryable || err == nil {
 			t.Errorf("in the middle of the move: %v", err)
 		}
 	}
 	finish()
-	insist(t, "settle after the move", func(context.Context) error { return c.Settle(t.Context(), outcomes(driver.Ack, held))[0] })
-	s.settle(c, driver.Ack, s.receive(c, 1)...)
-	if err := s.Discard(t.Context(), "q", "a reason", "me", letters[1].Place); err != nil {
-		t.Fatal(err)
-	}
+	insist(t, "settle after the move", func(context.Context) error {
+		return c.Settle(t.Context(), drivertest.Settlements(driver.Ack, held...))[0]
+	})
+	c.Record(driver.Ack, c.Take(1)...)
+	testbed.OK(t, s.Discard(t.Context(), "q", "a reason", "me", letters[1].Place))
 	s.empty(0)
 }

@@ -38,9 +38,7 @@ func (q *streamQueues) Add(t *testing.T, name string, messages ...driver.QueueMe
 func (q *streamQueues) letters(t *testing.T, name string) []DeadLetter {
 	t.Helper()
 	all, err := q.Queue.DeadLetters(t.Context(), name, 0, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return all
 }
 
@@ -63,25 +61,19 @@ func (q *streamQueues) Replay(t *testing.T, name string, ids ...string) {
 			places = append(places, l.Place)
 		}
 	}
-	if err := q.Queue.Replay(t.Context(), name, "a reason", "me", places...); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, q.Queue.Replay(t.Context(), name, "a reason", "me", places...))
 }
 
 func (q *streamQueues) Resume(t *testing.T, name, key string) {
 	t.Helper()
-	if err := q.Queue.Resume(t.Context(), name, key, "a reason", "me"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, q.Queue.Resume(t.Context(), name, key, "a reason", "me"))
 }
 
 // Age backdates ready lanes, after a claim of no messages has indexed them.
 func (q *streamQueues) Age(t *testing.T, name string, d time.Duration) {
 	t.Helper()
 	keys, err := q.keys("age", name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	s := &streamStore{q.Queue, name, keys}
 	if some, _, err := s.Claim(t.Context(), "", time.Second, driver.QueueLimit{}); err != nil || len(some) > 0 {
 		t.Fatalf("%v, %v", some, err)
@@ -95,8 +87,6 @@ func (q *streamQueues) Age(t *testing.T, name string, d time.Duration) {
 func lanesOf(t *testing.T, client rueidis.Client, key string) []string {
 	t.Helper()
 	all, err := raw(t, client, "ZRANGE", key, "0", "-1").AsStrSlice()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return all
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/leasequeue"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -30,18 +31,9 @@ func newStreamScene(t *testing.T, client rueidis.Client, o QueueOptions) *stream
 	return &streamScene{t, NewQueue(client, &o), client}
 }
 
-func (s *streamScene) join(q *Queue, lease time.Duration) driver.QueueConsumer {
+func (s *streamScene) join(q *Queue, lease time.Duration) drivertest.QueueMember {
 	s.Helper()
-	c, err := q.Join(s.Context(), "q", driver.QueueOptions{Owner: "test", Lease: lease})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		defer cancel()
-		_ = c.Close(ctx)
-	})
-	return c
+	return drivertest.JoinQueue(s.T, q, "q", driver.QueueOptions{Owner: "test", Lease: lease})
 }
 
 // add adds messages with the ids "KEY/N"; a KEY of "-" means no key.
@@ -52,63 +44,27 @@ func (s *streamScene) add(ids ...string) {
 		key, _, _ := strings.Cut(id, "/")
 		all = append(all, driver.QueueMessage{ID: id, Key: strings.Trim(key, "-")})
 	}
-	if err := s.Add(s.Context(), "q", all...); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.Add(s.Context(), "q", all...))
 }
 
-// receive receives n messages: one by one if n is 1.
-func (s *streamScene) receive(c driver.QueueConsumer, n int) (all []*driver.Received) {
+// receive receives all messages, of which there are n.
+func (s *streamScene) receive(c drivertest.QueueMember, n int) (all []*driver.Received) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), bound)
 	defer cancel()
-	limit := driver.QueueLimit{Messages: 200, Bytes: 1 << 20}
-	if n == 1 {
-		limit.Messages = 1
-	}
 	for len(all) < n {
-		some, err := c.Receive(ctx, limit)
-		if err != nil {
-			s.Fatalf("received %v, then %v", idsOf(all), err)
+		some, err := c.Receive(ctx, driver.QueueLimit{Messages: 200, Bytes: 1 << 20})
+		if all = append(all, some...); err != nil || len(all) > n {
+			s.Fatalf("received %v, %v; want %d", drivertest.ReceivedIDs(all), err, n)
 		}
-		all = append(all, some...)
-	}
-	if len(all) > n {
-		s.Fatalf("received %v, want %d", idsOf(all), n)
 	}
 	return all
-}
-
-func idsOf(all []*driver.Received) (ids []string) {
-	for _, m := range all {
-		ids = append(ids, m.ID)
-	}
-	return ids
-}
-
-func outcomes(o driver.Outcome, all []*driver.Received) (each []driver.Settlement) {
-	for _, m := range all {
-		each = append(each, driver.Settlement{Received: m, Outcome: o, Reason: "a reason"})
-	}
-	return each
-}
-
-func (s *streamScene) settle(c driver.QueueConsumer, o driver.Outcome, all ...*driver.Received) {
-	s.Helper()
-	for i, err := range c.Settle(s.Context(), outcomes(o, all)) {
-		if err != nil {
-			s.Fatalf("settle %s: %v", all[i].ID, err)
-		}
-	}
 }
 
 // empty requires that only the counters and n entries are left.
 func (s *streamScene) empty(entries int) {
 	s.Helper()
-	keys, err := s.keys("test", "q")
-	if err != nil {
-		s.Fatal(err)
-	}
+	keys := s.mustKeys()
 	if n, err := raw(s, s.client, "XLEN", keys[0]).AsInt64(); err != nil || int(n) != entries {
 		s.Errorf("%d entries, %v; want %d", n, err, entries)
 	}
@@ -136,12 +92,8 @@ func TestQueueEntries(t *testing.T) {
 	client := dial(t, testbed.Redis(t).Addr())
 	s := newStreamScene(t, client, QueueOptions{})
 	stream := s.options.Prefix + "q"
-	for i, err := range NewStream(client, &StreamOptions{Prefix: s.options.Prefix}).Publish(t.Context(), []driver.Message{
-		{ID: "sink", Topic: "q", Key: "k\n\x00 1", Headers: map[string]string{"a": "b"}, Payload: []byte("p")}}) {
-		if err != nil {
-			t.Fatalf("%d: %v", i, err)
-		}
-	}
+	testbed.OK(t, errors.Join(NewStream(client, &StreamOptions{Prefix: s.options.Prefix}).Publish(t.Context(), []driver.Message{
+		{ID: "sink", Topic: "q", Key: "k\n\x00 1", Headers: map[string]string{"a": "b"}, Payload: []byte("p")}})...))
 	raw(t, client, "XADD", stream, "*", "else", "x")
 	raw(t, client, "XADD", stream, "*", "id", "odd", "priority", "nan", "delay", "-1e99", "headers", "{", "payload", "y")
 	raw(t, client, "XADD", stream, "*", "id", "far", "delay", "1e400")
@@ -156,21 +108,21 @@ func TestQueueEntries(t *testing.T) {
 	if m := all[2]; m.ID != "odd" || m.Headers["headers"] != "{" || string(m.Payload) != "y" {
 		t.Errorf("%+v", m)
 	}
-	s.settle(c, driver.Ack, all...)
+	c.Record(driver.Ack, all...)
 	raw(t, client, "XTRIM", stream, "MAXLEN", "0") // also "far"
 	s.add("a/1", "a/2", "a/3")
 	raw(t, client, "XTRIM", stream, "MAXLEN", "1")
-	s.settle(c, driver.Ack, s.receive(c, 1)...)
+	c.Record(driver.Ack, c.Take(1)...)
 	s.add("a/4", "a/5")
 	m := s.receive(c, 2)
 	raw(t, client, "XTRIM", stream, "MAXLEN", "0")
-	s.settle(c, driver.Retry, m...)
+	c.Record(driver.Retry, m...)
 	s.add("a/6")
-	m = s.receive(c, 1)
+	m = c.Take(1)
 	if m[0].ID != "a/6" || m[0].Attempt != 1 {
 		t.Errorf("%+v", m[0])
 	}
-	s.settle(c, driver.Ack, m...)
+	c.Record(driver.Ack, m...)
 }
 
 // TestQueueLeavesNothing: finished messages leave nothing, in each way.
@@ -182,15 +134,13 @@ func TestQueueLeavesNothing(t *testing.T) {
 			s := newStreamScene(t, client, o)
 			c := s.join(s.Queue, time.Minute)
 			s.add("a/1", "a/2", "b/1", "-/1", "-/2")
-			if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: "u/1", Key: "u", Unique: "u"}, driver.QueueMessage{ID: "v/1", Unique: "v"}); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, s.Add(t.Context(), "q", driver.QueueMessage{ID: "u/1", Key: "u", Unique: "u"}, driver.QueueMessage{ID: "v/1", Unique: "v"}))
 			all := s.receive(c, 7)
-			s.settle(c, driver.Retry, all...)
+			c.Record(driver.Retry, all...)
 			all = s.receive(c, 7)
-			s.settle(c, driver.Dead, all...)
+			c.Record(driver.Dead, all...)
 			letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
-			if err != nil || len(letters) != 7 || letters[0].ID != "a/1" || letters[0].Attempt != 2 || letters[0].Reason != "a reason" {
+			if err != nil || len(letters) != 7 || letters[0].ID != "a/1" || letters[0].Attempt != 2 || letters[0].Reason != "reason of a/1" {
 				t.Fatalf("%+v, %v", letters, err)
 			}
 			if some, err := s.DeadLetters(t.Context(), "q", letters[1].Place, 1); err != nil || len(some) != 1 || some[0].ID != letters[2].ID {
@@ -205,31 +155,23 @@ func TestQueueLeavesNothing(t *testing.T) {
 					t.Errorf("a letter that is not there: %v", err)
 				}
 			}
-			if err := s.Discard(t.Context(), "q", "a reason", "me", places[:3]...); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Replay(t.Context(), "q", "a reason", "me", places[3:]...); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, s.Discard(t.Context(), "q", "a reason", "me", places[:3]...))
+			testbed.OK(t, s.Replay(t.Context(), "q", "a reason", "me", places[3:]...))
 			all = s.receive(c, 4)
-			s.settle(c, driver.Park, all...)
+			c.Record(driver.Park, all...)
 			if err := s.Resume(t.Context(), "q", "other", "a reason", "me"); !errors.Is(err, ErrNotFound) {
 				t.Errorf("a key that is not parked: %v", err)
 			}
-			if err := s.Resume(t.Context(), "q", "u", "a reason", "me"); err != nil {
-				t.Fatal(err)
-			}
-			s.settle(c, driver.Ack, s.receive(c, 1)...)
-			if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: "u/2", Unique: "u"}, driver.QueueMessage{ID: "v/2", Unique: "v"}); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, s.Resume(t.Context(), "q", "u", "a reason", "me"))
+			c.Record(driver.Ack, c.Take(1)...)
+			testbed.OK(t, s.Add(t.Context(), "q", driver.QueueMessage{ID: "u/2", Unique: "u"}, driver.QueueMessage{ID: "v/2", Unique: "v"}))
 			all = s.receive(c, 2)
-			if ids := idsOf(all); !slices.Equal(ids, []string{"u/2", "v/2"}) {
+			if ids := drivertest.ReceivedIDs(all); !slices.Equal(ids, []string{"u/2", "v/2"}) {
 				t.Errorf("unique messages that ended block others: %v", ids)
 			}
-			s.settle(c, driver.Ack, all...)
+			c.Record(driver.Ack, all...)
 			// Messages without a key that are parked: Resume names keys, so they stay.
-			keys, _ := s.keys("test", "q")
+			keys := s.mustKeys()
 			if n, err := raw(t, client, "ZCARD", keys[2]).AsInt64(); err != nil || n != 3 {
 				t.Errorf("%d messages are left, %v", n, err)
 			}
@@ -240,8 +182,8 @@ func TestQueueLeavesNothing(t *testing.T) {
 			s := newStreamScene(t, client, QueueOptions{Keep: keep})
 			s.add("a/1", "a/2", "-/1")
 			c := s.join(s.Queue, time.Minute)
-			s.settle(c, driver.Retry, s.receive(c, 3)...)
-			s.settle(c, driver.Ack, s.receive(c, 3)...)
+			c.Record(driver.Retry, s.receive(c, 3)...)
+			c.Record(driver.Ack, s.receive(c, 3)...)
 			s.empty(map[bool]int{true: 3}[keep])
 		})
 	}
@@ -256,10 +198,10 @@ func TestQueueAddsOnce(t *testing.T) {
 	s.add("a/2", "a/3")
 	c := s.join(s.Queue, time.Minute)
 	all := s.receive(c, 3)
-	if ids := idsOf(all); !slices.Equal(ids, []string{"a/1", "a/2", "a/3"}) {
+	if ids := drivertest.ReceivedIDs(all); !slices.Equal(ids, []string{"a/1", "a/2", "a/3"}) {
 		t.Fatalf("received %v", ids)
 	}
-	s.settle(c, driver.Ack, all...)
+	c.Record(driver.Ack, all...)
 	testbed.Eventually(t, "the window ends", bound, func() bool {
 		s.add("a/1")
 		n, err := raw(t, client, "XLEN", s.options.Prefix+"q").AsInt64()
@@ -270,15 +212,13 @@ func TestQueueAddsOnce(t *testing.T) {
 		many = append(many, fmt.Sprintf("b/%04d", i))
 	}
 	s.add(many...)
-	s.settle(c, driver.Ack, s.receive(c, 1)...) // a/1
+	c.Record(driver.Ack, c.Take(1)...) // a/1
 	var got []string
 	for len(got) < len(many) {
 		some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 100, Bytes: 1 << 20})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.settle(c, driver.Ack, some...)
-		got = append(got, idsOf(some)...)
+		testbed.OK(t, err)
+		c.Record(driver.Ack, some...)
+		got = append(got, drivertest.ReceivedIDs(some)...)
 	}
 	if !slices.Equal(got, many) {
 		t.Errorf("received %v", got)
@@ -312,17 +252,11 @@ func TestQueueCosts(t *testing.T) {
 	for i := range 100 {
 		ids = append(ids, fmt.Sprintf("%d/1", i))
 	}
-	keys, err := s.keys("test", "q")
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := &streamStore{s.Queue, "q", keys}
-	if _, _, err := store.Claim(t.Context(), "", time.Minute, driver.QueueLimit{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := store.Renew(t.Context(), nil, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	store := s.store()
+	_, _, err := store.Claim(t.Context(), "", time.Minute, driver.QueueLimit{})
+	testbed.OK(t, err)
+	_, _, err = store.Renew(t.Context(), nil, time.Minute)
+	testbed.OK(t, err)
 	before := calls(t, client)
 	s.add(ids...)
 	if n := since(t, client, before)["evalsha"]; n != 1 {
@@ -339,7 +273,7 @@ func TestQueueCosts(t *testing.T) {
 		t.Errorf("100 messages are received by %d commands: %v", n, spent)
 	}
 	before = calls(t, client)
-	s.settle(c, driver.Ack, all...)
+	c.Record(driver.Ack, all...)
 	spent = since(t, client, before)
 	if n := spent["evalsha"] + spent["eval"]; n > 2 { // the script is new to the server
 		t.Errorf("100 messages are settled by %d requests", n)
@@ -376,18 +310,16 @@ func TestQueueExpiredInParts(t *testing.T) {
 	one, two := s.join(s.Queue, 200*time.Millisecond), s.join(s.Queue, time.Minute)
 	s.add("a/1", "a/2", "a/3")
 	s.receive(one, 3)
-	gone, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = one.Close(gone) // a crash
+	one.Crash()
 	for i, id := range []string{"a/1", "a/2", "a/3"} {
-		m := s.receive(two, 1)
+		m := two.Take(1)
 		if m[0].ID != id || (m[0].Attempt == 2) != (i == 0) {
 			t.Errorf("received %+v, want %s", m[0], id)
 		}
-		if lanes := lanesOf(t, s.client, mustKeys(t, s)[3]); len(lanes) > 0 {
+		if lanes := lanesOf(t, s.client, s.mustKeys()[3]); len(lanes) > 0 {
 			t.Errorf("%v are leased and ready", lanes)
 		}
-		s.settle(two, driver.Ack, m...)
+		two.Record(driver.Ack, m...)
 	}
 	s.empty(0)
 }
@@ -397,11 +329,7 @@ func TestQueueWakes(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
 	s := newStreamScene(t, client, QueueOptions{})
-	keys, err := s.keys("test", "q")
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := &streamStore{s.Queue, "q", keys}
+	store := s.store()
 	heard := make(chan struct{}, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -441,32 +369,18 @@ func TestQueueHeldTogether(t *testing.T) {
 			was := s.receive(one, 2)
 			first := driver.Settlement{Received: was[0], Outcome: c.outcome, After: c.after}
 			begun := time.Now()
-			if err := one.Settle(t.Context(), []driver.Settlement{first})[0]; err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), lease/8)
-			defer cancel()
-			if some, err := two.Receive(ctx, driver.QueueLimit{Messages: 9, Bytes: 1}); !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("received %v, %v while the rest is held", idsOf(some), err)
-			}
-			gone, cancel := context.WithCancel(context.Background())
-			cancel()
-			_ = one.Close(gone) // a crash
+			testbed.OK(t, one.Settle(t.Context(), []driver.Settlement{first})[0])
+			two.Nothing(lease / 8) // while the rest is held
+			one.Crash()
 			if c.outcome == driver.Park {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*lease)
-				defer cancel()
-				if some, err := two.Receive(ctx, driver.QueueLimit{Messages: 9, Bytes: 1}); !errors.Is(err, context.DeadlineExceeded) {
-					t.Fatalf("received %v, %v of a parked key", idsOf(some), err)
-				}
-				if err := s.Resume(t.Context(), "q", "a", "a reason", "me"); err != nil {
-					t.Fatal(err)
-				}
+				two.Nothing(2 * lease)
+				testbed.OK(t, s.Resume(t.Context(), "q", "a", "a reason", "me"))
 			}
 			is := s.receive(two, 2)
-			if ids := idsOf(is); !slices.Equal(ids, []string{"a/1", "a/2"}) || time.Since(begun) < c.after {
+			if ids := drivertest.ReceivedIDs(is); !slices.Equal(ids, []string{"a/1", "a/2"}) || time.Since(begun) < c.after {
 				t.Errorf("received %v after %v", ids, time.Since(begun))
 			}
-			s.settle(two, driver.Ack, is...)
+			two.Record(driver.Ack, is...)
 			s.empty(0)
 		})
 	}
@@ -478,20 +392,18 @@ func TestQueueKeyChangesItsPriority(t *testing.T) {
 	client := dial(t, testbed.Redis(t).Addr())
 	s := newStreamScene(t, client, QueueOptions{})
 	add := func(id, key string, p driver.Priority) {
-		if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: id, Key: key, Priority: p}); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, s.Add(t.Context(), "q", driver.QueueMessage{ID: id, Key: key, Priority: p}))
 	}
 	add("b/1", "b", driver.NormalPriority)
 	add("a/1", "a", driver.LowPriority)
 	add("a/2", "a", driver.HighPriority)
 	c := s.join(s.Queue, time.Minute)
 	for _, id := range []string{"a/1", "a/2", "b/1"} {
-		m := s.receive(c, 1)
+		m := c.Take(1)
 		if m[0].ID != id {
 			t.Errorf("%s instead of %s", m[0].ID, id)
 		}
-		s.settle(c, driver.Ack, m...)
+		c.Record(driver.Ack, m...)
 	}
 	s.empty(0)
 }
@@ -502,18 +414,12 @@ func TestQueueRenewsItsOwn(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
 	s := newStreamScene(t, client, QueueOptions{})
-	keys, err := s.keys("test", "q")
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := &streamStore{s.Queue, "q", keys}
+	store := s.store()
 	limit := driver.QueueLimit{Messages: 9, Bytes: 1}
 	claim := func(lease time.Duration, limit driver.QueueLimit) []leasequeue.Group {
 		t.Helper()
 		some, _, err := store.Claim(t.Context(), "", lease, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return some
 	}
 	renew := func(h leasequeue.Held) bool {
@@ -529,7 +435,7 @@ func TestQueueRenewsItsOwn(t *testing.T) {
 	held := leasequeue.Held{ID: one.ID, Token: one.Token}
 	testbed.Eventually(t, "the lease ends", bound, func() bool {
 		claim(time.Minute, driver.QueueLimit{}) // takes nothing
-		return len(lanesOf(t, client, keys[3])) == 1
+		return len(lanesOf(t, client, store.keys[3])) == 1
 	})
 	if !renew(held) {
 		t.Error("a lease that was not taken is not renewed")
@@ -578,9 +484,7 @@ func TestQueueShows(t *testing.T) {
 		case "d/1":
 			continue
 		}
-		if err := c.Settle(t.Context(), []driver.Settlement{x})[0]; err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, c.Settle(t.Context(), []driver.Settlement{x})[0])
 	}
 	s.add("f/1", "f/2")
 	all, err := s.Status(t.Context())
@@ -603,18 +507,14 @@ func TestQueueShows(t *testing.T) {
 	if err := s.Resume(t.Context(), "q", "b", " ", "me"); interlock.Kind(err) != interlock.Bug {
 		t.Errorf("resumed without a reason: %v", err)
 	}
-	if err := s.Resume(t.Context(), "q", "b", "it is repaired", "me"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, s.Resume(t.Context(), "q", "b", "it is repaired", "me"))
 	letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
 	if err != nil || len(letters) != 1 {
 		t.Fatal(letters, err)
 	}
-	if err := s.Replay(t.Context(), "q", "again", "you", letters[0].Place); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, s.Replay(t.Context(), "q", "again", "you", letters[0].Place))
 	var done []map[string]string
-	for _, e := range entries(t, client, strings.Replace(mustKeys(t, s)[1], ":lanes:", ":audit:", 1)) {
+	for _, e := range entries(t, client, strings.Replace(s.mustKeys()[1], ":lanes:", ":audit:", 1)) {
 		done = append(done, e.FieldValues)
 	}
 	if len(done) != 2 || done[0]["action"] != "resume" || done[0]["key"] != "b" || done[0]["reason"] != "it is repaired" || done[0]["by"] != "me" ||
@@ -623,11 +523,11 @@ func TestQueueShows(t *testing.T) {
 	}
 }
 
-func mustKeys(t *testing.T, s *streamScene) []string {
-	t.Helper()
+func (s *streamScene) mustKeys() []string {
+	s.Helper()
 	keys, err := s.keys("test", "q")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(s, err)
 	return keys
 }
+
+func (s *streamScene) store() *streamStore { return &streamStore{s.Queue, "q", s.mustKeys()} }

@@ -11,25 +11,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/queue/queuetest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/observe"
 )
 
 // start handles the messages of a queue.
-func (s *streamScene) start(q driver.Queue, handler queue.Handler) *queue.Consumer {
+func (s *streamScene) start(q driver.Queue, handler queue.Handler) queuetest.Consumer {
 	s.Helper()
-	c, err := queue.New(s.Context(), q, "q", handler, &queue.Options{Lease: 2 * time.Second, MinPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { s.stop(c) })
-	return c
-}
-
-func (s *streamScene) stop(c *queue.Consumer) {
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
-	defer cancel()
-	_ = c.Close(ctx)
+	return queuetest.Start(s.T, q, "q", 2*time.Second, handler)
 }
 
 // TestQueueSoak runs drivertest.RunQueueSoak for INTERLOCK_SOAK_STREAMS, a duration.
@@ -52,13 +41,9 @@ func TestQueueSoak(t *testing.T) {
 		}}
 	}})
 	letters, err := s.DeadLetters(t.Context(), "q", 0, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, l := range letters {
-		if err := s.Discard(t.Context(), "q", "the end", "soak", l.Place); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, s.Discard(t.Context(), "q", "the end", "soak", l.Place))
 	}
 	s.empty(0)
 	t.Logf("%d dead letters", len(letters))
@@ -77,9 +62,7 @@ func TestQueueStopped(t *testing.T) {
 	child := exec.Command(os.Args[0], "-test.run=^TestQueueChild$", "-test.timeout=10m")
 	child.Env = append(os.Environ(), "REDIS_TEST_QUEUE=redis://"+server.Addr(), "REDIS_TEST_PREFIX="+s.options.Prefix, "REDIS_TEST_GUARD="+guard)
 	child.Stderr = os.Stderr
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, child.Start())
 	t.Cleanup(func() {
 		_ = child.Process.Kill()
 		_ = child.Wait()
@@ -91,16 +74,12 @@ func TestQueueStopped(t *testing.T) {
 			t.Fatal("the process handles nothing")
 		}
 	}
-	if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, child.Process.Signal(syscall.SIGSTOP))
 	other := s.start(s.Queue, audit.Handle)
 	audit.Wait(t, len(all))
-	if err := child.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, child.Process.Signal(syscall.SIGCONT))
 	testbed.Eventually(t, "the guard refuses the late write", time.Minute, func() bool { return audit.Refused() > 0 })
-	s.stop(other) // later messages are for the stopped process
+	other.Stop() // later messages are for the stopped process
 	more := drivertest.QueueIDs(6, 20, 5)
 	s.add(more...)
 	audit.Wait(t, len(all)+len(more))
@@ -114,12 +93,7 @@ func TestQueueChild(t *testing.T) {
 		t.Skip("it is a part of TestQueueStopped")
 	}
 	q := NewQueue(dial(t, url[len("redis://"):]), &QueueOptions{Prefix: os.Getenv("REDIS_TEST_PREFIX")})
-	_, err := queue.New(context.Background(), q, "q", drivertest.WriteTo(os.Getenv("REDIS_TEST_GUARD"), 500*time.Millisecond),
-		&queue.Options{Lease: 2 * time.Second, Hooks: &observe.Queue{Log: observe.Silent}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	select {}
+	testbed.OK(t, queuetest.Serve(q, "q", os.Getenv("REDIS_TEST_GUARD")))
 }
 
 // TestQueueConsumers: consumers of flow/queue share the messages while the server is killed.

@@ -19,9 +19,7 @@ import (
 func entries(t *testing.T, client rueidis.Client, stream string) []rueidis.XRangeEntry {
 	t.Helper()
 	found, err := client.Do(t.Context(), client.B().Xrange().Key(stream).Start("-").End("+").Build()).AsXRange()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return found
 }
 
@@ -36,11 +34,7 @@ func TestStreamsKeepMessagesInOrder(t *testing.T) {
 	}
 	messages[0].Headers = map[string]string{"x": "\"y\""}
 	messages[0].Payload = []byte("\x00\xff")
-	for i, err := range s.Publish(t.Context(), messages) {
-		if err != nil {
-			t.Fatalf("%s: %v", messages[i].ID, err)
-		}
-	}
+	testbed.OK(t, errors.Join(s.Publish(t.Context(), messages)...))
 	a, b := entries(t, client, "app/a"), entries(t, client, "app/b")
 	if len(a) != 300 || len(b) != 300 {
 		t.Fatalf("%d and %d entries", len(a), len(b))
@@ -71,9 +65,7 @@ func TestStreamFailuresHoldTheirLane(t *testing.T) {
 	server := testbed.Redis(t)
 	client := dial(t, server.Addr())
 	s := NewStream(client, nil)
-	if err := client.Do(t.Context(), client.B().Set().Key("wrong").Value("x").Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, client.Do(t.Context(), client.B().Set().Key("wrong").Value("x").Build()).Error())
 	m := func(id, topic, key string) driver.Message { return driver.Message{ID: id, Topic: topic, Key: key} }
 	got := s.Publish(t.Context(), []driver.Message{m("1", "wrong", "k"), m("2", "wrong", "k"), m("3", "wrong", ""), m("4", "good", "k"),
 		m("", "good", "j"), m("6", "good", "j"), m("7", reserved+"x}", "")})
@@ -97,9 +89,7 @@ func TestStreamNotAllowed(t *testing.T) {
 	s := NewStream(client, nil)
 	for _, rights := range []string{"~good", "~* -xadd", "-evalsha -eval"} {
 		words := append([]string{"SETUSER", "default", "resetkeys"}, strings.Fields(rights)...)
-		if err := client.Do(t.Context(), client.B().Arbitrary("ACL").Args(words...).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, client.Do(t.Context(), client.B().Arbitrary("ACL").Args(words...).Build()).Error())
 		err := s.Publish(t.Context(), []driver.Message{{ID: "1", Topic: "t"}})[0]
 		if err == nil || interlock.Kind(err) != interlock.Retryable {
 			t.Errorf("%s: %v (%v)", rights, err, interlock.Kind(err))

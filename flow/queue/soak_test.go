@@ -12,9 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/queue/queuetest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
-	"github.com/interlock-dev/interlock/observe"
 )
 
 // TestSoak runs drivertest.RunQueueSoak for INTERLOCK_SOAK_QUEUE, a duration.
@@ -58,28 +58,15 @@ func (s *soak) add(ids ...string) {
 		key, _, _ := strings.Cut(id, "/")
 		all = append(all, queue.Message{ID: id, Key: key})
 	}
-	if err := s.try(func(ctx context.Context, tx driver.SQL) error { return table.Add(ctx, tx, "q", all...) }); err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, s.try(func(ctx context.Context, tx driver.SQL) error { return table.Add(ctx, tx, "q", all...) }))
 }
 
 func (s *soak) join(handler drivertest.QueueHandler) drivertest.SoakMember {
 	path := testbed.NewProxy(s.T, s.db.Server.Addr())
 	db, closed, err := databases.Connect(context.WithoutCancel(s.Context()), s.db.Client, strings.Replace(s.db.URL, s.db.Server.Addr(), path.Addr(), 1))
-	if err != nil {
-		s.Fatal(err)
-	}
+	testbed.OK(s, err)
 	s.Cleanup(closed)
-	c, err := queue.New(s.Context(), queue.FromTable(db, table, nil), "q", handler,
-		&queue.Options{Lease: 2 * time.Second, MinPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		defer cancel()
-		_ = c.Close(ctx)
-	})
+	c := queuetest.Start(s.T, queue.FromTable(db, table, nil), "q", 2*time.Second, handler)
 	return drivertest.SoakMember{Path: path, Consumer: c, Done: func() bool {
 		left := int64(1)
 		err := s.try(func(ctx context.Context, tx driver.SQL) (err error) {
