@@ -148,9 +148,7 @@ func (r *run) report(t *testing.T) {
 
 func ok(tb testing.TB, err error) {
 	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	ok(tb, err)
 }
 
 // closeAfter closes a resource after the case, with a time limit.

@@ -15,12 +15,8 @@ import (
 // TestCosts counts the statements and commits of a thousand messages, added, leased and settled at
 // once, and those of a consumer that has nothing to do.
 func TestCosts(t *testing.T) {
-	t.Parallel()
 	most := map[driver.Dialect]struct{ add, work, commits int64 }{driver.Postgres: {2, 7, 4}, driver.MariaDB: {5, 23, 4}}
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		db := open(t)
-		db.Do(t, table.Create)
+	eachDB(t, func(t *testing.T, db *databases.DB) {
 		counted, want := &databases.Counted{BeginnerAt: db}, most[db.Dialect]
 		var all []queue.Message
 		for i := range 1000 {

@@ -112,10 +112,7 @@ func TestBatchEndsWithAnyClaim(t *testing.T) {
 // TestInTxBatch: one transaction has the effects of many messages and removes them. A failing message
 // fails no other one.
 func TestInTxBatch(t *testing.T) {
-	t.Parallel()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		db := withEffects(t, open(t), table.Create)
+	eachDB(t, func(t *testing.T, db *databases.DB) {
 		for n := range 30 {
 			addIn(t, db, queue.Message{ID: fmt.Sprint("a", n), Key: fmt.Sprint("k", n)}, queue.Message{ID: fmt.Sprint("b", n), Key: fmt.Sprint("k", n)})
 		}
@@ -148,11 +145,7 @@ func TestInTxBatch(t *testing.T) {
 // TestBatchOfUnknownOutcome: the messages of a batch whose commit was not answered are retried, not
 // handled alone, and none counts as a failure.
 func TestBatchOfUnknownOutcome(t *testing.T) {
-	t.Parallel()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		db := open(t)
-		db.Do(t, table.Create)
+	eachDB(t, func(t *testing.T, db *databases.DB) {
 		for n := range 9 {
 			addIn(t, db, queue.Message{Key: fmt.Sprint(n)})
 		}
@@ -186,11 +179,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 
 // TestFinishMany: one call finishes all messages or none.
 func TestFinishMany(t *testing.T) {
-	t.Parallel()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		db := open(t)
-		db.Do(t, table.Create)
+	eachDB(t, func(t *testing.T, db *databases.DB) {
 		addIn(t, db, queue.Message{ID: "1", Key: "a"}, queue.Message{ID: "2", Key: "b"}, queue.Message{ID: "3"})
 		c, err := queue.FromTable(db, table, nil).Join(t.Context(), "q", driver.QueueOptions{})
 		ok(t, err)
@@ -240,11 +229,7 @@ func receive(t *testing.T, c driver.QueueConsumer, n int) (all []queue.Received)
 
 // TestFailingInTx: the policy for failures applies to handlers in transactions.
 func TestFailingInTx(t *testing.T) {
-	t.Parallel()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		db := open(t)
-		db.Do(t, table.Create)
+	eachDB(t, func(t *testing.T, db *databases.DB) {
 		addIn(t, db, queue.Message{ID: "1", Key: "a"})
 		c := consume(t, queue.FromTable(db, table, nil), queue.InTx(db, func(context.Context, driver.SQL, queue.Received) error {
 			return errors.New("bad")
@@ -259,11 +244,9 @@ func TestFailingInTx(t *testing.T) {
 // TestBatchWithInbox: the queue is in another system. An inbox in the database of the effects prevents
 // second effects of repeated messages and of batches whose outcome was lost.
 func TestBatchWithInbox(t *testing.T) {
-	t.Parallel()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
+	eachDB(t, func(t *testing.T, db *databases.DB) {
 		inbox := once.Inbox{Consumer: "billing"}
-		db := withEffects(t, open(t), inbox.Create)
+		db.Do(t, inbox.Create)
 		q := memory.NewQueue()
 		fill(t, q, 5, "a", "b", "c", "d", "e", "f")
 		ok(t, q.Add("q", queue.Message{ID: "a0", Key: "again"}, queue.Message{ID: "a1", Key: "other", Payload: []byte("another payload")}))
@@ -300,11 +283,9 @@ func TestBatchWithInbox(t *testing.T) {
 // TestOffsetsInDatabase: the database keeps the last offset of each key, in the transaction of the
 // effect. A message that is delivered again has no second effect.
 func TestOffsetsInDatabase(t *testing.T) {
-	t.Parallel()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
+	eachDB(t, func(t *testing.T, db *databases.DB) {
 		offsets := version.Table{}
-		db := withEffects(t, open(t), offsets.Create)
+		db.Do(t, offsets.Create)
 		q := memory.NewQueue()
 		fill(t, q, 5, "a", "b", "c", "d", "e", "f")
 		var lost atomic.Int64

@@ -27,16 +27,26 @@ func TestInTx(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				test(t, withEffects(t, open(t), table.Create))
+				test(t, created(t, open(t)))
 			})
 		}
 	})
 }
 
-// withEffects creates tables in a database, with one for effects.
-func withEffects(t *testing.T, db *databases.DB, create func(context.Context, driver.SQL) error) *databases.DB {
+// eachDB runs a test on new tables of each database.
+func eachDB(t *testing.T, test func(t *testing.T, db *databases.DB), clients ...string) {
 	t.Helper()
-	db.Do(t, create)
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		test(t, created(t, open(t)))
+	}, clients...)
+}
+
+// created creates tables in a database, with one for effects.
+func created(t *testing.T, db *databases.DB) *databases.DB {
+	t.Helper()
+	db.Do(t, table.Create)
 	db.Exec(t, `create table effect (id varchar(64) not null)`)
 	return db
 }

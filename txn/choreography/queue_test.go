@@ -42,9 +42,7 @@ func TestQueues(t *testing.T) {
 			})
 			c, err := queue.New(t.Context(), queue.FromTable(db, queues, nil), name, in, &queue.Options{MinPause: time.Millisecond, MaxPause: 10 * time.Millisecond,
 				Concurrency: 4, Hooks: &observe.Queue{Log: observe.Silent}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
 		}
 		receivers := []string{"tracker"}

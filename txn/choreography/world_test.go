@@ -99,13 +99,9 @@ func relayed(t *testing.T, db *databases.DB, fn func(ctx context.Context, m driv
 	t.Helper()
 	relay, err := outbox.NewRelay(db, box, outbox.Func(fn), &outbox.Options{MinPause: time.Millisecond, MaxPause: 20 * time.Millisecond, MaxPoll: 20 * time.Millisecond,
 		Hooks: &observe.Outbox{Log: observe.Silent}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	locks, err := lock.NewFenced(memory.NewSpace().Open(nil), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = locks.Keep(ctx, "outbox", relay.RunAll) })
