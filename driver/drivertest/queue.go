@@ -104,18 +104,12 @@ func (s *queueScene) add(ids ...string) {
 
 // receive receives as many messages as there are ids and checks which they are. For one
 // id it receives one message.
-func (s *queueScene) receive(c driver.QueueConsumer, ids ...string) (all []*driver.Received) {
+func (s *queueScene) receive(c QueueMember, ids ...string) (all []*driver.Received) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	defer cancel()
-	limit := driver.QueueLimit{Messages: 100, Bytes: 1 << 20}
 	if len(ids) == 1 {
-		limit.Messages = 1
-	}
-	for len(all) < len(ids) {
-		some, err := c.Receive(ctx, limit)
-		s.ok(err)
-		all = append(all, some...)
+		all = c.Take(1)
+	} else {
+		all = c.All(len(ids))
 	}
 	got := ReceivedIDs(all)
 	want := slices.Clone(ids)

@@ -38,17 +38,28 @@ func (m QueueMember) close(bound time.Duration) {
 	_ = m.Close(ctx)
 }
 
-// Take receives n messages.
-func (m QueueMember) Take(n int) (all []*driver.Received) {
+// Take receives n messages of those that there are.
+func (m QueueMember) Take(n int) []*driver.Received {
+	m.Helper()
+	return m.receive(n, n)
+}
+
+// All receives all messages, of which there are n.
+func (m QueueMember) All(n int) []*driver.Received {
+	m.Helper()
+	return m.receive(n, 1000)
+}
+
+// receive receives n messages, each time up to the rest of limit.
+func (m QueueMember) receive(n, limit int) (all []*driver.Received) {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), time.Minute) // an old member of the group may have to expire first
 	defer cancel()
 	for len(all) < n {
-		some, err := m.Receive(ctx, driver.QueueLimit{Messages: n - len(all), Bytes: 1 << 20})
-		if err != nil {
-			m.Fatalf("received %v, then %v", ReceivedIDs(all), err)
+		some, err := m.Receive(ctx, driver.QueueLimit{Messages: limit - len(all), Bytes: 1 << 20})
+		if all = append(all, some...); err != nil || len(all) > n {
+			m.Fatalf("received %v, %v; want %d", ReceivedIDs(all), err, n)
 		}
-		all = append(all, some...)
 	}
 	return all
 }

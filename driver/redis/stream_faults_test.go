@@ -40,11 +40,11 @@ func TestQueueClockSetBack(t *testing.T) {
 	s := newStreamScene(t, dial(t, server.Addr()), QueueOptions{})
 	s.add("a/1", "b/1")
 	c := s.join(s.Queue, time.Minute)
-	was := s.receive(c, 2)
+	was := c.All(2)
 	server.StepClock(-time.Hour)
 	s.add("a/2", "b/2")
 	c.Record(driver.Ack, was...)
-	for i, m := range s.receive(c, 2) {
+	for i, m := range c.All(2) {
 		if m.ID != []string{"a/2", "b/2"}[i] || m.Attempt != 1 || m.Claim.Token() <= was[i].Claim.Token() {
 			t.Errorf("%s, attempt %d, token %v after %v", m.ID, m.Attempt, m.Claim.Token(), was[i].Claim.Token())
 		}
@@ -65,11 +65,11 @@ func TestQueueCutOff(t *testing.T) {
 	}
 	s.add("a/1", "a/2")
 	one := s.join(NewQueue(dial(t, path.Addr()), &s.options), time.Second)
-	was := s.receive(one, 2)
+	was := one.All(2)
 	testbed.OK(t, write(*was[0]))
 	path.Cut()
 	two := s.join(s.Queue, time.Minute)
-	is := s.receive(two, 2)
+	is := two.All(2)
 	if is[0].Attempt != 2 || is[1].Attempt != 1 || is[0].Claim.Token() <= was[0].Claim.Token() {
 		t.Errorf("%+v after %v", is[0], was[0].Claim.Token())
 	}
@@ -109,7 +109,7 @@ func TestQueueAnswersLost(t *testing.T) {
 	ids := []string{"a/1", "a/2", "b/1", "c/1"}
 	s.add(ids...)
 	c := s.join(q, time.Minute)
-	all := s.receive(c, 4)
+	all := c.All(4)
 	settlements := drivertest.Settlements(driver.Ack, all[:3]...)
 	settlements = append(settlements, driver.Settlement{Received: all[3], Outcome: driver.Dead, Reason: "dead"})
 	lost := func(what string, ask func(ctx context.Context) []error) {
@@ -143,7 +143,7 @@ func TestQueueAnswersLost(t *testing.T) {
 	lost("add", func(ctx context.Context) []error { return []error{q.Add(ctx, "q", more...)} })
 	testbed.Eventually(t, "the messages are added again", bound, func() bool { return q.Add(t.Context(), "q", more...) == nil })
 	other := s.join(s.Queue, time.Minute)
-	all = s.receive(other, 2)
+	all = other.All(2)
 	if got := drivertest.ReceivedIDs(all); !slices.Equal(got, []string{"d/1", "d/2"}) {
 		t.Errorf("received %v", got)
 	}
@@ -212,7 +212,7 @@ func TestQueueGroupIsGone(t *testing.T) {
 	stream := s.options.Prefix + "q"
 	c := s.join(s.Queue, time.Minute)
 	s.add("a/1", "b/1")
-	held := s.receive(c, 2)
+	held := c.All(2)
 	s.add("c/1")
 	mustDo(t, client, "XGROUP", "DESTROY", stream, s.options.Group)
 	next := c.Take(1)
@@ -237,7 +237,7 @@ func TestQueueServerRestarts(t *testing.T) {
 	c := s.join(s.Queue, time.Minute)
 	s.add("a/1", "a/2", "b/1", "c/1", "d/1")
 	all := map[string]*driver.Received{}
-	for _, m := range s.receive(c, 5) {
+	for _, m := range c.All(5) {
 		all[m.ID] = m
 	}
 	c.Record(driver.Retry, all["a/1"])
@@ -249,7 +249,7 @@ func TestQueueServerRestarts(t *testing.T) {
 	testbed.Eventually(t, "a settlement after the restart", bound, func() bool {
 		return c.Settle(t.Context(), drivertest.Settlements(driver.Ack, all["d/1"]))[0] == nil
 	})
-	got := s.receive(c, 2)
+	got := c.All(2)
 	if ids := drivertest.ReceivedIDs(got); !slices.Equal(ids, []string{"a/1", "a/2"}) || got[0].Attempt != 2 || got[1].Attempt != 1 || got[0].Claim.Token() <= all["a/1"].Claim.Token() {
 		t.Errorf("%+v", got)
 	}

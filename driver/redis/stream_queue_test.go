@@ -47,20 +47,6 @@ func (s *streamScene) add(ids ...string) {
 	testbed.OK(s, s.Add(s.Context(), "q", all...))
 }
 
-// receive receives all messages, of which there are n.
-func (s *streamScene) receive(c drivertest.QueueMember, n int) (all []*driver.Received) {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), bound)
-	defer cancel()
-	for len(all) < n {
-		some, err := c.Receive(ctx, driver.QueueLimit{Messages: 200, Bytes: 1 << 20})
-		if all = append(all, some...); err != nil || len(all) > n {
-			s.Fatalf("received %v, %v; want %d", drivertest.ReceivedIDs(all), err, n)
-		}
-	}
-	return all
-}
-
 // empty requires that only the counters and n entries are left.
 func (s *streamScene) empty(entries int) {
 	s.Helper()
@@ -98,7 +84,7 @@ func TestQueueEntries(t *testing.T) {
 	raw(t, client, "XADD", stream, "*", "id", "odd", "priority", "nan", "delay", "-1e99", "headers", "{", "payload", "y")
 	raw(t, client, "XADD", stream, "*", "id", "far", "delay", "1e400")
 	c := s.join(s.Queue, time.Minute)
-	all := s.receive(c, 3)
+	all := c.All(3)
 	if m := all[0]; m.ID != "sink" || m.Key != "k\n\x00 1" || m.Headers["a"] != "b" || string(m.Payload) != "p" || time.Since(m.Added) > time.Hour {
 		t.Errorf("%+v", m)
 	}
@@ -114,7 +100,7 @@ func TestQueueEntries(t *testing.T) {
 	raw(t, client, "XTRIM", stream, "MAXLEN", "1")
 	c.Record(driver.Ack, c.Take(1)...)
 	s.add("a/4", "a/5")
-	m := s.receive(c, 2)
+	m := c.All(2)
 	raw(t, client, "XTRIM", stream, "MAXLEN", "0")
 	c.Record(driver.Retry, m...)
 	s.add("a/6")
@@ -135,9 +121,9 @@ func TestQueueLeavesNothing(t *testing.T) {
 			c := s.join(s.Queue, time.Minute)
 			s.add("a/1", "a/2", "b/1", "-/1", "-/2")
 			testbed.OK(t, s.Add(t.Context(), "q", driver.QueueMessage{ID: "u/1", Key: "u", Unique: "u"}, driver.QueueMessage{ID: "v/1", Unique: "v"}))
-			all := s.receive(c, 7)
+			all := c.All(7)
 			c.Record(driver.Retry, all...)
-			all = s.receive(c, 7)
+			all = c.All(7)
 			c.Record(driver.Dead, all...)
 			letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
 			if err != nil || len(letters) != 7 || letters[0].ID != "a/1" || letters[0].Attempt != 2 || letters[0].Reason != "reason of a/1" {
@@ -157,7 +143,7 @@ func TestQueueLeavesNothing(t *testing.T) {
 			}
 			testbed.OK(t, s.Discard(t.Context(), "q", "a reason", "me", places[:3]...))
 			testbed.OK(t, s.Replay(t.Context(), "q", "a reason", "me", places[3:]...))
-			all = s.receive(c, 4)
+			all = c.All(4)
 			c.Record(driver.Park, all...)
 			if err := s.Resume(t.Context(), "q", "other", "a reason", "me"); !errors.Is(err, ErrNotFound) {
 				t.Errorf("a key that is not parked: %v", err)
@@ -165,7 +151,7 @@ func TestQueueLeavesNothing(t *testing.T) {
 			testbed.OK(t, s.Resume(t.Context(), "q", "u", "a reason", "me"))
 			c.Record(driver.Ack, c.Take(1)...)
 			testbed.OK(t, s.Add(t.Context(), "q", driver.QueueMessage{ID: "u/2", Unique: "u"}, driver.QueueMessage{ID: "v/2", Unique: "v"}))
-			all = s.receive(c, 2)
+			all = c.All(2)
 			if ids := drivertest.ReceivedIDs(all); !slices.Equal(ids, []string{"u/2", "v/2"}) {
 				t.Errorf("unique messages that ended block others: %v", ids)
 			}
@@ -182,8 +168,8 @@ func TestQueueLeavesNothing(t *testing.T) {
 			s := newStreamScene(t, client, QueueOptions{Keep: keep})
 			s.add("a/1", "a/2", "-/1")
 			c := s.join(s.Queue, time.Minute)
-			c.Record(driver.Retry, s.receive(c, 3)...)
-			c.Record(driver.Ack, s.receive(c, 3)...)
+			c.Record(driver.Retry, c.All(3)...)
+			c.Record(driver.Ack, c.All(3)...)
 			s.empty(map[bool]int{true: 3}[keep])
 		})
 	}
@@ -197,7 +183,7 @@ func TestQueueAddsOnce(t *testing.T) {
 	s.add("a/1", "a/2", "a/1")
 	s.add("a/2", "a/3")
 	c := s.join(s.Queue, time.Minute)
-	all := s.receive(c, 3)
+	all := c.All(3)
 	if ids := drivertest.ReceivedIDs(all); !slices.Equal(ids, []string{"a/1", "a/2", "a/3"}) {
 		t.Fatalf("received %v", ids)
 	}
@@ -264,7 +250,7 @@ func TestQueueCosts(t *testing.T) {
 	}
 	c := s.join(s.Queue, time.Minute)
 	before = calls(t, client)
-	all := s.receive(c, 100)
+	all := c.All(100)
 	spent := since(t, client, before)
 	if n := spent["evalsha"]; n != 1 {
 		t.Errorf("100 messages are received by %d requests", n)
@@ -309,7 +295,7 @@ func TestQueueExpiredInParts(t *testing.T) {
 	s := newStreamScene(t, dial(t, testbed.Redis(t).Addr()), QueueOptions{})
 	one, two := s.join(s.Queue, 200*time.Millisecond), s.join(s.Queue, time.Minute)
 	s.add("a/1", "a/2", "a/3")
-	s.receive(one, 3)
+	one.All(3)
 	one.Crash()
 	for i, id := range []string{"a/1", "a/2", "a/3"} {
 		m := two.Take(1)
@@ -366,7 +352,7 @@ func TestQueueHeldTogether(t *testing.T) {
 			s := newStreamScene(t, client, QueueOptions{})
 			s.add("a/1", "a/2")
 			one, two := s.join(s.Queue, lease), s.join(s.Queue, time.Minute)
-			was := s.receive(one, 2)
+			was := one.All(2)
 			first := driver.Settlement{Received: was[0], Outcome: c.outcome, After: c.after}
 			begun := time.Now()
 			testbed.OK(t, one.Settle(t.Context(), []driver.Settlement{first})[0])
@@ -376,7 +362,7 @@ func TestQueueHeldTogether(t *testing.T) {
 				two.Nothing(2 * lease)
 				testbed.OK(t, s.Resume(t.Context(), "q", "a", "a reason", "me"))
 			}
-			is := s.receive(two, 2)
+			is := two.All(2)
 			if ids := drivertest.ReceivedIDs(is); !slices.Equal(ids, []string{"a/1", "a/2"}) || time.Since(begun) < c.after {
 				t.Errorf("received %v after %v", ids, time.Since(begun))
 			}
@@ -472,7 +458,7 @@ func TestQueueShows(t *testing.T) {
 	}
 	s.add("a/1", "a/2", "b/1", "c/1", "d/1", "e/1")
 	c := s.join(s.Queue, time.Minute)
-	for _, m := range s.receive(c, 6) {
+	for _, m := range c.All(6) {
 		x := driver.Settlement{Received: m, Outcome: driver.Release, Reason: "reason of " + m.ID}
 		switch m.ID {
 		case "a/1":
