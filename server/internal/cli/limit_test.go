@@ -102,14 +102,16 @@ func limits(t *testing.T, url string) {
 	on(0, "limit", "mail", "--rate", "2/h", "--cost", "2")
 }
 
-// TestLimitUsage requires that invalid calls fail before any request.
-func TestLimitUsage(t *testing.T) {
+// TestUsage requires that invalid calls fail before any request, with an error of one line.
+func TestUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"limit"}, {"limit", "k"}, {"limit", "k", "--rate", "x"}, {"limit", "k", "--rate", "0/s"}, {"limit", "k", "--rate", "1/parsec"},
 		{"limit", "k", "--rate", "1/s", "--cost", "2"}, {"limit", "k", "--rate", "1/s", "--cost", "-1"}, {"limit", "k", "--rate", "1/s", "--wait", "3s"},
 		{"limit", "k", "--rate", "1/s", "--wait=-3s"}, {"limit", "k", "--rate", "1/s", "--algorithm", "luck"}, {"limit", "", "--rate", "1/s"},
-		{"limit", "k", "--rate", "1/s", "--algorithm", "sliding-log", "--burst", "2"}, {"limits", "ls", "a", "b"}, {"limits", "ls", "--limit", "0"}, {"limits", "show"}, {"limits", "show", "k", "--burst", "3"}, {"limits", "reset"}} {
-		run(t, 64, append(args, "--backend", "redis://127.0.0.1:1")...)
+		{"limit", "k", "--rate", "1/s", "--algorithm", "sliding-log", "--burst", "2"}, {"limits", "ls", "a", "b"}, {"limits", "ls", "--limit", "0"}, {"limits", "show"}, {"limits", "show", "k", "--burst", "3"}, {"limits", "reset"}, {"lock", "k"}, {"elect", "k"}} {
+		if _, said := run(t, 64, append(args, "--backend", "redis://127.0.0.1:1")...); strings.Contains(said, `\n`) {
+			t.Error(said)
+		}
 	}
 	run(t, 64, "limit", "k", "--rate", "1/s", "--backend", "etcd://127.0.0.1:1")
 	run(t, 69, "limit", "k", "--rate", "1/s", "--backend", "redis://127.0.0.1:1", "--timeout", "100ms")

@@ -72,8 +72,7 @@ func (f *lockFlags) add(c *cobra.Command) {
 }
 
 func lockArgs(c *cobra.Command, args []string) error {
-	const forms = "write\n  interlock lock NAME -- COMMAND [ARGUMENT…]    to run a command under a lock\n" +
-		"  interlock locks hold NAME                     to hold it until the standard input ends"
+	const forms = "write interlock lock NAME -- COMMAND [ARGUMENT…], or interlock locks hold NAME to hold it until the standard input ends"
 	switch dash := c.ArgsLenAtDash(); {
 	case dash < 0 || dash == len(args):
 		return usage("there is no command after --; %s", forms)
