@@ -12,6 +12,8 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/leasetable"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // holding is a lock that the session has, guarded by Driver.mu. Since a session can take its
@@ -80,24 +82,10 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 				continue // released before we could be woken
 			}
 		}
-		if err := d.pause(ctx, r.Name, woken, d.options.interval(refusals)); err != nil {
+		if err := leasetable.Pause(ctx, d.life, fail, r.Name, woken, d.options.interval(refusals)); err != nil {
 			return driver.Grant{}, err
 		}
 	}
-}
-
-func (d *Driver) pause(ctx context.Context, name string, woken <-chan struct{}, t time.Duration) error {
-	timer := time.NewTimer(t)
-	defer timer.Stop()
-	select {
-	case <-woken:
-	case <-timer.C:
-	case <-d.life.Done():
-		return problem("acquire", name, interlock.Uncertain, interlock.ErrClosed)
-	case <-ctx.Done():
-		return fail.Unanswered(ctx, "acquire", name)
-	}
-	return nil
 }
 
 // try asks once. If wantHolder is set, it also finds out who holds.
@@ -192,15 +180,15 @@ func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error
 			copy(s.argument(1, len(h.lock)), h.lock)
 			hex.Encode(s.argument(2, 2*len(h.Owner)), []byte(h.Owner))
 			s.args[3].Value = s.args[1].Value
-			err = s.eachOf(ctx, s.takeOne, 4, read)
+			err = s.eachOf(ctx, s.takeOne, s.args[:], read)
 		} else {
 			err = s.each(ctx, s.statement(d.takeLocks, func(b []byte) []byte {
 				for i, t := range asked {
 					if i > 0 {
 						b = append(b, ", "...)
 					}
-					b = append(appendBytes(append(b, '('), t.name), ", '"...)
-					b = append(appendBytes(append(append(b, t.holding.lock...), "', "...), t.holding.Owner), ')')
+					b = append(sqltable.AppendLiteral(append(b, '('), t.name), ", '"...)
+					b = append(sqltable.AppendLiteral(append(append(b, t.holding.lock...), "', "...), t.holding.Owner), ')')
 				}
 				return b
 			}), read)
@@ -380,16 +368,20 @@ func (d *Driver) free(ctx context.Context, held []*task, locks []string) {
 // drop releases those of the locks that the session has.
 func (d *Driver) drop(ctx context.Context, locks []string) error {
 	return d.statement(ctx, func(s *session) error {
-		query := s.statement(dropLocks, func(b []byte) []byte {
+		read := func(row []byte) error {
+			id, _ := number(row)
+			return s.sameAs(id)
+		}
+		if len(locks) == 1 {
+			copy(s.argument(1, len(locks[0])), locks[0])
+			return s.eachOf(ctx, s.dropOne, s.args[1:2], read)
+		}
+		return s.each(ctx, s.statement(dropLocks, func(b []byte) []byte {
 			for _, lock := range locks {
 				b = append(append(append(b, ", release_lock('"...), lock...), "')"...)
 			}
 			return b
-		})
-		return s.each(ctx, query, func(row []byte) error {
-			id, _ := number(row)
-			return s.sameAs(id)
-		})
+		}), read)
 	})
 }
 

@@ -126,7 +126,7 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 			})
 		})
 		if err != nil {
-			return uncertainBreak(name, err)
+			return leasetable.UncertainBreak(fail, name, err)
 		}
 		if <-results {
 			d.freed.Wake(name)
@@ -141,14 +141,6 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 }
 
 var errBroken = errors.New("a lock of this process was taken away by force")
-
-// uncertainBreak returns an error after the break was recorded, when it may have taken effect.
-func uncertainBreak(name string, err error) error {
-	if interlock.Kind(err) == interlock.Retryable {
-		return problem("break", name, interlock.Uncertain, err)
-	}
-	return err
-}
 
 // Breaks returns the recorded forced releases. They are kept until an operator deletes them.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {

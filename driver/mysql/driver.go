@@ -80,26 +80,11 @@ func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, erro
 	if err != nil {
 		return nil, errors.Join(err, d.Close(context.WithoutCancel(ctx)))
 	}
-	d.guarantees = sessionGuarantees(f, options.TTL)
+	d.guarantees = leasetable.Session(string(fail), "counter in the server's memory, reserved on disk, drawn while the lock is held; "+
+		"at least the server's microseconds since 2020 when a session opens", f.durable, options.TTL)
+	d.guarantees.Wait = interlock.Poll
+	d.guarantees.ExclusionSurvives = interlock.ServerClockJump // not Partition: only the server may see the connection end
 	return d, nil
-}
-
-func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
-	g := interlock.Guarantees{
-		Driver: string(fail), Class: interlock.Fenced,
-		TokenFrom: "counter in the server's memory, reserved on disk, drawn while the lock is held; at least the server's microseconds since 2020 when a session opens",
-		Liveness:  interlock.Connection, Clock: interlock.ServerClock,
-		Order: interlock.Barging, Wait: interlock.Poll,
-		CrossProcess: true,
-		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
-			interlock.ServerClockJump | interlock.OperatorDelete,
-		ExclusionSurvives: interlock.ServerClockJump, // not Partition: only the server may see the connection end
-		TTL:               ttl, Blind: ttl,
-	}
-	if f.durable {
-		g.TokensSurvive |= interlock.ServerCrash
-	}
-	return g
 }
 
 // Guarantees returns the guarantees, computed by Open.

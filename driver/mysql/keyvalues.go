@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // KeyValues is a key-value store with compare-and-swap: a row for each key, and one statement
@@ -47,7 +48,7 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 		if err := driver.CheckName(op, "a key", key, driver.MaxName); err != nil {
 			return nil, err
 		}
-		got[i].Key, names[i] = key, literal(key)
+		got[i].Key, names[i] = key, sqltable.Literal(key)
 	}
 	if len(keys) == 0 {
 		return got, nil
@@ -63,9 +64,9 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 
 // Scan reads a range of keys; see driver.KeyValues.
 func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]driver.KeyValue, error) {
-	where := "name >= " + literal(from)
+	where := "name >= " + sqltable.Literal(from)
 	if to != "" {
-		where += " and name < " + literal(to)
+		where += " and name < " + sqltable.Literal(to)
 	}
 	return k.read(ctx, "scan keys", from, fmt.Sprintf("%s order by name limit %d", where, limit))
 }
@@ -149,14 +150,11 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 func (k *KeyValues) swapping(swaps []driver.Swap, revision int64) (query string, deleted []string) {
 	var wanted []string
 	for _, s := range slices.SortedFunc(slices.Values(swaps), func(a, b driver.Swap) int { return cmp.Compare(a.Key, b.Key) }) {
-		now, value, key := revision, s.Value, literal(s.Key)
+		now, value, key := revision, s.Value, sqltable.Literal(s.Key)
 		if s.Delete {
 			now, value, deleted = 0, nil, append(deleted, key)
 		}
-		wanted = append(wanted, fmt.Sprintf("select %s name, %s value, %d revision, %d was", key, literal(value), now, s.Revision))
+		wanted = append(wanted, fmt.Sprintf("select %s name, %s value, %d revision, %d was", key, sqltable.Literal(value), now, s.Revision))
 	}
 	return k.sql(strings.Replace(swapKeys, "{wanted}", strings.Join(wanted, " union all "), 1)), deleted
 }
-
-// literal returns a text literal that no sql_mode changes, so that the statement need not be prepared.
-func literal[T string | []byte](text T) string { return fmt.Sprintf("x'%x'", text) }

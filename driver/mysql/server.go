@@ -131,10 +131,10 @@ func (s *session) each(ctx context.Context, query string, row func([]byte) error
 	})
 }
 
-// eachOf is each for a prepared statement, with the first arguments of the session.
-func (s *session) eachOf(ctx context.Context, prepared sqldriver.Stmt, arguments int, row func([]byte) error) error {
+// eachOf is each for a prepared statement.
+func (s *session) eachOf(ctx context.Context, prepared sqldriver.Stmt, args []sqldriver.NamedValue, row func([]byte) error) error {
 	return s.conn.Raw(func(any) error {
-		rows, err := prepared.(sqldriver.StmtQueryContext).QueryContext(ctx, s.args[:arguments])
+		rows, err := prepared.(sqldriver.StmtQueryContext).QueryContext(ctx, args)
 		return s.read(rows, err, row)
 	})
 }

@@ -65,7 +65,7 @@ type session struct {
 
 	above, reserved int64 // the counters between, and the last one, may be granted
 
-	takeOne sqldriver.Stmt // prepared: the server needs as long to parse it as to execute it
+	takeOne, dropOne sqldriver.Stmt // prepared: the server needs as long to parse them as to execute them
 
 	text  []byte                  // of the last statement about locks
 	args  [4]sqldriver.NamedValue // of the last prepared one, each in bytes
@@ -166,7 +166,9 @@ func (s *session) prepare(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	return s.conn.Raw(func(c any) (err error) {
-		s.takeOne, err = c.(sqldriver.ConnPrepareContext).PrepareContext(ctx, o.sql(takeOne))
+		if s.takeOne, err = c.(sqldriver.ConnPrepareContext).PrepareContext(ctx, o.sql(takeOne)); err == nil {
+			s.dropOne, err = c.(sqldriver.ConnPrepareContext).PrepareContext(ctx, dropOne)
+		}
 		return err
 	})
 }
@@ -273,6 +275,7 @@ var errReset = problem("acquire", "", interlock.Retryable, errors.New("the count
 
 const (
 	dropLocks = `select concat_ws(' ', connection_id(){locks}) as ''`
+	dropOne   = `select concat_ws(' ', connection_id(), release_lock(?)) as ''`
 	whoHolds  = `select owner, timestampdiff(microsecond, '2020-01-01', since) from {ns}_holder
 where name = ? and connection = is_used_lock(lock_name)`
 )
@@ -282,16 +285,6 @@ func (s *session) statement(text string, write func([]byte) []byte) string {
 	head, tail, _ := strings.Cut(text, "{locks}")
 	s.text = append(write(append(s.text[:0], head...)), tail...)
 	return string(s.text)
-}
-
-// appendBytes adds a text as hexadecimal digits, which no sql_mode and no character set changes.
-func appendBytes(b []byte, text string) []byte {
-	const digits = "0123456789abcdef"
-	b = append(b, "x'"...)
-	for i := range len(text) {
-		b = append(b, digits[text[i]>>4], digits[text[i]&15])
-	}
-	return append(b, '\'')
 }
 
 // close ends the session, and releases what it holds.

@@ -42,12 +42,14 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 	if err != nil {
 		return nil, problem("open", "", interlock.Bug, err)
 	}
-	rows := &tableRows{db: db, options: options, missing: true, calls: &calls{limit: dialTimeout}}
+	if ctx.Err() != nil {
+		return nil, fail.Unsent(ctx, "open", "")
+	}
+	rows := &tableRows{db: db, options: options, missing: true}
 	f, err := rows.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rows.calls.limit = options.statementTimeout()
 	t := &Table{rows: rows, guarantees: leasetable.Guarantees("mariadb table", false, f.durable, options.TTL, MinTTL, MaxTTL)}
 	t.leases = leasetable.New(rows, leasetable.Config{Driver: fail, TTL: options.TTL, Interval: options.interval, Batch: 200, Sweeps: sweeps()})
 	t.Start()
@@ -56,28 +58,22 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 
 // open creates the tables and checks their counters.
 func (t *tableRows) open(ctx context.Context) (facts, error) {
-	found := make(chan facts, 1) // the call may outlast this one
-	err := t.calls.do(ctx, "open", "", func(ctx context.Context) error {
-		f, err := ask(ctx, t.db)
-		if err == nil {
-			err = f.refusal()
-		}
-		if err != nil {
-			return opening(ctx, err)
-		}
-		found <- f
-		if err := t.ready(ctx); err != nil {
-			return err
-		}
-		if err := tableCounters.seed(ctx, t.db, t.options); err != nil {
-			return opening(ctx, err)
-		}
-		return nil
-	})
-	if err != nil {
-		return facts{}, err
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
+	defer cancel()
+	f, err := ask(ctx, t.db)
+	if err == nil {
+		err = f.refusal()
 	}
-	return <-found, nil
+	if err == nil {
+		err = t.ready(ctx)
+	}
+	if err == nil {
+		err = tableCounters.seed(ctx, t.db, t.options)
+	}
+	if err != nil {
+		return f, opening(ctx, err)
+	}
+	return f, nil
 }
 
 // opening adds the kind to an error of Open: nothing was changed.
@@ -95,13 +91,4 @@ func (t *Table) Guarantees() interlock.Guarantees { return t.guarantees }
 // interval returns the time until the next attempt.
 func (o Options) interval(refusals int) time.Duration {
 	return backoff.Policy{First: min(20*time.Millisecond, o.Poll), Max: o.Poll}.Delay(refusals, rand.Float64())
-}
-
-// Close stops renewals and waits for statements under way. Held locks expire.
-func (t *Table) Close(ctx context.Context) error {
-	t.rows.calls.close()
-	if err := t.leases.Close(ctx); err != nil {
-		return err
-	}
-	return t.rows.calls.wait(ctx)
 }

@@ -9,18 +9,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
-	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/internal/leasetable"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // tableRows are the rows of a [Table].
 type tableRows struct {
 	db      *sql.DB
 	options Options
-	calls   *calls
 
 	mu      sync.Mutex
 	missing bool // the tables may not be there
@@ -103,7 +101,7 @@ from {ns}_lease where owner <> x'' and expires > {now} and `
 // Take sends one statement.
 func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
 	query, args := t.lock(asks)
-	return t.send(ctx, "acquire", func(ctx context.Context) error {
+	return t.run(ctx, "acquire", "", func(ctx context.Context) error {
 		sent := boottime.Now()
 		return each(ctx, t.db, query, args, func(rows *sql.Rows) error {
 			var name, owner []byte
@@ -134,8 +132,8 @@ func (t *tableRows) lock(asks []*leasetable.Ask) (query string, args []any) {
 		if i > 0 {
 			text = append(text, ", "...)
 		}
-		text = append(appendBytes(append(text, '('), a.Name), ", "...)
-		text = append(appendBytes(text, a.Owner), ", "...)
+		text = append(sqltable.AppendLiteral(append(text, '('), a.Name), ", "...)
+		text = append(sqltable.AppendLiteral(text, a.Owner), ", "...)
 		text = append(strconv.AppendInt(text, lease(a), 10), ')')
 	}
 	return string(append(text, tail...)), nil
@@ -153,21 +151,14 @@ func (t *tableRows) Free(ctx context.Context, asks []*leasetable.Ask) error {
 		text = strings.NewReplacer("{n}", parameters(len(asks)), "{pairs}", strings.Repeat("(?,?),", len(asks)-1)+"(?,?)").Replace(freeRows)
 		pairs = append(names, pairs...)
 	}
-	return t.send(ctx, "release", func(ctx context.Context) error {
+	return t.run(ctx, "release", "", func(ctx context.Context) error {
 		_, err := t.db.ExecContext(ctx, t.options.sql(text), pairs...)
 		return err
 	})
 }
 
-// send runs a statement for owners.
-func (t *tableRows) send(ctx context.Context, op string, statement func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, t.calls.limit, errNoAnswer)
-	defer cancel()
-	return ofStatement(ctx, op, "", t.sure(ctx, op, "", statement))
-}
-
 // Renew sends one statement, and if not all rows were renewed another one that reads the lost ones.
-func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.Duration) ([]string, error) {
+func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.Duration) (lost []string, err error) {
 	var which []any
 	for _, text := range slices.Concat(names, owners) {
 		which = append(which, []byte(text))
@@ -175,17 +166,19 @@ func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.
 	query := func(text string) string {
 		return strings.ReplaceAll(t.options.sql(text), "{n}", parameters(len(names)))
 	}
-	return run(ctx, t, "renew", "", func(ctx context.Context) ([]string, error) {
+	err = t.run(ctx, "renew", "", func(ctx context.Context) error {
 		done, err := t.db.ExecContext(ctx, query(keepRows), append([]any{ttl.Microseconds()}, which...)...)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if n, err := done.RowsAffected(); err != nil || n == int64(len(owners)) {
-			return nil, err
+			return err
 		}
 		ours, err := all(ctx, t.db, query(keptRows), which, texts)
-		return slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return slices.Contains(ours, owner) }), err
+		lost = slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return slices.Contains(ours, owner) })
+		return err
 	})
+	return lost, err
 }
 
 // Sweep removes rows that were not used for a minute.
@@ -195,46 +188,55 @@ func (t *tableRows) Sweep(ctx context.Context) (more bool, err error) {
 }
 
 func (t *tableRows) sweep(ctx context.Context, after time.Duration) (found int, err error) {
-	return run(ctx, t, "sweep", "", func(ctx context.Context) (int, error) {
-		return sweepLeases(ctx, t.db, t.options, after)
+	err = t.run(ctx, "sweep", "", func(ctx context.Context) (err error) {
+		found, err = sweepLeases(ctx, t.db, t.options, after)
+		return err
 	})
+	return found, err
 }
 
 // Show reads the rows of held locks.
-func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limit int) ([]driver.LockState, error) {
-	return look(ctx, t, op, name, func(ctx context.Context) ([]driver.LockState, error) {
-		return show(ctx, t.db, t.options.sql(showRows), name, prefix, limit)
+func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limit int) (locks []driver.LockState, err error) {
+	err = t.run(ctx, op, name, func(ctx context.Context) (err error) {
+		locks, err = show(ctx, t.db, t.options.sql(showRows), name, prefix, limit)
+		return err
 	})
+	return locks, ofRead(ctx, op, name, err)
 }
 
 // States returns for each name the counter, and whether the lock is held.
-func (t *tableRows) States(ctx context.Context, prefix string) (map[string]string, error) {
-	return look(ctx, t, "watch", prefix, func(ctx context.Context) (map[string]string, error) {
-		return states(ctx, t.db, t.options.sql(`select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where `), prefix)
+func (t *tableRows) States(ctx context.Context, prefix string) (found map[string]string, err error) {
+	err = t.run(ctx, "watch", prefix, func(ctx context.Context) (err error) {
+		found, err = states(ctx, t.db, t.options.sql(`select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where `), prefix)
+		return err
 	})
+	return found, ofRead(ctx, "watch", prefix, err)
 }
 
 // Breaks reads the records.
-func (t *tableRows) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
-	return look(ctx, t, "list breaks", name, func(ctx context.Context) ([]driver.BreakRecord, error) {
-		return breaks(ctx, t.db, t.options.sql("{ns}_lease_break"), name, limit)
+func (t *tableRows) Breaks(ctx context.Context, name string, limit int) (records []driver.BreakRecord, err error) {
+	err = t.run(ctx, "list breaks", name, func(ctx context.Context) (err error) {
+		records, err = breaks(ctx, t.db, t.options.sql("{ns}_lease_break"), name, limit)
+		return err
 	})
+	return records, ofRead(ctx, "list breaks", name, err)
 }
 
 // Break releases a lock by force, in one transaction.
-func (t *tableRows) Break(ctx context.Context, b driver.Break) (*driver.BreakRecord, error) {
-	return run(ctx, t, "break", b.Name, func(ctx context.Context) (*driver.BreakRecord, error) {
+func (t *tableRows) Break(ctx context.Context, b driver.Break) (record *driver.BreakRecord, err error) {
+	err = t.run(ctx, "break", b.Name, func(ctx context.Context) error {
 		tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer tx.Rollback()
-		record, err := t.breakIn(ctx, tx, b)
+		record, err = t.breakIn(ctx, tx, b)
 		if err == nil && record != nil {
 			err = failed(ctx, inCommit, tx.Commit())
 		}
-		return record, err
+		return err
 	})
+	return record, err
 }
 
 func (t *tableRows) breakIn(ctx context.Context, tx *sql.Tx, b driver.Break) (*driver.BreakRecord, error) {
@@ -257,45 +259,20 @@ func (t *tableRows) breakIn(ctx context.Context, tx *sql.Tx, b driver.Break) (*d
 	return &record, err
 }
 
-// run runs statements that continue when ctx ends, so they must share no variables with the caller.
-func run[T any](ctx context.Context, t *tableRows, op, name string, send func(context.Context) (T, error)) (found T, err error) {
-	results := make(chan T, 1)
-	err = t.calls.do(ctx, op, name, func(ctx context.Context) error {
-		return t.sure(ctx, op, name, func(ctx context.Context) error {
-			found, err := send(ctx)
-			results <- found
-			return err
-		})
-	})
-	if err != nil {
-		return found, err
+// run runs statements, within the bound of one. If the tables are missing, the next call creates them.
+func (t *tableRows) run(ctx context.Context, op, name string, statements func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, t.options.statementTimeout(), errNoAnswer)
+	defer cancel()
+	err := t.ready(ctx)
+	if err == nil {
+		err = statements(ctx)
 	}
-	return <-results, nil
-}
-
-// sure creates the tables again if they are missing.
-func (t *tableRows) sure(ctx context.Context, op, name string, send func(context.Context) error) error {
-	if err := t.ready(ctx); err != nil {
-		return err
-	}
-	err := send(ctx)
 	if isNumber(err, noTable) {
 		t.mu.Lock()
 		t.missing = true
 		t.mu.Unlock()
-		return problem(op, name, interlock.Retryable, err)
 	}
-	return err
-}
-
-// look is run for statements that change nothing, which end with ctx.
-func look[T any](ctx context.Context, t *tableRows, op, name string, send func(context.Context) (T, error)) (T, error) {
-	found, err := run(ctx, t, op, name, func(bounded context.Context) (T, error) {
-		bounded, cancel := join.Context(bounded, ctx)
-		defer cancel()
-		return send(bounded)
-	})
-	return found, ofRead(ctx, op, name, err)
+	return ofStatement(ctx, op, name, err)
 }
 
 // ready creates the tables, if they were missing at the last use.

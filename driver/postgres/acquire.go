@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -128,20 +129,14 @@ func (q *request) close() {
 	q.quiet = true
 }
 
+var callOf = [...]callKind{sendTake: callTake, sendTry: callTry, sendRetry: callRetry, sendGive: callGive, sendUnlock: callUnlock}
+
 // perform carries out what the machine decided, under Driver.mu.
 func (d *Driver) perform(s *session, effects []effect) {
 	for _, e := range effects {
 		switch e.kind {
-		case sendTake:
-			d.send(s, &call{kind: callTake, on: e.on})
-		case sendTry:
-			d.send(s, &call{kind: callTry, on: e.on})
-		case sendRetry:
-			d.send(s, &call{kind: callRetry, on: e.on})
-		case sendGive:
-			d.send(s, &call{kind: callGive, on: e.on})
-		case sendUnlock:
-			d.send(s, &call{kind: callUnlock, on: e.on})
+		case sendTake, sendTry, sendRetry, sendGive, sendUnlock:
+			d.send(s, &call{kind: callOf[e.kind], on: e.on})
 		case sendRegister:
 			d.run(s, step{stRegister, []string{keyText(e.on.key), e.on.owner, e.on.name, number(s.id)}})
 		case sendLeave:
@@ -369,7 +364,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	if err != nil {
 		return err
 	}
-	done := make(chan answer, 1)
+	done := answers.Get().(chan answer)
 	d.mu.Lock()
 	now := boottime.Now()
 	effects := d.table.release(now, id, d.key(name))
@@ -381,11 +376,15 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	}
 	select {
 	case a := <-done:
+		answers.Put(done)
 		return ofAnswer("release", name, a)
 	case <-ctx.Done():
 		return fail.Unanswered(ctx, "release", name)
 	}
 }
+
+// answers has unused channels without an answer.
+var answers = sync.Pool{New: func() any { return make(chan answer, 1) }}
 
 // forget ends the events of a request, and its Acquire.
 func (d *Driver) forget(id identity) {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -25,7 +26,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 	if err := fail.CheckBreak(b); err != nil {
 		return driver.BreakRecord{}, false, err
 	}
-	key := strconv.FormatInt(d.key(b.Name), 10)
+	key := keyText(d.key(b.Name))
 	s, a, err := d.ask(ctx, "break", b.Name, stBreak, key, b.Name, b.Owner, b.Reason, b.By)
 	if err == nil && len(a.rows) == 0 && strings.HasPrefix(b.Owner, "process ") {
 		return d.breakForeign(ctx, s, b)
@@ -34,11 +35,11 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 		return driver.BreakRecord{}, false, err
 	}
 	row := a.rows[0]
-	record, err := broken(b, row[0], row[1])
-	if err != nil {
-		return driver.BreakRecord{}, false, problem("break", b.Name, interlock.Bug, err)
+	record, err := broken("break", b, row[0], row[1])
+	if err == nil {
+		err = d.awaitBreak(ctx, s, b, string(row[2]))
 	}
-	if err := d.awaitBreak(ctx, s, b, string(row[2])); err != nil {
+	if err != nil {
 		return driver.BreakRecord{}, false, err
 	}
 	return record, true, nil
@@ -47,14 +48,14 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 // breakForeign ends the session of a process that took the lock by hand, and returns
 // when it does not have it any more.
 func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (driver.BreakRecord, bool, error) {
-	key := strconv.FormatInt(d.key(b.Name), 10)
+	key := keyText(d.key(b.Name))
 	a, err := d.askOn(ctx, s, "break", b.Name, step{stForeign, []string{key, b.Name, b.Owner, b.Reason, b.By}})
 	if err != nil || len(a.rows) == 0 {
 		return driver.BreakRecord{}, false, err
 	}
-	record, err := broken(b, a.rows[0][0], a.rows[0][1])
+	record, err := broken("break", b, a.rows[0][0], a.rows[0][1])
 	if err != nil {
-		return driver.BreakRecord{}, false, problem("break", b.Name, interlock.Bug, err)
+		return driver.BreakRecord{}, false, err
 	}
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
@@ -62,7 +63,7 @@ func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (
 		state, err := d.Lock(ctx, b.Name)
 		switch {
 		case err != nil:
-			return driver.BreakRecord{}, false, uncertainBreak(b.Name, err)
+			return driver.BreakRecord{}, false, leasetable.UncertainBreak(fail, b.Name, err)
 		case state.Holder == nil || state.Holder.Owner != b.Owner:
 			return record, true, nil
 		}
@@ -74,16 +75,17 @@ func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (
 	}
 }
 
-func broken(b driver.Break, counter, at field) (driver.BreakRecord, error) {
+// broken reads a record.
+func broken(op string, b driver.Break, counter, at field) (record driver.BreakRecord, err error) {
 	n, err := strconv.ParseInt(string(counter), 10, 64)
-	if err != nil {
-		return driver.BreakRecord{}, err
+	when, failed := micros(at)
+	if err = cmp.Or(err, failed); err == nil {
+		record, err = leasetable.Broken(b, n, when)
 	}
-	when, err := micros(at)
 	if err != nil {
-		return driver.BreakRecord{}, err
+		err = problem(op, b.Name, interlock.Bug, err)
 	}
-	return leasetable.Broken(b, n, when)
+	return record, err
 }
 
 // awaitBreak ends the session that holds the lock if it does not give it up in
@@ -92,15 +94,15 @@ func (d *Driver) awaitBreak(ctx context.Context, s *session, b driver.Break, hol
 	look, grace := time.NewTicker(20*time.Millisecond), time.NewTimer(breakGrace)
 	defer look.Stop()
 	defer grace.Stop()
-	held := step{stHeld, []string{strconv.FormatInt(d.key(b.Name), 10), b.Owner}}
+	held := step{stHeld, []string{keyText(d.key(b.Name)), b.Owner}}
 	for {
 		a, err := d.askOn(ctx, s, "break", b.Name, held)
 		if err == nil && string(a.rows[0][0]) == "f" {
 			_, err = d.askOn(ctx, s, "break", b.Name, step{stLeave, held.args})
-			return uncertainBreak(b.Name, err)
+			return leasetable.UncertainBreak(fail, b.Name, err)
 		}
 		if err != nil {
-			return uncertainBreak(b.Name, err)
+			return leasetable.UncertainBreak(fail, b.Name, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -108,18 +110,10 @@ func (d *Driver) awaitBreak(ctx context.Context, s *session, b driver.Break, hol
 		case <-look.C:
 		case <-grace.C:
 			if _, err := d.askOn(ctx, s, "break", b.Name, step{stEnd, []string{holder}}); err != nil {
-				return uncertainBreak(b.Name, err)
+				return leasetable.UncertainBreak(fail, b.Name, err)
 			}
 		}
 	}
-}
-
-// uncertainBreak is an error after the break was recorded: it may be done.
-func uncertainBreak(name string, err error) error {
-	if interlock.Kind(err) == interlock.Retryable {
-		return problem("break", name, interlock.Uncertain, err)
-	}
-	return err
 }
 
 // handleBreak releases what somebody has recorded as broken, and tells the holder.
@@ -159,9 +153,9 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	var all []driver.BreakRecord
 	for _, row := range a.rows {
 		b := driver.Break{Name: string(row[0]), Owner: string(row[1]), Reason: string(row[2]), By: string(row[3])}
-		record, err := broken(b, row[4], row[5])
+		record, err := broken("list breaks", b, row[4], row[5])
 		if err != nil {
-			return nil, problem("list breaks", name, interlock.Bug, err)
+			return nil, err
 		}
 		all = append(all, record)
 	}

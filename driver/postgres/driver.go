@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
 // heartbeat is the mean pause between two tries of a waiter without a notification.
@@ -85,7 +86,9 @@ func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, err
 		d.loops.Wait()
 		return nil, err
 	}
-	d.guarantees = sessionGuarantees(s.facts, options.TTL)
+	d.guarantees = leasetable.Session("postgres", "sequence, drawn while the lock is held; at least the server's microseconds since 2020 when a session opens",
+		s.facts.durable, options.TTL)
+	d.guarantees.Wait, d.guarantees.ExclusionSurvives = interlock.Push, interlock.Partition
 	d.loops.Go(d.maintain)
 	return d, nil
 }
@@ -97,24 +100,6 @@ func jittered() time.Duration {
 
 // Guarantees returns the guarantees, which were computed when the driver opened.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
-
-func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
-	g := interlock.Guarantees{
-		Driver: "postgres", Class: interlock.Fenced,
-		TokenFrom: "sequence, drawn while the lock is held; at least the server's microseconds since 2020 when a session opens",
-		Liveness:  interlock.Connection, Clock: interlock.ServerClock,
-		Order: interlock.Barging, Wait: interlock.Push,
-		CrossProcess: true,
-		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
-			interlock.ServerClockJump | interlock.OperatorDelete,
-		ExclusionSurvives: interlock.Partition,
-		TTL:               ttl, Blind: ttl,
-	}
-	if f.durable {
-		g.TokensSurvive |= interlock.ServerCrash
-	}
-	return g
-}
 
 // connected returns the session, and opens one if there is none.
 func (d *Driver) connected(ctx context.Context, op, name string) (*session, error) {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -50,7 +51,7 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 	if err := fail.CheckNames("inspect", name, "-"); err != nil {
 		return state, err
 	}
-	_, a, err := d.ask(ctx, "inspect", name, stShow, strconv.FormatInt(d.key(name), 10), name)
+	_, a, err := d.ask(ctx, "inspect", name, stShow, keyText(d.key(name)), name)
 	if err != nil {
 		return state, err
 	}
@@ -94,16 +95,12 @@ func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 func show(state *driver.LockState, row []field) error {
 	c := driver.Contender{Owner: string(row[0])}
 	counter, err := strconv.ParseInt(string(row[1]), 10, 64)
-	if err != nil {
+	left, failed := strconv.ParseInt(string(row[3]), 10, 64)
+	since, undated := micros(row[2])
+	if err = cmp.Or(err, failed, undated); err != nil {
 		return err
 	}
-	if c.Since, err = micros(row[2]); err != nil {
-		return err
-	}
-	left, err := strconv.ParseInt(string(row[3]), 10, 64)
-	if err != nil {
-		return err
-	}
+	c.Since = since
 	if counter < 0 { // it was taken by hand
 		if state.Holder == nil {
 			state.Holder = &driver.Contender{Owner: c.Owner, Foreign: true}

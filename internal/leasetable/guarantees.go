@@ -10,23 +10,29 @@ import (
 // Guarantees returns the guarantees of a table. pushed reports that a release wakes other
 // processes; durable reports that commits survive a crash of the server.
 func Guarantees(name string, pushed, durable bool, ttl, minTTL, maxTTL time.Duration) interlock.Guarantees {
-	g := interlock.Guarantees{
-		Driver: name, Class: interlock.Fenced,
-		TokenFrom: "counter in the name's row, at least the server's microseconds since 2020",
-		Liveness:  interlock.ServerTTL, Clock: interlock.ServerClock,
-		Order: interlock.Barging, Wait: interlock.Poll,
-		CrossProcess: true,
-		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
-			interlock.ServerClockJump | interlock.OperatorDelete,
-		ExclusionSurvives: interlock.Partition,
-		TTL:               ttl, Blind: ttl, MinTTL: minTTL, MaxTTL: maxTTL,
-	}
+	g := Session(name, "counter in the name's row, at least the server's microseconds since 2020", durable, ttl)
+	g.Liveness, g.Wait, g.ExclusionSurvives, g.MinTTL, g.MaxTTL = interlock.ServerTTL, interlock.Poll, interlock.Partition, minTTL, maxTTL
 	if pushed {
 		g.Wait = interlock.Push
 	}
 	if durable {
-		g.TokensSurvive |= interlock.ServerCrash
 		g.ExclusionSurvives |= interlock.ServerCrash
+	}
+	return g
+}
+
+// Session returns the guarantees of locks that end with a session of a database, without Wait and
+// ExclusionSurvives. durable reports that commits survive a crash of the server.
+func Session(name, tokenFrom string, durable bool, ttl time.Duration) interlock.Guarantees {
+	g := interlock.Guarantees{
+		Driver: name, Class: interlock.Fenced, TokenFrom: tokenFrom,
+		Liveness: interlock.Connection, Clock: interlock.ServerClock, Order: interlock.Barging, CrossProcess: true,
+		TokensSurvive: interlock.HolderPause | interlock.Partition | interlock.DataLoss |
+			interlock.ServerClockJump | interlock.OperatorDelete,
+		TTL: ttl, Blind: ttl,
+	}
+	if durable {
+		g.TokensSurvive |= interlock.ServerCrash
 	}
 	return g
 }

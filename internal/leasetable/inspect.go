@@ -53,6 +53,14 @@ func Broken(b driver.Break, counter int64, at time.Time) (record driver.BreakRec
 	return record, err
 }
 
+// UncertainBreak returns an error after a break was recorded, when it may have taken effect.
+func UncertainBreak(d failure.Driver, name string, err error) error {
+	if interlock.Kind(err) == interlock.Retryable {
+		return d.New("break", name, interlock.Uncertain, err)
+	}
+	return err
+}
+
 // show calls Rows.Show, unless the table is closed.
 func (t *Table) show(ctx context.Context, op, name string, prefix bool, limit int) ([]driver.LockState, error) {
 	if err := t.usable(ctx, op, name); err != nil {

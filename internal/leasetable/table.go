@@ -117,7 +117,7 @@ func (t *Table) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 		case refusals == 1 && r.Events.Waiting != nil:
 			r.Events.Waiting(driver.Place{Ahead: -1, Holder: row.Owner})
 		}
-		if err := t.pause(ctx, r.Name, woken, min(t.Interval(refusals), row.Left+5*time.Millisecond)); err != nil {
+		if err := Pause(ctx, t.life, t.Driver, r.Name, woken, min(t.Interval(refusals), row.Left+5*time.Millisecond)); err != nil {
 			return driver.Grant{}, err
 		}
 	}
@@ -147,17 +147,17 @@ func (t *Table) grant(r driver.Request, row Row) (driver.Grant, error) {
 	return driver.Grant{Lease: lease, Token: token}, nil
 }
 
-// pause waits for d or a hint.
-func (t *Table) pause(ctx context.Context, name string, woken <-chan struct{}, d time.Duration) error {
-	timer := time.NewTimer(d)
+// Pause waits before the next attempt: for a time or a hint. It fails if ctx or the driver's life ends.
+func Pause(ctx, life context.Context, d failure.Driver, name string, woken <-chan struct{}, t time.Duration) error {
+	timer := time.NewTimer(t)
 	defer timer.Stop()
 	select {
 	case <-woken:
 	case <-timer.C:
-	case <-t.life.Done():
-		return t.Driver.New("acquire", name, interlock.Uncertain, interlock.ErrClosed)
+	case <-life.Done():
+		return d.New("acquire", name, interlock.Uncertain, interlock.ErrClosed)
 	case <-ctx.Done():
-		return t.Driver.Unanswered(ctx, "acquire", name)
+		return d.Unanswered(ctx, "acquire", name)
 	}
 	return nil
 }
@@ -186,8 +186,8 @@ func (t *Table) usable(ctx context.Context, op, name string) error {
 	return nil
 }
 
-// Close stops renewals, and blocks until all statements and goroutines end or ctx ends. Held
-// locks expire by their leases.
+// Close stops renewals, and blocks until acquires and releases under way and all goroutines end, or ctx
+// ends. Held locks expire by their leases.
 func (t *Table) Close(ctx context.Context) error {
 	t.stop()
 	t.groups.close()

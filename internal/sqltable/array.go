@@ -19,18 +19,29 @@ var escape = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // Bytes returns an array of byte strings, like [Numbers].
 func Bytes[T string | []byte](all []T) string {
-	const digits = "0123456789abcdef"
 	size := 0
 	for _, s := range all {
 		size += 2*len(s) + len(`"\\x",`)
 	}
 	return array(all, size, func(b []byte, s T) []byte {
-		b = append(b, `"\\x`...)
-		for i := range len(s) {
-			b = append(b, digits[s[i]>>4], digits[s[i]&15])
-		}
-		return append(b, '"')
+		return append(appendHex(append(b, `"\\x`...), s), '"')
 	})
+}
+
+// Literal returns a text or bytes as a literal of MariaDB that no sql_mode and no character set changes.
+func Literal[T string | []byte](text T) string { return string(AppendLiteral(nil, text)) }
+
+// AppendLiteral appends a [Literal].
+func AppendLiteral[T string | []byte](b []byte, text T) []byte {
+	return append(appendHex(append(b, "x'"...), text), '\'')
+}
+
+func appendHex[T string | []byte](b []byte, text T) []byte {
+	const digits = "0123456789abcdef"
+	for i := range len(text) {
+		b = append(b, digits[text[i]>>4], digits[text[i]&15])
+	}
+	return b
 }
 
 // array joins the elements; size is their approximate number of bytes.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // beginLone and moveLone do an append of few records on MariaDB: the begin of a transaction by a
@@ -67,13 +68,13 @@ func (t *Table[T]) appendLone(ctx context.Context, a *driver.Append) (done bool,
 	if !a.Due.IsZero() {
 		dueAt, ended = fmt.Sprint(a.Due.UnixMilli()), "null"
 	}
-	id := literal(a.Transaction)
-	text := fmt.Sprintf(n.Text(query), a.Shards, id, a.Shard, literal(a.Type), a.After+int64(len(a.Records)), literal(last.Sum), dueAt,
-		literal(driver.ShardName(a.Shard)), int64(a.Epoch), a.After, ended)
+	id := sqltable.Literal(a.Transaction)
+	text := fmt.Sprintf(n.Text(query), a.Shards, id, a.Shard, sqltable.Literal(a.Type), a.After+int64(len(a.Records)), sqltable.Literal(last.Sum), dueAt,
+		sqltable.Literal(driver.ShardName(a.Shard)), int64(a.Epoch), a.After, ended)
 	var rows []string
 	for i, r := range a.Records {
 		rows = append(rows, fmt.Sprintf("(%s, %d, %s, %s, %s, %s, %d, v_now)", id, a.After+int64(i)+1,
-			literal(r.Kind), literal(r.Step), literal(r.Data), literal(r.Sum), int64(a.Epoch)))
+			sqltable.Literal(r.Kind), sqltable.Literal(r.Step), sqltable.Literal(r.Data), sqltable.Literal(r.Sum), int64(a.Epoch)))
 	}
 	done, value, err := db.Atomically(ctx, driver.ReadCommitted, text+fmt.Sprintf(n.Text(writeLone), strings.Join(rows, ", ")))
 	if done && value != nil {
@@ -86,5 +87,3 @@ func (t *Table[T]) appendLone(ctx context.Context, a *driver.Append) (done bool,
 type maria struct{ driver.SQL }
 
 func (maria) Dialect() driver.Dialect { return driver.MariaDB }
-
-func literal[V string | []byte](text V) string { return fmt.Sprintf("x'%x'", text) }
