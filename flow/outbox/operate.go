@@ -62,8 +62,7 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, ids []string, reason, 
 		return s.failed(err)
 	}
 	stored := 0
-	err = s.Each(ctx, `select count(*) from {messages} where id in (`+list(rows)+`)`, nil, func(scan func(...any) error) error { return scan(&stored) })
-	if err != nil {
+	if _, err := s.Row(ctx, `select count(*) from {messages} where id in (`+list(rows)+`)`, nil, &stored); err != nil {
 		return s.failed(err)
 	}
 	if stored != len(rows) {
@@ -126,16 +125,14 @@ func (t Table) MakeDeadLetter(ctx context.Context, db driver.SQL, id, reason, by
 // reads the message first to find the lane. If the message is gone when the lane is locked, the id is
 // 0.
 func (s store) undelivered(ctx context.Context, id string) (c change, err error) {
-	if err := s.Each(ctx, `select lane from {messages} where message_id = ?`, []any{id},
-		func(scan func(...any) error) error { return scan(&c.lane) }); err != nil {
-		return c, err
+	_, err = s.Row(ctx, `select lane from {messages} where message_id = ?`, []any{id}, &c.lane)
+	if err == nil {
+		_, err = s.Row(ctx, `select attempts, head from {lanes} where lane = ? for update`, []any{c.lane}, &c.attempts, &c.head)
 	}
-	if err := s.Each(ctx, `select attempts, head from {lanes} where lane = ? for update`, []any{c.lane},
-		func(scan func(...any) error) error { return scan(&c.attempts, &c.head) }); err != nil {
-		return c, err
+	if err == nil {
+		_, err = s.Row(ctx, `select id from {messages} where message_id = ? and lane = ? for update`, []any{id, c.lane}, &c.id)
 	}
-	return c, s.Each(ctx, `select id from {messages} where message_id = ? and lane = ? for update`, []any{id, c.lane},
-		func(scan func(...any) error) error { return scan(&c.id) })
+	return c, err
 }
 
 // Retry retries the message that a key waits for at once. If no key waits for it, the error is a
@@ -148,13 +145,10 @@ func (t Table) Retry(ctx context.Context, db driver.SQL, id string) error {
 	}
 	// It finds the lane without locks: InnoDB would lock all rows that it scans.
 	var lane int64
-	found := false
 	const which = ` message_id = ? and why in ('` + WhyRetry + `', '` + WhyBlocked + `')`
-	see := func(scan func(...any) error) error { found = true; return scan(&lane) }
-	err = s.Each(ctx, `select lane from {lanes} where`+which, []any{id}, see)
+	found, err := s.Row(ctx, `select lane from {lanes} where`+which, []any{id}, &lane)
 	if err == nil && found {
-		found = false
-		err = s.Each(ctx, `select lane from {lanes} where lane = ? and`+which+` for update`, []any{lane, id}, see)
+		found, err = s.Row(ctx, `select lane from {lanes} where lane = ? and`+which+` for update`, []any{lane, id}, &lane)
 	}
 	switch {
 	case err != nil:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -96,38 +97,18 @@ func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 	if _, err := s.lockLanes(ctx, d.relieved); err != nil {
 		return err
 	}
-	parked, err := s.parked(ctx, d.relieved)
+	// A condition of the DELETE would lock rows in InnoDB.
+	parked, err := sqltable.Column[int64](ctx, s.Tables, `select distinct lane from {messages} where lane in (`+list(d.relieved)+`) and parked = true`)
 	if err != nil {
 		return err
 	}
-	var free, queued []int64
-	for _, lane := range d.relieved {
-		if parked[lane] {
-			queued = append(queued, lane)
-		} else {
-			free = append(free, lane)
-		}
-	}
+	free := slices.DeleteFunc(slices.Clone(d.relieved), func(lane int64) bool { return slices.Contains(parked, lane) })
 	if len(free) > 0 {
 		if err := s.exec(ctx, s.deleteBy(`{lanes}`, `lane`, free)); err != nil {
 			return err
 		}
 	}
-	return s.goOn(ctx, queued)
-}
-
-// parked returns the lanes with parked messages. It is a statement of its own because a condition of
-// a DELETE would lock rows in InnoDB.
-func (s store) parked(ctx context.Context, lanes []int64) (map[int64]bool, error) {
-	parked := map[int64]bool{}
-	err := s.Each(ctx, `select distinct lane from {messages} where lane in (`+list(lanes)+`) and parked = true`, nil,
-		func(scan func(...any) error) error {
-			var lane int64
-			err := scan(&lane)
-			parked[lane] = true
-			return err
-		})
-	return parked, err
+	return s.goOn(ctx, parked)
 }
 
 // goOn makes lanes due at once.

@@ -118,8 +118,8 @@ func (s store) showWaiting(ctx context.Context, to *Status) error {
 }
 
 func (s store) showCounts(ctx context.Context, to *Status) error {
-	return s.Each(ctx, `select (select count(*) from {dead}), (select count(*) from {lanes} where why <> '`+WhyQueued+`')`, nil,
-		func(scan func(...any) error) error { return scan(&to.Dead, &to.Keys) })
+	_, err := s.Row(ctx, `select (select count(*) from {dead}), (select count(*) from {lanes} where why <> '`+WhyQueued+`')`, nil, &to.Dead, &to.Keys)
+	return err
 }
 
 // watch wakes waiting services that have messages to send, until ctx ends. A wake is a hint: the

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // DueShards lists shards with due transactions; see driver.Journal. It reads one index entry
@@ -22,15 +24,11 @@ func (t *Table[T]) DueShards(ctx context.Context, shards []int, by time.Time) (d
 		}
 		for some := range slices.Chunk(all, at) {
 			query, args := n.due(some, by.UnixMilli())
-			err := n.Each(ctx, query, args, func(scan func(...any) error) error {
-				var shard int64
-				err := scan(&shard)
-				due = append(due, int(shard))
-				return err
-			})
+			found, err := sqltable.Column[int](ctx, n.Tables, query, args...)
 			if err != nil {
 				return err
 			}
+			due = append(due, found...)
 		}
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Claim moves due times; see driver.Journal. It skips transactions that another append
@@ -93,16 +94,13 @@ const settled = 1 << 62
 // time, and marks the others as settled.
 func (n tables) forgetPayloads(ctx context.Context, before int64) (more bool, err error) {
 	const page = 200
-	v := values{args: []any{before}}
-	err = n.Each(ctx, `select id from {payloads} where kept < ? order by kept limit `+strconv.Itoa(page)+` for update skip locked`, []any{before},
-		func(scan func(...any) error) error {
-			var id []byte
-			err := scan(&id)
-			v.row("", string(id))
-			return err
-		})
-	if err != nil || v.rows == 0 {
+	ids, err := sqltable.Column[[]byte](ctx, n.Tables, `select id from {payloads} where kept < ? order by kept limit `+strconv.Itoa(page)+` for update skip locked`, before)
+	if err != nil || len(ids) == 0 {
 		return false, err
+	}
+	v := values{args: []any{before}}
+	for _, id := range ids {
+		v.row("", string(id))
 	}
 	chosen := ` where kept < ? and id in (` + v.text.String() + `)`
 	_, err = n.Exec(ctx, n.nowait()+`delete from {payloads}`+chosen+` and not exists (select 1 from {heads} where {heads}.id = {payloads}.id)`, v.args...)
@@ -116,8 +114,8 @@ func (n tables) forgetPayloads(ctx context.Context, before int64) (more bool, er
 // A constraint of the table keeps it at 0.
 func (t *Table[T]) Unscheduled(ctx context.Context) (count int, err error) {
 	err = t.read(ctx, "count unscheduled", "", func(n tables) error {
-		return n.Each(ctx, `select count(*) from {heads} where due is null and ended is null`, nil,
-			func(scan func(...any) error) error { return scan(&count) })
+		_, err := n.Row(ctx, `select count(*) from {heads} where due is null and ended is null`, nil, &count)
+		return err
 	})
 	return count, err
 }

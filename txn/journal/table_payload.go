@@ -72,13 +72,9 @@ func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload 
 }
 
 func (n tables) payload(ctx context.Context, id string, sum []byte, locking string) (payload []byte, err error) {
-	err = n.Each(ctx, `select data from {payloads} where id = ? and sum = ?`+locking,
-		[]any{id, hex.EncodeToString(sum)}, func(scan func(...any) error) error {
-			payload = []byte{}
-			var data []byte
-			err := scan(&data)
-			payload = append(payload, data...)
-			return err
-		})
+	found, err := n.Row(ctx, `select data from {payloads} where id = ? and sum = ?`+locking, []any{id, hex.EncodeToString(sum)}, &payload)
+	if found && payload == nil {
+		payload = []byte{}
+	}
 	return payload, err
 }

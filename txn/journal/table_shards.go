@@ -46,12 +46,7 @@ func (n tables) setShards(ctx context.Context, from, to int64) error {
 }
 
 func (n tables) shards(ctx context.Context, locking string) (stored int, err error) {
-	err = n.Each(ctx, `select shards from {layout} where id = 1`+locking, nil, func(scan func(...any) error) error {
-		var shards int64
-		err := scan(&shards)
-		stored = int(shards)
-		return err
-	})
+	_, err = n.Row(ctx, `select shards from {layout} where id = 1`+locking, nil, &stored)
 	return stored, err
 }
 
