@@ -175,7 +175,7 @@ func testMaxHoldBoundsWaits(t *testing.T, w world) {
 // that the client had locked.
 func testCutOffWhileWaiting(t *testing.T, w world) {
 	proxy := testbed.NewProxy(t, w.Server.Addr())
-	far := w.through(t, proxy)
+	far := world{w.Through(t, proxy)}
 	w.in(t, func(ctx context.Context, tx driver.SQL) {
 		_, err := rowlock.Lock(ctx, tx, accounts, "b")
 		testbed.OK(t, err)
@@ -273,29 +273,6 @@ func testRollsBack(t *testing.T, w world) {
 	}
 }
 
-func testClauseForAQueue(t *testing.T, w world) {
-	r := rowlock.Rows{Mode: rowlock.SkipLocked}
-	take := func(ctx context.Context, tx driver.SQL) (id string) {
-		clause, err := r.Clause(tx.Dialect())
-		if err == nil {
-			err = tx.Query(ctx, "select id from account order by id limit 1 "+clause, nil,
-				func(scan func(...any) error) error { return scan(&id) })
-		}
-		if err != nil {
-			t.Error(err)
-		}
-		return id
-	}
-	w.in(t, func(ctx context.Context, tx driver.SQL) {
-		first := take(ctx, tx)
-		w.in(t, func(ctx context.Context, tx driver.SQL) {
-			if second := take(ctx, tx); first != "a" || second != "b" {
-				t.Errorf("two workers took %q and %q", first, second)
-			}
-		})
-	})
-}
-
 func testIntegerKeys(t *testing.T, w world) {
 	w.in(t, func(ctx context.Context, tx driver.SQL) {
 		locked, err := rowlock.Lock(ctx, tx, rowlock.Rows{Table: "seat", Key: "number"}, int64(10), 9, 2)
@@ -307,7 +284,7 @@ func testIntegerKeys(t *testing.T, w world) {
 
 func testLostReply(t *testing.T, w world) {
 	proxy := testbed.NewProxy(t, w.Server.Addr())
-	far := w.through(t, proxy)
+	far := world{w.Through(t, proxy)}
 	err := far.scope(t.Context(), accounts, []string{"a"}, &rowlock.Options{MaxHold: time.Second},
 		func(ctx context.Context, tx driver.SQL, _ []string) error {
 			if err := far.set(ctx, tx, "a", 7); err != nil {

@@ -2,7 +2,6 @@ package rowlock_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 
 	"github.com/interlock-dev/interlock/claim/rowlock"
@@ -32,7 +31,6 @@ func TestDatabases(t *testing.T) {
 		{"the server ends the wait of who is cut off", testCutOffWhileWaiting},
 		{"who stands still is rolled back by the server", testStopped},
 		{"errors and panics roll back", testRollsBack},
-		{"a queue's workers skip each other's rows", testClauseForAQueue},
 		{"integers are keys", testIntegerKeys},
 		{"a lost commit is uncertain", testLostReply},
 		{"keys and names are checked", testTooMany},
@@ -53,17 +51,6 @@ func TestDatabases(t *testing.T) {
 // scope is rowlock.Tx.
 func (w world) scope(ctx context.Context, r rowlock.Rows, keys []string, o *rowlock.Options, fn body) error {
 	return rowlock.Tx(ctx, w.DB, r, keys, o, fn)
-}
-
-// through returns w through a proxy.
-func (w world) through(t *testing.T, proxy *testbed.Proxy) world {
-	t.Helper()
-	db, closed, err := databases.Connect(t.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))
-	testbed.OK(t, err)
-	t.Cleanup(closed)
-	far := *w.DB
-	far.BeginnerAt = db
-	return world{&far}
 }
 
 // in runs fn in a transaction and rolls it back.

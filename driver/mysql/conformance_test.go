@@ -78,9 +78,8 @@ func (b *tableBackend) Residue(t *testing.T, name string) (left []string) {
 
 func (b *tableBackend) Delete(t *testing.T, name string) {
 	t.Helper()
-	if _, err := b.operator.Exec(`delete from `+b.namespace+`_lease where name = ?`, name); err != nil {
-		t.Fatal(err)
-	}
+	_, err := b.operator.Exec(`delete from `+b.namespace+`_lease where name = ?`, name)
+	testbed.OK(t, err)
 }
 
 func TestFenced(t *testing.T)  { drivertest.RunFenced(t, sessionHarness(t)) }
@@ -98,9 +97,7 @@ type sessionBackend struct{ backend }
 func config(t testing.TB, dsn string) *client.Config {
 	t.Helper()
 	c, err := client.ParseDSN(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return c
 }
 

@@ -19,14 +19,11 @@ func lockHolders(t *testing.T, admin database) (unlock func()) {
 	if err == nil {
 		_, err = c.ExecContext(t.Context(), "lock tables interlock_holder read")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return func() {
 		t.Helper()
-		if _, err := c.ExecContext(t.Context(), "unlock tables"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.ExecContext(t.Context(), "unlock tables")
+		testbed.OK(t, err)
 		c.Close()
 	}
 }
@@ -50,12 +47,8 @@ func together(t *testing.T, admin database, d *mysql.Driver, things ...func() er
 	}
 	testbed.Eventually(t, "all wait", bound, func() bool { return d.Queued() == len(things) })
 	unlock()
-	if err := <-first; err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Release(t.Context(), "first", "o"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, <-first)
+	testbed.OK(t, d.Release(t.Context(), "first", "o"))
 	var all []error
 	for _, answer := range answers {
 		all = append(all, <-answer)
@@ -86,9 +79,7 @@ func TestCostOfManyAtOnce(t *testing.T) {
 	for _, things := range [][]func() error{acquires, releases} {
 		replaces, selects := admin.status(t, "Com_replace_select"), admin.status(t, "Com_select")
 		for _, err := range together(t, admin, d, things...) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 		}
 		replaces, selects = admin.status(t, "Com_replace_select")-replaces, admin.status(t, "Com_select")-selects
 		t.Logf("%d inserts and %d selects for %d callers", replaces, selects, many)
@@ -105,19 +96,17 @@ func TestCostOfManyAtOnce(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	d := sessionOf(t, testbed.MariaDB(t))
 	n := testing.AllocsPerRun(100, func() {
-		if _, err := d.Acquire(t.Context(), driver.Request{Name: "x", Owner: "o"}); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.Release(t.Context(), "x", "o"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := d.Acquire(t.Context(), driver.Request{Name: "x", Owner: "o"})
+		testbed.OK(t, err)
+		testbed.OK(t, d.Release(t.Context(), "x", "o"))
 	})
 	if n > 24 { // 18, and some more with the race detector, which empties pools
 		t.Errorf("%v allocations, want at most 24", n)
 	}
 }
 
-// TestRefusedRowFailsAlone: a refused row does not fail others in its statement.
+// TestRefusedRowFailsAlone: a refused row does not fail others in its statement, and its lock, which
+// was taken before, is released.
 func TestRefusedRowFailsAlone(t *testing.T) {
 	server := testbed.MariaDB(t)
 	admin, d := open(t, server.URL()), sessionOf(t, server)

@@ -37,9 +37,7 @@ func TestReadsLeaveNothing(t *testing.T) {
 			sweep := func(after time.Duration) (found int) {
 				t.Helper()
 				found, err := d.Sweep(t.Context(), after)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				return found
 			}
 			left := func(want string) {
@@ -51,20 +49,14 @@ func TestReadsLeaveNothing(t *testing.T) {
 			held := request("held")
 			acquire(t, d, held)
 			readers, err := rwlock.New(d, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			for range 20 {
-				if err := readers.Read(t.Context(), "x", func(context.Context, *rwlock.ReadClaim) error { return nil }); err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, readers.Read(t.Context(), "x", func(context.Context, *rwlock.ReadClaim) error { return nil }))
 			}
 			left("22") // the readers', the door's
 			admin.do(t, fmt.Sprintf(`insert into %s select %s from seq_1_to_10000`, rows.table, rows.old))
 			if session, ok := d.(*mysql.Driver); ok { // by itself
-				if err := session.NextSweep(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, session.NextSweep(t.Context()))
 				testbed.Eventually(t, "old rows are removed", bound, func() bool {
 					return admin.text(t, `select count(*) from `+rows.table+` where name <> ''`) == "1"
 				})
@@ -87,9 +79,7 @@ func TestReadsLeaveNothing(t *testing.T) {
 			if n := admin.text(t, `select count(*) < 500 from `+rows.table); n != "1" {
 				t.Error("names that were used once have left more than 500 rows")
 			}
-			if err := readers.Close(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, readers.Close(t.Context()))
 		})
 	}
 }

@@ -31,9 +31,7 @@ type database struct{ *sql.DB }
 func open(t testing.TB, dsn string) database {
 	t.Helper()
 	db, err := sql.Open("mysql", dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { db.Close() })
 	return database{db}
 }
@@ -48,9 +46,7 @@ func dsnAt(server *testbed.Server, addr string) string {
 func (d database) mustBegin(t *testing.T) tx {
 	t.Helper()
 	x, err := mysql.DB(d.DB).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { _ = x.Rollback(context.Background()) })
 	return x
 }
@@ -146,18 +142,14 @@ type world struct {
 func testLent(t *testing.T, w world) {
 	w.do(t, "create table l (k int primary key)", "insert into l values (1)")
 	user, err := w.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer user.Rollback()
 	x := mysql.Tx(user)
 	mustExec(t, x, "insert into l values (2)")
 	_, err = x.Exec(t.Context(), "insert into l values (1)")
 	wantKind(t, err, interlock.Definite, 1062)
 	mustExec(t, x, "insert into l values (3)") // as MariaDB allows
-	if err := user.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, user.Commit())
 	_, err = x.Exec(t.Context(), "insert into l values (4)")
 	wantKind(t, err, interlock.Definite, 0)
 	if n := w.text(t, "select count(*) from l"); n != "3" {
@@ -193,9 +185,7 @@ func testKinds(t *testing.T, w world) {
 		}
 		_ = x.Rollback(t.Context()) // a refused insert, too, has locked a row
 	}
-	if err := holder.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, holder.Rollback(t.Context()))
 	t.Run("changed since the snapshot", func(t *testing.T) {
 		x := w.mustBegin(t)
 		mustExec(t, x, "set session innodb_snapshot_isolation = 1")
@@ -271,9 +261,7 @@ func testClassify(t *testing.T, w world) {
 
 func mustBound(t *testing.T, x tx, d time.Duration) {
 	t.Helper()
-	if err := x.Bound(t.Context(), d, d); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, x.Bound(t.Context(), d, d))
 }
 
 const settings = `select concat_ws(' ', @@idle_transaction_timeout, @@idle_write_transaction_timeout,
@@ -295,9 +283,7 @@ func testSettings(t *testing.T, w world) {
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
 			x, err := mysql.DB(d.DB).Begin(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			for _, limit := range []time.Duration{time.Minute, 7900 * time.Millisecond} { // the later one counts
 				mustBound(t, x, limit)
 			}
@@ -340,9 +326,7 @@ func testUndone(t *testing.T, w world) {
 	x, y := w.mustBegin(t), w.mustBegin(t)
 	mustBound(t, x, bound)
 	mustExec(t, y, "update u set v = 1 where k = 2", "insert into u values (11, 0), (12, 0), (13, 0)") // so that x is the victim
-	if _, err := x.Native().Exec("update u set v = 1 where k = 1"); err != nil {
-		t.Fatal(err)
-	}
+	mustExec(t, mysql.Tx(x.Native()), "update u set v = 1 where k = 1")
 	blocked := make(chan error, 1)
 	go func() {
 		_, err := y.Exec(t.Context(), "update u set v = 2 where k = 1")
@@ -354,12 +338,8 @@ func testUndone(t *testing.T, w world) {
 	})
 	_, err := x.Native().Exec("update u set v = 2 where k = 2")
 	wantKind(t, x.Classify(err), interlock.Retryable, 1213)
-	if err := <-blocked; err != nil {
-		t.Fatal(err)
-	}
-	if _, err := x.Native().Exec("insert into u values (3, 0)"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, <-blocked)
+	mustExec(t, mysql.Tx(x.Native()), "insert into u values (3, 0)")
 	wantKind(t, x.Commit(t.Context()), interlock.Uncertain, 0)
 	_ = y.Rollback(t.Context())
 	if n := w.text(t, "select count(*) from u"); n != "2" {
@@ -381,9 +361,7 @@ func testImplicitCommit(t *testing.T, w world) {
 
 func testLongStatement(t *testing.T, w world) {
 	x := w.mustBegin(t)
-	if err := x.Bound(t.Context(), bound, 100*time.Millisecond); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, x.Bound(t.Context(), bound, 100*time.Millisecond))
 	_, err := x.Exec(t.Context(), "select sleep(30)")
 	wantKind(t, err, interlock.Definite, 1969)
 }

@@ -7,15 +7,16 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 // deferring has a table whose trigger runs at COMMIT, and does what the row says.
 var deferring = []string{
-	`drop table if exists told`, `drop table if exists done`,
 	`create table done (k int primary key, how text, wish text)`,
 	`create table told (k int primary key, v int)`, `insert into told values (1, 0), (2, 0)`,
-	`create or replace function at_commit() returns trigger language plpgsql as $$
+	`create function at_commit() returns trigger language plpgsql as $$
 		begin
 			case new.how
 			when 'raise' then raise exception 'raised' using errcode = new.wish;
@@ -32,10 +33,8 @@ var deferring = []string{
 // transaction that was undone is not an unknown outcome.
 func TestAnswersToCommit(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
-	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
-		c, admin := open(t, server.URL()), openPgx(t, server.URL())
-		admin.do(t, deferring...)
+	eachClient(t, func(t *testing.T, db *databases.DB) {
+		db.Exec(t, deferring...)
 		for state, want := range map[string]interlock.ErrorKind{
 			"40001": interlock.Retryable, "40P01": interlock.Retryable, "25P03": interlock.Retryable,
 			"23503": interlock.Definite, "23505": interlock.Definite, "23P01": interlock.Definite, "22012": interlock.Definite,
@@ -45,7 +44,7 @@ func TestAnswersToCommit(t *testing.T) {
 			"53100": interlock.Uncertain, "53200": interlock.Uncertain, "53300": interlock.Uncertain,
 			"58030": interlock.Uncertain, "XX000": interlock.Uncertain,
 		} {
-			x := c.mustBegin(t)
+			x := begun(t, db)
 			mustExec(t, x, `insert into done values (1, 'raise', '`+state+`')`)
 			err := x.Commit(t.Context())
 			wantKind(t, err, want, state)
@@ -53,7 +52,7 @@ func TestAnswersToCommit(t *testing.T) {
 				t.Errorf("%v: it says that somebody else has it, and is not known to have done nothing", err)
 			}
 		}
-		if n := rowsDone(t, admin); n != 0 {
+		if n := rowsDone(t, db); n != 0 {
 			t.Errorf("%d rows of transactions that failed", n)
 		}
 	})
@@ -63,10 +62,8 @@ func TestAnswersToCommit(t *testing.T) {
 // what was undone for certain is only known of a deadlock.
 func TestCommitThatWaits(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
-	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
-		c, admin := open(t, server.URL()), openPgx(t, server.URL())
-		admin.do(t, deferring...)
+	eachClient(t, func(t *testing.T, db *databases.DB) {
+		db.Exec(t, deferring...)
 		for _, tt := range []struct {
 			name, before, insert, signal string
 			kind                         interlock.ErrorKind
@@ -77,8 +74,8 @@ func TestCommitThatWaits(t *testing.T) {
 			{"lock time-out", `set local lock_timeout = '20ms'`, `'update', '1'`, ``, interlock.Uncertain, "55P03"},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
-				mustExec(t, c.mustBegin(t), `update told set v = v where k = 1`)
-				x := c.mustBegin(t)
+				mustExec(t, begun(t, db), `update told set v = v where k = 1`)
+				x := begun(t, db)
 				if tt.before != "" {
 					mustExec(t, x, tt.before)
 				}
@@ -87,16 +84,16 @@ func TestCommitThatWaits(t *testing.T) {
 				if tt.signal == "" {
 					err = x.Commit(t.Context())
 				} else {
-					err = signalCommit(t, x, admin, tt.signal, `wait_event = 'PgSleep'`)
+					err = signalCommit(t, x, db, tt.signal, `wait_event = 'PgSleep'`)
 				}
 				wantKind(t, err, tt.kind, tt.state)
 			})
 		}
 		t.Run("deadlock", func(t *testing.T) {
 			answers := make(chan error, 2)
-			var both [2]tx
+			var both [2]driver.Tx[driver.SQL]
 			for i := range both {
-				both[i] = c.mustBegin(t)
+				both[i] = begun(t, db)
 				mustExec(t, both[i], `set local deadlock_timeout = '10ms'`, fmt.Sprintf(`update told set v = v where k = %d`, i+1),
 					fmt.Sprintf(`insert into done values (%d, 'update', %d)`, i+1, 2-i))
 			}
@@ -109,7 +106,7 @@ func TestCommitThatWaits(t *testing.T) {
 			}
 			wantKind(t, errors.Join(first, second), interlock.Retryable, "40P01")
 		})
-		if n := rowsDone(t, admin); n != 1 {
+		if n := rowsDone(t, db); n != 1 {
 			t.Errorf("%d rows, want that of the one that won", n)
 		}
 	})
@@ -121,37 +118,37 @@ func TestCommitThatWaits(t *testing.T) {
 func TestCommitDoneAndAnErrorTold(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t, "-c", "fsync=on")
-	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
-		admin := openPgx(t, server.URL())
+	for _, client := range []string{databases.Pgx, databases.PgxStd} {
 		for signal, state := range map[string]string{`pg_cancel_backend`: "57014", `pg_terminate_backend`: "57P01"} {
-			t.Run(signal, func(t *testing.T) {
-				admin.do(t, deferring...)
+			t.Run(client+"/"+signal, func(t *testing.T) {
+				db := databases.Open(t, server, client)
+				db.Exec(t, deferring...)
 				testbed.Eventually(t, "the signal comes while the record is written", bound, func() bool {
-					before := rowsDone(t, admin)
-					err := commitSignalled(t, open(t, server.URL()), admin, signal, before)
+					before := rowsDone(t, db)
+					err := commitSignalled(t, db, signal, before)
 					if err == nil {
 						return false // it came too late, and met nothing
 					}
 					wantKind(t, err, interlock.Uncertain, state)
-					return rowsDone(t, admin) == before+1 // or it came too early
+					return rowsDone(t, db) == before+1 // or it came too early
 				})
 			})
 		}
-	})
+	}
 }
 
 // commitSignalled commits a row, slowly, and signals the session meanwhile.
-func commitSignalled(t *testing.T, c, admin client, signal string, k int64) error {
+func commitSignalled(t *testing.T, db *databases.DB, signal string, k int64) error {
 	t.Helper()
-	x := c.mustBegin(t)
+	x := begun(t, &databases.DB{BeginnerAt: db.Again(t)})
 	mustExec(t, x, `set log_min_duration_statement = 0`, `set commit_siblings = 0`, `set commit_delay = 100000`,
 		fmt.Sprintf(`insert into done values (%d, '', '')`, k))
-	return signalCommit(t, x, admin, signal, `true`)
+	return signalCommit(t, x, db, signal, `true`)
 }
 
 // signalCommit commits, sends a signal to the session once the server is at it, and
 // gives the answer.
-func signalCommit(t *testing.T, x tx, admin client, signal, where string) error {
+func signalCommit(t *testing.T, x driver.Tx[driver.SQL], db *databases.DB, signal, where string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
@@ -159,17 +156,13 @@ func signalCommit(t *testing.T, x tx, admin client, signal, where string) error 
 	answer := make(chan error, 1)
 	go func() { answer <- x.Commit(ctx) }()
 	for sent := false; !sent && len(answer) == 0; {
-		y := admin.mustBegin(t)
-		sent = number(t, y, `select count(*) filter (where `+signal+`(pid)) from pg_stat_activity
+		sent = databases.One[int64](t, db, `select count(*) filter (where `+signal+`(pid)) from pg_stat_activity
 			where pid = $1::bigint and query ilike 'commit%' and state = 'active' and `+where, pid) == 1
-		_ = y.Rollback(t.Context())
 	}
 	return <-answer
 }
 
-func rowsDone(t *testing.T, c client) int64 {
+func rowsDone(t *testing.T, db *databases.DB) int64 {
 	t.Helper()
-	x := c.mustBegin(t)
-	defer x.Rollback(t.Context())
-	return number(t, x, `select count(*) from done`)
+	return databases.One[int64](t, db, `select count(*) from done`)
 }

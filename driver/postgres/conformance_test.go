@@ -61,20 +61,29 @@ func harness(t *testing.T, without drivertest.Ability, open func(t *testing.T, u
 func operator(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+func exec(t testing.TB, o *pgxpool.Pool, query string, args ...any) {
+	t.Helper()
+	_, err := o.Exec(context.WithoutCancel(t.Context()), query, args...)
+	testbed.OK(t, err)
+}
+
+// value returns the only value of a query.
+func value[V any](t testing.TB, o *pgxpool.Pool, query string, args ...any) (v V) {
+	t.Helper()
+	testbed.OK(t, o.QueryRow(context.WithoutCancel(t.Context()), query, args...).Scan(&v))
+	return v
 }
 
 // configOf parses a URL.
 func configOf(t testing.TB, url string) *pgx.ConnConfig {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return config
 }
 
@@ -93,13 +102,9 @@ type lockBackend struct {
 func (b lockBackend) column(t *testing.T, query string, args ...any) []string {
 	t.Helper()
 	rows, err := b.operator.Query(context.Background(), query, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return found
 }
 

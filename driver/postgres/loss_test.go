@@ -16,14 +16,10 @@ import (
 )
 
 // holders is how many sessions hold the lock of name.
-func holders(t testing.TB, o *pgxpool.Pool, key int64) (n int) {
+func holders(t testing.TB, o *pgxpool.Pool, key int64) int {
 	t.Helper()
-	err := o.QueryRow(context.Background(), `select count(*) from pg_locks where locktype = 'advisory' and objsubid = 1 and granted
-		and (classid::bigint << 32 | objid::bigint) = $1`, key).Scan(&n)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return value[int](t, o, `select count(*) from pg_locks where locktype = 'advisory' and objsubid = 1 and granted
+		and (classid::bigint << 32 | objid::bigint) = $1`, key)
 }
 
 // A half-open session, whose process is cut off or stopped, keeps its locks for
@@ -83,35 +79,18 @@ func TestEndThatOnlyTheServerSees(t *testing.T) {
 	give(t, fresh, "x", take(t, fresh, "x")) // the tries before have left no lock behind
 }
 
-// What a process lost and then releases is free at once.
-func TestReleaseOfWhatTheServerEnded(t *testing.T) {
-	t.Parallel()
-	server := testbed.Postgres(t)
-	o := operator(t, server.URL())
-	d, other := openOn(t, server.Addr(), 10*time.Minute), openOn(t, server.Addr(), time.Minute)
-	g := hold(t, d, "x")
-	if _, err := o.Exec(t.Context(), `select pg_terminate_backend($1::int, 5000)`, d.session.pid); err != nil {
-		t.Fatal(err)
-	}
-	receive(t, g.lost, "word of the loss")
-	give(t, d, "x", g.owner)
-	give(t, other, "x", take(t, other, "x"))
-}
-
 // The end of a session by the server is reported to every holder at once, long before
-// any deadline.
+// any deadline. What they release is free at once.
 func TestEndOfTheSessionIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
-	d := openOn(t, server.Addr(), time.Minute)
+	d, other := openOn(t, server.Addr(), 10*time.Minute), openOn(t, server.Addr(), time.Minute)
 	var held []grantOf
 	for i := range 20 {
 		held = append(held, hold(t, d, fmt.Sprint("n/", i)))
 	}
-	if _, err := o.Exec(t.Context(), `select pg_terminate_backend($1::int)`, d.session.pid); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, o, `select pg_terminate_backend($1::int)`, d.session.pid)
 	for _, g := range held {
 		if cause := receive(t, g.lost, "word of the loss"); !errors.Is(cause, interlock.ErrSessionEnded) {
 			t.Errorf("told %v", cause)
@@ -128,6 +107,7 @@ func TestEndOfTheSessionIsToldAtOnce(t *testing.T) {
 		}
 		give(t, d, fmt.Sprint("n/", i), g.owner)
 	}
+	give(t, other, "n/1", take(t, other, "n/1"))
 }
 
 // A session that was given up may still be there for the server; the next one
@@ -152,32 +132,11 @@ func TestNextSessionEndsTheFormer(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	if again := attempt(ctx, d, "x", driver.Request{}); again.err != nil {
-		t.Fatal(again.err)
-	}
+	testbed.OK(t, attempt(ctx, d, "x", driver.Request{}).err)
 }
 
-// A try that fails after it took the lock gives it up: sessions keep locks over
-// failed transactions.
-func TestFailedTryLeavesNoLock(t *testing.T) {
-	t.Parallel()
-	server := testbed.Postgres(t)
-	o := operator(t, server.URL())
-	d := openOn(t, server.Addr(), suiteTTL)
-	if _, err := o.Exec(t.Context(), `alter sequence interlock_token maxvalue 9000000000000000 restart with 9000000000000000`); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := o.Exec(t.Context(), `select nextval('interlock_token')`); err != nil {
-		t.Fatal(err)
-	}
-	g := attempt(t.Context(), d, "x", driver.Request{})
-	if g.err == nil || interlock.Kind(g.err) != interlock.Definite {
-		t.Fatalf("a try without a token: %v (%v)", g.err, interlock.Kind(g.err))
-	}
-	testbed.Eventually(t, "nobody holds it", bound, func() bool { return holders(t, o, d.key("x")) == 0 })
-}
-
-// A try that fails does not fail those that shared its statement.
+// A try that fails does not fail those that shared its statement, and leaves no lock: sessions keep
+// locks over failed transactions.
 func TestFailedTryFailsAlone(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
@@ -188,9 +147,7 @@ func TestFailedTryFailsAlone(t *testing.T) {
 			if new.name like 'bad/%' then raise exception 'refused'; end if; return new; end $$`,
 		`create trigger refuse before insert on interlock_holder for each row execute function refuse()`,
 	} {
-		if _, err := o.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, o, statement)
 	}
 	sent, goOn := d.sentCalls(), stall(t, o)
 	answers := make(chan grantOf, 10)
@@ -239,9 +196,7 @@ func TestReleaseWithoutARow(t *testing.T) {
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), suiteTTL)
 	owner := take(t, d, "x")
-	if _, err := o.Exec(t.Context(), `delete from interlock_holder`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, o, `delete from interlock_holder`)
 	give(t, d, "x", owner)
 	if n := holders(t, o, d.key("x")); n != 0 {
 		t.Errorf("%d hold it", n)
@@ -271,9 +226,7 @@ func TestFailedReleaseLeavesNoLock(t *testing.T) {
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
 	g, other := hold(t, d, "x"), hold(t, d, "other")
-	if _, err := o.Exec(t.Context(), `drop table interlock_holder`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, o, `drop table interlock_holder`)
 	if err := d.Release(t.Context(), "x", g.owner); err == nil {
 		t.Fatal("it was given up without its table")
 	}
@@ -306,9 +259,7 @@ func TestNamesWithOneKey(t *testing.T) {
 		refuse(t, b, "one")
 		give(t, a, "one", owner)
 		g := receive(t, waiting, "the other name")
-		if g.err != nil {
-			t.Fatal(g.err)
-		}
+		testbed.OK(t, g.err)
 		give(t, other, "two", g.owner)
 	}
 }
@@ -320,13 +271,10 @@ func TestForeignHolder(t *testing.T) {
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), suiteTTL)
 	tx, err := o.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer tx.Rollback(context.Background())
-	if _, err := tx.Exec(t.Context(), `select pg_advisory_xact_lock($1)`, Key(DefaultNamespace, "x")); err != nil {
-		t.Fatal(err)
-	}
+	_, err = tx.Exec(t.Context(), `select pg_advisory_xact_lock($1)`, Key(DefaultNamespace, "x"))
+	testbed.OK(t, err)
 	if held := refuse(t, d, "x"); held.Owner != "" {
 		t.Errorf("held by %q", held.Owner)
 	}
@@ -346,9 +294,7 @@ func TestForeignHolder(t *testing.T) {
 	if records, err := d.Breaks(t.Context(), "x", 10); err != nil || len(records) != 1 || records[0].Owner != by.Owner {
 		t.Errorf("the record is %+v, %v", records, err)
 	}
-	if g := receive(t, waiting, "the lock that a foreigner gave up"); g.err != nil {
-		t.Fatal(g.err)
-	}
+	testbed.OK(t, receive(t, waiting, "the lock that a foreigner gave up").err)
 }
 
 // Every token is at most what is reserved, also after a crash, and no token comes twice. Those
@@ -358,13 +304,7 @@ func TestTokensOverACrash(t *testing.T) {
 	server := testbed.Postgres(t, "-c", "fsync=on", "-c", "wal_writer_delay=10s")
 	d := openOn(t, server.Addr(), time.Minute)
 	o := operator(t, server.URL())
-	read := func(query string) (n int64) {
-		t.Helper()
-		if err := o.QueryRow(t.Context(), query).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	read := func(query string) int64 { return value[int64](t, o, query) }
 	const reserved, flushed = `select counter from interlock_reserved`, `select (pg_current_wal_flush_lsn() - '0/0')::bigint`
 	spared := false
 	for range 4 { // the server may flush by itself, but not each time
@@ -410,9 +350,7 @@ func TestSequenceOverACrash(t *testing.T) {
 		t.Errorf("token %d after %d", next, before)
 	}
 	ahead := interlock.CounterAt(time.Now().Add(24 * time.Hour))
-	if _, err := o.Exec(t.Context(), `select setval('interlock_token', $1)`, ahead); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, o, `select setval('interlock_token', $1)`, ahead)
 	for _, grants := range []int{1, 41} { // the first one reserves
 		var g grantOf
 		for range grants {
@@ -457,9 +395,7 @@ func TestRefusedServers(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
-	if _, err := o.Exec(t.Context(), `create database latin encoding 'LATIN1' template template0`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, o, `create database latin encoding 'LATIN1' template template0`)
 	config := configOf(t, server.URL())
 	config.Database = "latin"
 	_, err := Open(t.Context(), config, nil)
@@ -477,24 +413,6 @@ func TestRefusedServers(t *testing.T) {
 	}
 }
 
-// Namespaces do not meet.
-func TestNamespaces(t *testing.T) {
-	t.Parallel()
-	server := testbed.Postgres(t)
-	a := openOn(t, server.Addr(), suiteTTL)
-	b, err := Open(t.Context(), configOf(t, server.URL()), &Options{TTL: suiteTTL, Namespace: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeAfter(t, b)
-	x, y := take(t, a, "x"), take(t, b, "x")
-	if held := refuse(t, b, "x"); held.Owner != y {
-		t.Errorf("held by %q, want %q", held.Owner, y)
-	}
-	give(t, a, "x", x)
-	give(t, b, "x", y)
-}
-
 // What a dead session left is removed by the next one, and shown by nobody.
 func TestDeadSessionsAreSwept(t *testing.T) {
 	t.Parallel()
@@ -506,9 +424,7 @@ func TestDeadSessionsAreSwept(t *testing.T) {
 		`insert into interlock_holder (key, owner, name, session, counter, ttl_ms, since) values ($1, 'deader', 'x', 7, 9, 1000, now() - interval '1 hour')`,
 		`insert into interlock_session (session, seen, ttl_ms) select 7, now() - interval '1 hour', 1000 where $1::bigint <> 0`,
 	} {
-		if _, err := o.Exec(t.Context(), insert, d.key("x")); err != nil {
-			t.Fatal(err)
-		}
+		exec(t, o, insert, d.key("x"))
 	}
 	state, err := d.Lock(t.Context(), "x")
 	if err != nil || state.Holder != nil || len(state.Waiters) > 0 {
@@ -520,11 +436,10 @@ func TestDeadSessionsAreSwept(t *testing.T) {
 	give(t, d, "x", owner)
 	receive(t, waiting, "the one behind the dead")
 	t.Logf("handed over after %v", time.Since(began).Round(time.Millisecond))
-	var left int
-	if err := o.QueryRow(t.Context(), `select (select count(*) from interlock_waiter where session = 7)
+	if left := value[int](t, o, `select (select count(*) from interlock_waiter where session = 7)
 		+ (select count(*) from interlock_holder where session = 7)
-		+ (select count(*) from interlock_session where session = 7)`).Scan(&left); err != nil || left != 0 {
-		t.Errorf("%d rows are left (%v)", left, err)
+		+ (select count(*) from interlock_session where session = 7)`); left != 0 {
+		t.Errorf("%d rows are left", left)
 	}
 }
 
@@ -536,11 +451,7 @@ func TestDeadWaiterIsSkippedAtOnce(t *testing.T) {
 	a, b := openOn(t, server.Addr(), suiteTTL), openOn(t, server.Addr(), suiteTTL)
 	for i := range 10 {
 		owner := take(t, a, "x")
-		_, err := o.Exec(t.Context(), `insert into interlock_waiter (key, owner, name, session)
-			values ($1, 'dead' || $2::int, 'x', 7)`, a.key("x"), i)
-		if err != nil {
-			t.Fatal(err)
-		}
+		exec(t, o, `insert into interlock_waiter (key, owner, name, session) values ($1, 'dead' || $2::int, 'x', 7)`, a.key("x"), i)
 		b.mu.Lock()
 		b.table.heartbeat = func() time.Duration { return time.Hour }
 		b.mu.Unlock()
@@ -555,28 +466,20 @@ func TestSessionsOfOneNamespaceUseOneSchema(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
-	if _, err := o.Exec(t.Context(), `create schema a; create schema b`); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, o, `create schema a; create schema b`)
 	in := func(schema string) (*Driver, error) {
 		return Open(t.Context(), configOf(t, server.URL()+"&search_path="+schema), &Options{TTL: suiteTTL})
 	}
 	first, err := in("a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	second, err := in("a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	closeAfter(t, second)
 	if _, err := in("b"); err == nil || interlock.Kind(err) != interlock.Definite {
 		t.Fatalf("opened in another schema: %v", err)
 	}
 	for _, d := range []*Driver{first, second} {
-		if err := d.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, d.Close(t.Context()))
 	}
 	testbed.Eventually(t, "a driver of another schema opens when the others are gone", bound, func() bool {
 		d, err := in("b")
@@ -596,9 +499,7 @@ func TestSessionWithoutTablesOrStatementsEnds(t *testing.T) {
 	d := openOn(t, server.Addr(), time.Minute)
 	for what, spoil := range map[string]func(*session){
 		"the tables are gone": func(*session) {
-			if _, err := o.Exec(t.Context(), `drop table interlock_holder; drop sequence interlock_token`); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, o, `drop table interlock_holder; drop sequence interlock_token`)
 			if g := attempt(t.Context(), d, "other", driver.Request{}); interlock.Kind(g.err) != interlock.Retryable {
 				t.Errorf("without tables: %v (%v)", g.err, interlock.Kind(g.err))
 			}

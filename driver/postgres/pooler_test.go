@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -52,9 +50,7 @@ func warm(t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	for range 2 {
 		tx, err := pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer tx.Rollback(context.Background())
 	}
 }
@@ -103,7 +99,13 @@ func TestTableBehindPoolers(t *testing.T) {
 			if a.Guarantees().Wait != interlock.Poll {
 				t.Errorf("it claims to wait by %v", a.Guarantees().Wait)
 			}
-			compete(t, a, b)
+			owner := take(t, a, "x")
+			waiting := await(t, b, "x")
+			give(t, a, "x", owner)
+			next := receive(t, waiting, "the next holder")
+			testbed.OK(t, next.err)
+			refuse(t, a, "x")
+			give(t, b, "x", next.owner)
 		})
 	}
 }
@@ -111,45 +113,7 @@ func TestTableBehindPoolers(t *testing.T) {
 func openTableAt(t testing.TB, url, namespace string) *Table {
 	t.Helper()
 	d, err := OpenTable(t.Context(), operator(t, url), &TableOptions{TTL: suiteTTL, Namespace: namespace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	closeAfter(t, d)
 	return d
-}
-
-// compete has two drivers and their locks serve each other for a while.
-func compete(t *testing.T, drivers ...driver.Fenced) {
-	t.Helper()
-	const rounds = 5
-	done := make(chan error, len(drivers))
-	counter := 0 // guarded by the lock alone; the race detector would report
-	for i, d := range drivers {
-		locks, err := lock.NewFenced(d, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer locks.Close(context.Background())
-		go func() {
-			for range rounds {
-				err := locks.Do(t.Context(), "x", func(ctx context.Context, c interlock.Claim) error {
-					counter++
-					return nil
-				})
-				if err != nil {
-					done <- fmt.Errorf("driver %d: %w", i, err)
-					return
-				}
-			}
-			done <- nil
-		}()
-	}
-	for range drivers {
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-	}
-	if counter != rounds*len(drivers) {
-		t.Errorf("%d turns were taken, want %d", counter, rounds*len(drivers))
-	}
 }

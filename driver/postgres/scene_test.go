@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 var owners atomic.Int64
@@ -20,9 +21,7 @@ func newOwner() string { return fmt.Sprint("test/", owners.Add(1)) }
 func openOn(t testing.TB, addr string, ttl time.Duration) *Driver {
 	t.Helper()
 	d, err := Open(t.Context(), configOf(t, urlAt(addr)), &Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	closeAfter(t, d)
 	return d
 }

@@ -37,9 +37,7 @@ func TestSeed(t *testing.T) {
 					return d, err
 				},
 				Set: func(t *testing.T, counter int64) {
-					if _, err := o.Exec(t.Context(), kind.set, counter); err != nil {
-						t.Fatal(err)
-					}
+					exec(t, o, kind.set, counter)
 				},
 			})
 		})
@@ -55,18 +53,12 @@ func TestRepairWhileTokensAreDrawn(t *testing.T) {
 	d := openOn(t, server.Addr(), time.Minute)
 	give(t, d, "x", take(t, d, "x"))
 	years := interlock.CounterAt(time.Now().Add(5 * 365 * 24 * time.Hour))
-	if _, err := o.Exec(t.Context(), `select setval('interlock_token', $1)`, years); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := o.Exec(t.Context(), `update interlock_reserved set counter = $1`, years); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, o, `select setval('interlock_token', $1)`, years)
+	exec(t, o, `update interlock_reserved set counter = $1`, years)
 	blocked := func(n int) {
 		t.Helper()
 		testbed.Eventually(t, fmt.Sprintf("%d sessions wait", n), bound, func() bool {
-			var waiting int
-			err := o.QueryRow(t.Context(), `select count(*) from pg_stat_activity where wait_event_type = 'Lock'`).Scan(&waiting)
-			return err == nil && waiting == n
+			return value[int](t, o, `select count(*) from pg_stat_activity where wait_event_type = 'Lock'`) == n
 		})
 	}
 	// What waits for the lock of the schema keeps the repair, which shares it at its end, from its
@@ -91,17 +83,12 @@ func TestRepairWhileTokensAreDrawn(t *testing.T) {
 	blocked(3)
 	commit()
 	receive(t, gone, "the end of what waited for the schema")
-	if err := receive(t, repaired, "the repair"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, receive(t, repaired, "the repair"))
 	if g := receive(t, drawn, "what was drawn meanwhile"); g.err != nil {
 		t.Errorf("drawn while the counter was repaired: %v", g.err)
 	}
 	g := hold(t, d, "x")
-	var reserved int64
-	if err := o.QueryRow(t.Context(), `select counter from interlock_reserved`).Scan(&reserved); err != nil {
-		t.Fatal(err)
-	}
+	reserved := value[int64](t, o, `select counter from interlock_reserved`)
 	if driver.Plausible(reserved, time.Now()) != nil || reserved < g.grant.Token.Counter() {
 		t.Errorf("%d is reserved, %d was granted", reserved, g.grant.Token.Counter())
 	}
@@ -113,19 +100,17 @@ func TestCountersBelowAReservation(t *testing.T) {
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
-	var token, reserved int64
+	var token int64
 	for _, ahead := range []time.Duration{time.Hour, time.Minute} {
 		for _, query := range []string{`delete from interlock_reserved where counter <> $1`, `select setval('interlock_token', $1)`} {
-			if _, err := o.Exec(t.Context(), query, interlock.CounterAt(time.Now().Add(ahead))); err != nil {
-				t.Fatal(err)
-			}
+			exec(t, o, query, interlock.CounterAt(time.Now().Add(ahead)))
 		}
 		g := hold(t, d, "x")
 		token = g.grant.Token.Counter()
 		give(t, d, "x", g.owner)
 	}
-	if err := o.QueryRow(t.Context(), `select counter from interlock_reserved`).Scan(&reserved); err != nil || reserved < token {
-		t.Errorf("%d is reserved, %d was granted: %v", reserved, token, err)
+	if reserved := value[int64](t, o, `select counter from interlock_reserved`); reserved < token {
+		t.Errorf("%d is reserved, %d was granted", reserved, token)
 	}
 }
 
@@ -135,31 +120,21 @@ func TestRepairOfAReservation(t *testing.T) {
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
 	ahead, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	open := func(seed driver.Seed) *Driver {
 		t.Helper()
 		d, err := Open(t.Context(), configOf(t, server.URL()), &Options{TTL: time.Minute, Seed: seed})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return d
 	}
 	d := open(driver.Seed{After: ahead})
 	before := hold(t, d, "x")
 	give(t, d, "x", before.owner)
-	if err := d.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, d.Close(t.Context()))
 	testbed.Eventually(t, "the session has ended", bound, func() bool {
-		var sessions int
-		err := o.QueryRow(t.Context(), `select count(*) from pg_locks where locktype = 'advisory'`).Scan(&sessions)
-		return err == nil && sessions == 0
+		return value[int](t, o, `select count(*) from pg_locks where locktype = 'advisory'`) == 0
 	})
-	if _, err := o.Exec(t.Context(), `update interlock_reserved set counter = $1`, interlock.CounterAt(time.Now().Add(5*365*24*time.Hour))); err != nil {
-		t.Fatal(err)
-	}
+	exec(t, o, `update interlock_reserved set counter = $1`, interlock.CounterAt(time.Now().Add(5*365*24*time.Hour)))
 	d = open(driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "me"}})
 	closeAfter(t, d)
 	if after := hold(t, d, "x"); after.grant.Token <= before.grant.Token {

@@ -37,9 +37,8 @@ func TestCostOfManyRowsAtOnce(t *testing.T) {
 	t.Parallel()
 	server, o := counting(t)
 	leasetabletest.CostOfManyAtOnce(t, longTable(t, server), 64, func() int64 { return executed(t, o) })
-	left := 0
-	if err := o.QueryRow(t.Context(), `select count(*) from interlock_lease where owner is not null`).Scan(&left); err != nil || left > 0 {
-		t.Errorf("%d rows are held after their release (%v)", left, err)
+	if left := value[int](t, o, `select count(*) from interlock_lease where owner is not null`); left > 0 {
+		t.Errorf("%d rows are held after their release", left)
 	}
 }
 
@@ -54,9 +53,7 @@ func TestLockedRowHoldsUpNobody(t *testing.T) {
 			_, err = tx.Exec(t.Context(), `insert into interlock_lease as l (name, counter, since, expires) values ($1, 1, '2020-01-01', '2020-01-01')
 				on conflict (name) do update set since = l.since`, name)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return func() { _ = tx.Rollback(context.Background()) }
 	})
 }
@@ -68,21 +65,13 @@ func TestSweepDoesNotDelayRenewals(t *testing.T) {
 	o := operator(t, server.URL())
 	openTableAt(t, server.URL(), DefaultNamespace) // makes the table
 	tx, err := o.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer tx.Rollback(context.Background())
-	_, err = o.Exec(t.Context(), `insert into interlock_lease (name, counter, since, expires) values ('old', 1, '2020-01-01', '2020-01-01')`)
-	if err == nil {
-		_, err = tx.Exec(t.Context(), `select from interlock_lease for update`)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	exec(t, o, `insert into interlock_lease (name, counter, since, expires) values ('old', 1, '2020-01-01', '2020-01-01')`)
+	_, err = tx.Exec(t.Context(), `select from interlock_lease for update`)
+	testbed.OK(t, err)
 	d, err := OpenTable(t.Context(), o, &TableOptions{TTL: MinTTL}) // sweeps at once
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	closeAfter(t, d)
 	var r driver.Request
 	renewed := make(chan error, 100)

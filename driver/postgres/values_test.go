@@ -43,7 +43,7 @@ func TestNotifierSuite(t *testing.T) {
 		Start: func(t *testing.T, exclusive bool) drivertest.NotifierBackend {
 			server, _ := serverFor(t, shared, exclusive)
 			name := t.Name()
-			channel := name[strings.LastIndexByte(name, '/')+1:]
+			channel := `it's a "` + name[strings.LastIndexByte(name, '/')+1:]
 			return paths.At(server, func(t *testing.T, addr string) (driver.Notifier, error) {
 				return NewNotifier(configOf(t, urlAt(addr)), channel, nil)
 			})

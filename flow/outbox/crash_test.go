@@ -13,12 +13,11 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/flow/outbox"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-var roles = map[string]crash.Role{"relay": playRelay, "paused": playPaused}
+var roles = map[string]crash.Role{"relay": playRelay}
 
 // single has one slice, so that a process does one step at a time.
 var single = outbox.Table{Slices: 1}
@@ -240,64 +239,4 @@ func killTwice(t *testing.T, db *databases.DB, from, step int, full bool) {
 	if again < pairs/3 {
 		t.Errorf("only %d of %d were killed twice", again, pairs)
 	}
-}
-
-// playPaused is a relay that reports when the sink has a batch, and is then stopped.
-func playPaused(ctx context.Context, at *crash.Points, args []string) error {
-	db, closed, err := databases.Connect(ctx, args[0], args[1])
-	if err != nil {
-		return err
-	}
-	defer closed()
-	file := fileSink{at, args[2], ""}
-	sink := outbox.Func(func(ctx context.Context, m driver.Message) error {
-		if m.ID == "a/2" {
-			fmt.Println("has it")
-			_, _ = fmt.Scanln() // until it may continue
-		}
-		return file.Publish(ctx, []driver.Message{m})[0]
-	})
-	r, err := outbox.NewRelay(db, single, sink, &outbox.Options{Batch: 2})
-	if err != nil {
-		return err
-	}
-	fmt.Println("ended:", r.Run(ctx, grant(1), 0))
-	return nil
-}
-
-// testPausedOwner stops a relay with a running batch, lets another one deliver everything, and
-// resumes the first: it deletes nothing.
-func testPausedOwner(t *testing.T, db *databases.DB) {
-	setSlices(t, db, 1)
-	args, want := scene(t, db)
-	former := crash.Start(t, "paused", 0, args...)
-	if line := former.Line(bound); line != "has it" {
-		t.Fatal(line)
-	}
-	former.Pause()
-	c := grant(1 << 30) // its token is far above the child's, which began later
-	r, err := outbox.NewRelay(db, single, fileSink{nil, args[2], ""}, nil)
-	ok(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx, c, 0) }()
-	defer func() { cancel(); <-ended }()
-	testbed.Eventually(t, "all is delivered", bound, func() bool { return count(t, db, `interlock_outbox`) == 0 })
-	// The rows that it would delete exist again, while no new owner runs.
-	cancel()
-	err = <-ended
-	ended <- err
-	add(t, db, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
-	db.Exec(t, `update interlock_outbox set id = id - 5`)
-	_, err = former.Stdin().Write([]byte("\n"))
-	ok(t, err)
-	former.Resume()
-	if line := former.Line(bound); !strings.HasPrefix(line, "ended: stale token") {
-		t.Errorf("the former owner says %q", line)
-	}
-	if n := count(t, db, `interlock_outbox`); n != 5 {
-		t.Errorf("%d of 5 rows are left", n)
-	}
-	db.Exec(t, `delete from interlock_outbox`)
-	want()
 }

@@ -69,7 +69,6 @@ func TestOutbox(t *testing.T) {
 		{"what was sent before a change of slices", testSlicesOldRelay, true},
 		{"a relay reads in the middle of a change of slices", testSlicesMidway, false},
 		{"a message is buried meanwhile", testBuriedMeanwhile, false},
-		{"an owner is paused", testPausedOwner, false},
 		{"impossible changes of slices", testSlicesRefused, false},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

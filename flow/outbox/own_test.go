@@ -15,49 +15,25 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/postgres"
-	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestRelaysShareSlices lets relays join and leave a group that owns the slices,
-// while messages are added: by locks in Redis, and in the same PostgreSQL.
+// TestRelaysShareSlices lets relays join and leave a group that owns the slices, by locks in the same
+// database, while messages are added.
 func TestRelaysShareSlices(t *testing.T) {
 	t.Parallel()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Run("locks in Redis", func(t *testing.T) {
-			t.Parallel()
-			client, err := redis.Dial("redis://" + testbed.Redis(t).Addr())
-			ok(t, err)
-			t.Cleanup(client.Close)
-			testShared(t, made(t, open(t)), func(t *testing.T) (driver.Fenced, driver.Values) {
-				d, err := redis.Open(t.Context(), client, &redis.Options{TTL: 3 * time.Second})
-				ok(t, err)
-				return d, redis.NewValues(client, "")
-			})
-		})
-		t.Run("locks in PostgreSQL", func(t *testing.T) {
-			t.Parallel()
-			db := made(t, open(t))
-			config, err := pgx.ParseConfig(db.URL)
-			ok(t, err)
-			values := memory.NewSpace().Values() // for the layout; the test is about the locks
-			testShared(t, db, func(t *testing.T) (driver.Fenced, driver.Values) {
-				d, err := postgres.Open(t.Context(), config, &postgres.Options{TTL: 3 * time.Second})
-				ok(t, err)
-				return d, values
-			})
-		})
-	}, databases.Pgx)
-}
-
-func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.Fenced, driver.Values)) {
+	db := made(t, databases.Open(t, testbed.Postgres(t), databases.Pgx))
+	config, err := pgx.ParseConfig(db.URL)
+	ok(t, err)
+	values := memory.NewSpace().Values() // for the layout; the test is about the locks
 	var sink memory.Sink
 	layout := partition.Layout{Partitions: box.Slices}
 	var group *partition.Group
 	join := func(name string) (leave func()) {
-		d, values := locks(t)
+		d, err := postgres.Open(t.Context(), config, &postgres.Options{TTL: 3 * time.Second})
+		ok(t, err)
 		r := anyRelay(t, db, &sink, outbox.Options{Batch: 4})
 		g, err := partition.Join(t.Context(), d, values, "outbox", layout, &partition.Options{Identity: name,
 			Work: func(ctx context.Context, p partition.Partition) error {

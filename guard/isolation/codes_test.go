@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	_ "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
@@ -97,7 +96,6 @@ func TestCodes(t *testing.T) {
 			"write on an old picture": testConflictingWrite,
 			"lock timeout":            testLockTimeout,
 			"swallowed deadlock":      testSwallowed,
-			"lost commit":             testLostCommit,
 			"cut before commit":       testCutBefore,
 			"cut in a driver.SQL":     testCutInSQL,
 		} {
@@ -255,25 +253,6 @@ func testSwallowed(t *testing.T, n native) {
 	n.sum(t, 20+2+100)
 }
 
-// testLostCommit: the transaction is done, and is not run again.
-func testLostCommit(t *testing.T, n native) {
-	proxy := testbed.NewProxy(t, n.Server.Addr())
-	t.Cleanup(proxy.Heal)
-	do := reach(t, n.Client, strings.Replace(n.URL, n.Server.Addr(), proxy.Addr(), 1))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	runs := 0
-	err := do(ctx, driver.Serializable, nil, func(do exec) error {
-		runs++
-		defer proxy.CutAfter(0)
-		return do(add("1"))
-	})
-	if runs != 1 || interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, interlock.ErrUncertain) {
-		t.Errorf("after %d runs: %v (%v)", runs, err, interlock.Kind(err))
-	}
-	testbed.Eventually(t, "the commit is done", bound, func() bool { return databases.One[int64](t, n.DB, readSum) == 21 })
-}
-
 // testCutBefore: a connection that is lost before COMMIT did nothing.
 func testCutBefore(t *testing.T, n native) {
 	proxy := testbed.NewProxy(t, n.Server.Addr())
@@ -300,11 +279,9 @@ func testCutBefore(t *testing.T, n native) {
 // transaction was not committed, and runs again.
 func testCutInSQL(t *testing.T, n native) {
 	proxy := testbed.NewProxy(t, n.Server.Addr())
-	db, closed, err := databases.Connect(t.Context(), n.Client, strings.Replace(n.URL, n.Server.Addr(), proxy.Addr(), 1))
-	ok(t, err)
-	t.Cleanup(closed)
+	db := n.Through(t, proxy)
 	runs := 0
-	err = isolation.Serializable(t.Context(), db, nil, func(ctx context.Context, tx driver.SQL) error {
+	err := isolation.Serializable(t.Context(), db, nil, func(ctx context.Context, tx driver.SQL) error {
 		runs++
 		if _, err := tx.Exec(ctx, add("1")); err != nil {
 			return err

@@ -3,14 +3,12 @@ package isolation_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/isolation"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -144,43 +142,4 @@ func (m *meeting) wait() {
 	case <-m.all:
 	case <-time.After(bound):
 	}
-}
-
-// TestSerializableUnderContention: many transactions that read and write the same rows
-// all take effect, once each, after any number of runs.
-func TestSerializableUnderContention(t *testing.T) {
-	t.Parallel()
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		db := open(t)
-		db.Exec(t, `create table counter (id int primary key, n bigint not null)`, `insert into counter (id, n) values (1, 0)`)
-		const workers, each = 6, 15
-		var runs atomic.Int64
-		var all sync.WaitGroup
-		for range workers {
-			all.Go(func() {
-				for range each {
-					err := isolation.Serializable(t.Context(), db, &isolation.Options{Attempts: 100}, func(ctx context.Context, tx driver.SQL) error {
-						runs.Add(1)
-						n, err := databases.Value[int64](ctx, tx, `select n from counter where id = 1`)
-						if err != nil {
-							return err
-						}
-						_, err = tx.Exec(ctx, fmt.Sprintf(`update counter set n = %d where id = 1`, n+1))
-						return err
-					})
-					if err != nil {
-						t.Errorf("%v (%v)", err, interlock.Kind(err))
-					}
-				}
-			})
-		}
-		all.Wait()
-		if n := databases.One[int64](t, db, `select n from counter where id = 1`); n != workers*each {
-			t.Errorf("%d were counted, want %d", n, workers*each)
-		}
-		if runs.Load() == workers*each {
-			t.Error("nothing was run again: this shows nothing")
-		}
-		t.Logf("%d transactions took %d runs", workers*each, runs.Load())
-	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestDifferingNames(t *testing.T) {
@@ -22,9 +23,7 @@ func TestSeedJudgesByTheServersClock(t *testing.T) {
 	now := interlock.CounterAt(time.Now())
 	far := now + 2*interlock.MaxAhead.Microseconds()
 	after, err := interlock.NewToken(now+1000, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	repair := &driver.Repair{Reason: "r", By: "b"}
 	for name, tt := range map[string]struct {
 		last int64

@@ -45,9 +45,7 @@ func TestText(t *testing.T) {
 	} {
 		for d, want := range map[driver.Dialect]string{driver.Postgres: c.postgres, driver.MariaDB: c.maria} {
 			s, err := layout.Open("put", "box", spoken{dialect: d}, "a?.b{now}")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			if got := s.Text(c.template); got != want {
 				t.Errorf("%s: %q is\n%s\nnot\n%s", d, c.template, got, want)
 			}
@@ -61,9 +59,7 @@ func TestTextsAreKept(t *testing.T) {
 	db := spoken{dialect: driver.Postgres}
 	open := func() sqltable.Tables {
 		s, err := layout.Open("put", "box", db, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return s
 	}
 	if n := testing.AllocsPerRun(100, func() { open().Text(`select {now} from {boxes}, {lids} where id = ?`) }); n > 4 {
@@ -98,9 +94,7 @@ func TestDelete(t *testing.T) {
 		begin := func() (driver.Tx[driver.SQL], sqltable.Tables) {
 			tx := db.Begun(t, driver.SessionIsolation)
 			s, err := layout.Open("sweep", "box", tx, "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			return tx, s
 		}
 		commit := func(tx driver.Tx[driver.SQL], err error) {

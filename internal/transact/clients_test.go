@@ -49,11 +49,9 @@ func rows(t *testing.T, db *databases.DB) int64 {
 func far(t *testing.T, db *databases.DB) (*databases.DB, *testbed.Proxy) {
 	t.Helper()
 	proxy := testbed.NewProxy(t, db.Server.Addr())
-	by, closed, err := databases.Connect(context.WithoutCancel(t.Context()), db.Client, strings.Replace(db.URL, db.Server.Addr(), proxy.Addr(), 1))
-	testbed.OK(t, err)
-	t.Cleanup(closed)
+	far := db.Through(t, proxy)
 	t.Cleanup(proxy.Heal) // a client may wait for the end of its connection
-	return &databases.DB{BeginnerAt: by}, proxy
+	return far, proxy
 }
 
 func exec(t *testing.T, tx driver.SQL, queries ...string) {

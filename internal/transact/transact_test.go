@@ -82,25 +82,11 @@ func insert(i int) string { return "insert into done (id) values (" + string(run
 
 func count(i int) string { return "select count(*) from done where id = " + string(rune('0'+i)) }
 
-// unanswered loses the answer to each COMMIT.
-type unanswered struct{ driver.Tx[driver.SQL] }
-
-func (u unanswered) Commit(ctx context.Context) error {
-	if err := u.Tx.Commit(ctx); err != nil {
-		return err
-	}
-	return &interlock.Error{Op: "commit", Driver: "x", Kind: interlock.Uncertain, Err: errors.New("no answer")}
-}
-
 // TestLostCommit requires that the outcome of an unanswered COMMIT is unknown.
 func TestLostCommit(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		db := open(t)
-		begin := func(ctx context.Context) (driver.Tx[driver.SQL], error) {
-			tx, err := db.Begin(ctx)
-			return unanswered{tx}, err
-		}
-		err := transact.Do(t.Context(), begin, "name", func(driver.Tx[driver.SQL]) error { return nil })
+		db := databases.Unanswered(open(t), func() bool { return true })
+		err := transact.Do(t.Context(), db.Begin, "name", func(driver.Tx[driver.SQL]) error { return nil })
 		var e *interlock.Error
 		if !errors.Is(err, interlock.ErrUncertain) || !errors.As(err, &e) || e.Name != "name" {
 			t.Errorf("%v", err)

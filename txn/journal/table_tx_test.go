@@ -314,40 +314,7 @@ func TestEnteringHoldsUpOneShard(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// stopping begins transactions of a process that is paused just before it commits.
-type stopping struct {
-	driver.BeginnerAt[driver.SQL]
-	stopped chan struct{} // one value for each paused one
-	wake    chan struct{}
-}
-
-func (s stopping) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
-	tx, err := s.BeginnerAt.BeginAt(ctx, level)
-	return stoppingTx{tx, s}, err
-}
-
-type stoppingTx struct {
-	driver.Tx[driver.SQL]
-	at stopping
-}
-
-func (t stoppingTx) Commit(ctx context.Context) error {
-	t.at.stopped <- struct{}{}
-	<-t.at.wake
-	return t.Tx.Commit(ctx)
-}
-
 const bound = 20 * time.Second
-
-// wait waits until another one is paused.
-func (s stopping) wait(t *testing.T) {
-	t.Helper()
-	select {
-	case <-s.stopped:
-	case <-time.After(bound):
-		t.Fatal("no transaction reached its commit")
-	}
-}
 
 // TestStoppedOwner: an owner that is paused within a transaction of the journal, its own or
 // a lent one, does not prevent the next one from entering the shard. When it wakes up, its
@@ -367,18 +334,22 @@ func TestStoppedOwner(t *testing.T) {
 		}
 		ok(t, next.Append(t.Context(), []driver.Append{record("claimed", 1)})[0])
 
-		s := stopping{db, make(chan struct{}, 2), make(chan struct{})}
-		awake := sync.OnceFunc(func() { close(s.wake) })
+		stopped, wake := make(chan struct{}, 2), make(chan struct{}) // just before a commit
+		awake := sync.OnceFunc(func() { close(wake) })
 		defer awake()
-		owner := journal.NewTable[driver.SQL](s, "")
+		owner := journal.NewTable[driver.SQL](databases.Committing[driver.SQL]{BeginnerAt: db, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+			stopped <- struct{}{}
+			<-wake
+			return tx.Commit(ctx)
+		}}, "")
 		owner.EndIdleAfter(time.Second)
 		appended := testbed.Later(t, bound, func() error { return owner.Append(context.Background(), []driver.Append{record("appended", 0)})[0] })
-		s.wait(t)
+		testbed.Eventually(t, "the append reaches its commit", bound, func() bool { return len(stopped) == 1 })
 		claimed := testbed.Later(t, bound, func() error {
 			_, err := owner.Claim(context.Background(), 1, token(1), due, due.Add(time.Hour), 10)
 			return err
 		})
-		s.wait(t)
+		testbed.Eventually(t, "the claim reaches its commit", bound, func() bool { return len(stopped) == 2 })
 		lent := db.Begun(t, driver.ReadCommitted)
 		ok(t, owner.AppendIn(t.Context(), lent, record("lent", 2)))
 

@@ -178,6 +178,15 @@ func (d *DB) Again(tb testing.TB) driver.BeginnerAt[driver.SQL] {
 	return db
 }
 
+// Through returns the same database with separate connections through a proxy.
+func (d *DB) Through(tb testing.TB, proxy *testbed.Proxy) *DB {
+	tb.Helper()
+	far := *d
+	far.URL = strings.Replace(d.URL, d.Server.Addr(), proxy.Addr(), 1)
+	far.BeginnerAt = far.Again(tb)
+	return &far
+}
+
 // Connect opens a database by one of the clients, from any process.
 func Connect(ctx context.Context, client, url string) (db driver.BeginnerAt[driver.SQL], closed func(), err error) {
 	switch client {
