@@ -97,6 +97,9 @@ var _ driver.Autocommitter = pgxPool{}
 
 func (a single) Dialect() driver.Dialect { return driver.Postgres }
 
+// SendsArrays marks a client that sends slices as arrays; see sqltable.Arrays.
+func (a single) SendsArrays() {}
+
 func (a single) Exec(ctx context.Context, query string, args ...any) (affected int64, err error) {
 	err = a.send(ctx, query, args, func(r pgx.BatchResults) error {
 		tag, err := r.Exec()

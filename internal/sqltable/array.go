@@ -5,6 +5,50 @@ import (
 	"strings"
 )
 
+// Arrays writes arrays of PostgreSQL as parameters: in binary if the client does that, otherwise as text.
+type Arrays struct{ binary bool }
+
+// Arrays returns how the client of t sends arrays.
+func (t Tables) Arrays() Arrays {
+	_, binary := t.db.(interface{ SendsArrays() })
+	return Arrays{binary}
+}
+
+// Numbers returns numbers.
+func (a Arrays) Numbers(all []int64) any { return either(a, all, Numbers) }
+
+// Texts returns texts.
+func (a Arrays) Texts(all []string) any { return either(a, all, Texts) }
+
+func either[V any](a Arrays, all []V, text func([]V) string) any {
+	if a.binary {
+		return all
+	}
+	return text(all)
+}
+
+// Bytes returns byte strings; nil is empty.
+func (a Arrays) Bytes(all [][]byte) any {
+	for i, b := range all {
+		if b == nil { // would be null
+			all[i] = []byte{}
+		}
+	}
+	return either(a, all, Bytes)
+}
+
+// TextBytes returns the bytes of texts.
+func (a Arrays) TextBytes(all []string) any {
+	if !a.binary {
+		return Bytes(all)
+	}
+	bytes := make([][]byte, len(all))
+	for i, s := range all {
+		bytes[i] = []byte(s)
+	}
+	return bytes
+}
+
 // Numbers returns an array of PostgreSQL as text, which every client can send.
 func Numbers(all []int64) string {
 	return array(all, 12*len(all), func(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) })

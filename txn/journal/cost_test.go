@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -46,7 +47,7 @@ func TestAllocations(t *testing.T) {
 				Records: []driver.Record{{Kind: "done", Step: "reserve", Data: before, Sum: before}, {Kind: "sent", Step: "pay", Data: before, Sum: before}}})
 			asked = append(asked, i)
 		}
-		return testing.AllocsPerRun(100, func() { arguments(group, asked) })
+		return testing.AllocsPerRun(100, func() { arguments(sqltable.Arrays{}, group, asked) })
 	}
 	if one, many := parameters(1), parameters(41); many-one > 40 {
 		t.Errorf("40 appends more allocate %v more, at most one each", many-one)

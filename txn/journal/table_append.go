@@ -45,17 +45,16 @@ func (n tables) append(ctx context.Context, appends []driver.Append, errs []erro
 //     is small, and a prepared statement would keep that plan.
 //   - Parameters are in subqueries, where the planner cannot see the length of arrays. Otherwise
 //     the server would plan again for each length, which takes longer than the rest.
-//   - An array that is compared with rows is parsed in its subquery, not once for each row.
 //   - The lock on an id comes before its INSERT, which would wait for another transaction
 //     that inserts the same id.
 const appendStatement = `with marks as materialized (
-	select resource, token from {marks} where resource = any((select ?::text::text[])::text[]) order by resource for share {skip}),
+	select resource, token from {marks} where resource = any((select ?::text[])::text[]) order by resource for share {skip}),
 stored as materialized (
 	select shards from {layout} where id = 1 and 0 < (select ?::bigint) for share {skip}),
 asked as materialized (
 	select v.*, m.token, s.shards as stored, coalesce(v.epoch = 0 or v.epoch = m.token, false) as owned
-	from unnest((select ?::text)::varchar[], (select ?::text)::int[], (select ?::text)::bytea[], (select ?::text)::bigint[], (select ?::text)::bigint[], (select ?::text)::bytea[],
-		(select ?::text)::bigint[], (select ?::text)::bigint[], (select ?::text)::bigint[])
+	from unnest((select ?::varchar[]), (select ?::int[]), (select ?::bytea[]), (select ?::bigint[]), (select ?::bigint[]), (select ?::bytea[]),
+		(select ?::bigint[]), (select ?::bigint[]), (select ?::bigint[]))
 		with ordinality as v (id, shard, type, after, position, sum, due, epoch, shards, n)
 	left join marks m on m.resource = 'journal shard ' || v.shard left join stored s on true),
 found as materialized (
@@ -76,7 +75,7 @@ grown as (
 written as (
 	insert into {records} (id, position, kind, step, data, sum, epoch, written)
 	select v.id, r.position, r.kind, r.step, r.data, r.sum, v.epoch, coalesce(g.began, {micros now})
-	from unnest((select ?::text)::bigint[], (select ?::text)::bigint[], (select ?::text)::bytea[], (select ?::text)::bytea[], (select ?::text)::bytea[], (select ?::text)::bytea[])
+	from unnest((select ?::bigint[]), (select ?::bigint[]), (select ?::bytea[]), (select ?::bytea[]), (select ?::bytea[]), (select ?::bytea[]))
 		as r (n, position, kind, step, data, sum)
 	join asked v on v.n = r.n join grown g on g.id = v.id)
 select v.n, g.ended, v.token, v.stored from asked v left join grown g on g.id = v.id where g.id is null or g.ended is not null`
@@ -98,7 +97,7 @@ func (n tables) appendPostgres(ctx context.Context, appends []driver.Append, ask
 		}
 	}
 	refused := map[int]checked{}
-	err := n.Each(ctx, n.locking(appendStatement), arguments(appends, asked), func(scan func(...any) error) error {
+	err := n.Each(ctx, n.locking(appendStatement), arguments(n.Arrays(), appends, asked), func(scan func(...any) error) error {
 		var k int64
 		var ended *int64
 		var c checked
@@ -195,7 +194,7 @@ func (n tables) appendOne(ctx context.Context, a *driver.Append) (done bool, err
 }
 
 // arguments returns the parameters of appendStatement.
-func arguments(appends []driver.Append, asked []int) []any {
+func arguments(in sqltable.Arrays, appends []driver.Append, asked []int) []any {
 	count := 0
 	for _, i := range asked {
 		count += len(appends[i].Records)
@@ -236,9 +235,9 @@ func arguments(appends []driver.Append, asked []int) []any {
 	for _, shard := range slices.Compact(marked) {
 		marks = append(marks, driver.ShardName(shard))
 	}
-	return []any{sqltable.Texts(marks), begins, sqltable.Texts(ids), sqltable.Numbers(shards), sqltable.Bytes(types), sqltable.Numbers(after),
-		sqltable.Numbers(positions), sqltable.Bytes(sums), sqltable.Numbers(dues), sqltable.Numbers(epochs), sqltable.Numbers(layouts),
-		sqltable.Numbers(of), sqltable.Numbers(at), sqltable.Bytes(kinds), sqltable.Bytes(steps), sqltable.Bytes(data), sqltable.Bytes(chains)}
+	return []any{in.Texts(marks), begins, in.Texts(ids), in.Numbers(shards), in.TextBytes(types), in.Numbers(after), in.Numbers(positions), in.Bytes(sums),
+		in.Numbers(dues), in.Numbers(epochs), in.Numbers(layouts),
+		in.Numbers(of), in.Numbers(at), in.TextBytes(kinds), in.TextBytes(steps), in.Bytes(data), in.Bytes(chains)}
 }
 
 // refuse sets the errors of refused appends. If an append fits by now, another transaction
