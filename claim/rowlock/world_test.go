@@ -63,21 +63,20 @@ func (w world) in(t *testing.T, fn func(ctx context.Context, tx driver.SQL)) {
 	}
 }
 
-func (w world) lockTimeout(t *testing.T, tx driver.SQL) (value string) {
+func (w world) lockTimeout(t *testing.T, tx driver.SQL) string {
 	t.Helper()
 	query := "select current_setting('lock_timeout')"
 	if tx.Dialect() == driver.MariaDB {
 		query = "select cast(@@innodb_lock_wait_timeout as char)"
 	}
-	testbed.OK(t, tx.Query(t.Context(), query, nil, func(scan func(...any) error) error { return scan(&value) }))
+	value, err := databases.Value[string](t.Context(), tx, query)
+	testbed.OK(t, err)
 	return value
 }
 
-func (w world) balance(ctx context.Context, tx driver.SQL, id string) (balance int64, err error) {
+func (w world) balance(ctx context.Context, tx driver.SQL, id string) (int64, error) {
 	parameter := map[driver.Dialect]string{driver.Postgres: "$1", driver.MariaDB: "?"}[tx.Dialect()]
-	err = tx.Query(ctx, "select balance from account where id = "+parameter, []any{id},
-		func(scan func(...any) error) error { return scan(&balance) })
-	return balance, err
+	return databases.Value[int64](ctx, tx, "select balance from account where id = "+parameter, id)
 }
 
 func (w world) set(ctx context.Context, tx driver.SQL, id string, balance int64) error {

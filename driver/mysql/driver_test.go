@@ -49,11 +49,7 @@ func (m mode) mustOpen(t testing.TB, dsn string, o *mysql.Options) driver.Fenced
 	t.Helper()
 	d, err := m.open(context.Background(), t, dsn, o)
 	testbed.OK(t, err)
-	t.Cleanup(func() {
-		if err := d.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testbed.OK(t, d.Close(context.Background())) })
 	return d
 }
 
@@ -684,9 +680,7 @@ func TestOpenOnASlowServer(t *testing.T) {
 			d, err := m.open(t.Context(), t, behind(server, proxy), &mysql.Options{TTL: suiteTTL})
 			testbed.OK(t, err)
 			proxy.Heal()
-			if err := d.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			testbed.OK(t, d.Close(t.Context()))
 		})
 	}
 }

@@ -128,9 +128,7 @@ func TestRefusedRowFailsAlone(t *testing.T) {
 		if used := admin.text(t, "select is_used_lock(?) is not null", lock) == "1"; used != want {
 			t.Errorf("%s is held: %v", name, used)
 		}
-		if err := d.Release(t.Context(), name, "o"); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, d.Release(t.Context(), name, "o"))
 		if user := admin.text(t, "select coalesce(is_used_lock(?), 0)", lock); user != "0" {
 			t.Errorf("connection %s has %s after its release", user, name)
 		}

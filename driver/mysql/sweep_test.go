@@ -123,9 +123,7 @@ func TestSweepSparesTheNext(t *testing.T) {
 				release(t, other, r)
 			}
 			stop()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			testbed.OK(t, <-done)
 		})
 	}
 }

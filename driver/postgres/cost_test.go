@@ -257,9 +257,7 @@ func stall(t *testing.T, o *pgxpool.Pool) (goOn func()) {
 	testbed.OK(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // so that a test that fails ends
 	return func() {
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, tx.Commit(t.Context()))
 	}
 }
 
@@ -270,18 +268,6 @@ func (d *Driver) queued() int {
 	d.session.pipe.mu.Lock()
 	defer d.session.pipe.mu.Unlock()
 	return len(d.session.pipe.queued)
-}
-
-func BenchmarkHandOver(b *testing.B) {
-	server := testbed.Postgres(b, "-c", "fsync=on")
-	x, y := openOn(b, server.Addr(), time.Minute), openOn(b, server.Addr(), time.Minute)
-	owner := take(b, x, "hot")
-	for b.Loop() {
-		x, y = y, x
-		next := await(b, x, "hot")
-		give(b, y, "hot", owner)
-		owner = receive(b, next, "the next holder").owner
-	}
 }
 
 // TestAutocommit: each statement is a transaction of its level. What the server refuses was

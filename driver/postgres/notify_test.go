@@ -16,16 +16,12 @@ import (
 
 func openNotifier(t *testing.T, url, channel string, o *NotifierOptions) *Notifier {
 	t.Helper()
-	config, err := pgx.ParseConfig(url)
-	testbed.OK(t, err)
-	b, err := NewNotifier(config, channel, o)
+	b, err := NewNotifier(configOf(t, url), channel, o)
 	testbed.OK(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := b.Close(ctx); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, b.Close(ctx))
 	})
 	return b
 }
@@ -74,9 +70,7 @@ func TestNotifierBadInput(t *testing.T) {
 	b, err := NewNotifier(config, "x", nil)
 	testbed.OK(t, err)
 	heard := 0
-	if err := b.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testbed.OK(t, b.Close(t.Context()))
 	stop := b.Listen(func(string) { heard++ })
 	b.Notify()
 	stop()

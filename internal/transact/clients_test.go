@@ -191,7 +191,9 @@ func testRollbackIgnoresCancellation(t *testing.T, db *databases.DB) {
 	if err := tx.Rollback(ctx); err != nil && db.Client != databases.PgxStd { // where database/sql rolls back itself
 		t.Error(err)
 	}
-	exec(t, db.Begun(t, driver.SessionIsolation), lock+` nowait`)
+	testbed.Eventually(t, "the row is free", bound, func() bool { // database/sql rolls back in the background
+		return db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error { _, err := tx.Exec(ctx, lock+` nowait`); return err }) == nil
+	})
 }
 
 func testRollbackIsBounded(t *testing.T, db *databases.DB) {

@@ -85,7 +85,10 @@ func count(i int) string { return "select count(*) from done where id = " + stri
 // TestLostCommit requires that the outcome of an unanswered COMMIT is unknown.
 func TestLostCommit(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		db := databases.Unanswered(open(t), func() bool { return true })
+		db := databases.Committing[driver.SQL]{BeginnerAt: open(t), Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+			testbed.OK(t, tx.Commit(ctx))
+			return &interlock.Error{Op: "commit", Driver: "x", Kind: interlock.Uncertain, Err: errors.New("no answer")}
+		}}
 		err := transact.Do(t.Context(), db.Begin, "name", func(driver.Tx[driver.SQL]) error { return nil })
 		var e *interlock.Error
 		if !errors.Is(err, interlock.ErrUncertain) || !errors.As(err, &e) || e.Name != "name" {
