@@ -109,7 +109,7 @@ func TestAllocations(t *testing.T) {
 		testbed.OK(t, err)
 		testbed.OK(t, d.Release(t.Context(), r.Name, r.Owner))
 	})
-	if n > 12 {
+	if n > 12 { // 11, and some more with the race detector, which empties pools
 		t.Errorf("%v allocations, want at most 12", n)
 	}
 }
