@@ -31,6 +31,7 @@ type member struct {
 	gate    *gate
 	place   *place
 	request driver.Request
+	granted reading // when the grant arrived
 }
 
 var errNobodyWaits = errors.New("no caller waits for the lock any more")
@@ -68,24 +69,26 @@ func (a *attempt) serve() {
 	a.finish(err)
 }
 
-// serveLent runs the attempt in the goroutine of w, which waits until ctx ends. If ctx ends before
-// the answer, w leaves: left is true, and err is the error of the call. For the other waiters, a new
+// serveLent runs the attempt in the goroutine of w, which waits until ctx ends. It reports whether
+// the call ends, and its error. If ctx ends before the answer, w leaves. For the other waiters, a new
 // goroutine repeats the request with the same owner, which converges.
-func (a *attempt) serveLent(w *waiter, ctx, wait context.Context) (left bool, err error) {
+func (a *attempt) serveLent(w *waiter, ctx, wait context.Context) (done bool, err error) {
 	answer := a.run(&a.ctx)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := a.members[0]
 	if answer != nil && ctx.Err() != nil && !m.gate.leave(w) {
-		left, err = true, a.waitedTooLong(wait, m.gate, w.began)
+		err = a.waitedTooLong(wait, m.gate, w.began)
 		m.place.uncertain = m.place.uncertain || interlock.Kind(answer) == interlock.Uncertain
-		if !m.place.abandoned {
+		if m.place.abandoned {
+			a.finish(answer)
+		} else {
 			a.continueAlone()
-			return left, err
 		}
+		return true, err
 	}
 	a.finish(answer)
-	return left, err
+	return w.answer, w.err
 }
 
 // continueAlone continues the attempt in a goroutine of its own. l.mu is held.
@@ -93,7 +96,8 @@ func (a *attempt) continueAlone() {
 	a.ctx.end(nil)
 	rest := &attempt{locker: a.locker, members: a.members, try: a.try}
 	rest.ctx.parent = a.locker.ctx
-	rest.members[0].place.attempt = rest
+	p := rest.members[0].place
+	p.attempt, p.lost = rest, nil
 	go rest.serve()
 }
 
@@ -117,16 +121,16 @@ func (a *attempt) run(ctx context.Context) error {
 		if failed := a.failure(err); a.tooOften(failed, a.try) || !retries.Wait(ctx, failed) {
 			return err
 		}
+		a.mu.Lock()
+		for _, m := range a.members {
+			m.place.lost = nil // that was an earlier grant
+		}
+		a.mu.Unlock()
 	}
 }
 
 // request sends one request. A grant whose lease has ended before it arrived is an error.
 func (a *attempt) request(ctx context.Context) (err error) {
-	a.mu.Lock()
-	for _, m := range a.members {
-		m.place.lost = nil // that was an earlier grant
-	}
-	a.mu.Unlock()
 	if len(a.members) > 1 {
 		err = a.requestAll(ctx)
 	} else {
@@ -135,11 +139,13 @@ func (a *attempt) request(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, m := range a.members {
-		if m.place.read().lease <= a.limits.delay {
+	for i, m := range a.members {
+		r := m.place.read()
+		if r.lease <= a.limits.delay {
 			return &interlock.Error{Op: "acquire", Driver: a.name, Name: m.gate.name, Kind: interlock.Uncertain,
 				Err: fmt.Errorf("the answer took longer than the lease: %w", interlock.ErrExpired)}
 		}
+		a.members[i].granted = r
 	}
 	return nil
 }
@@ -185,7 +191,7 @@ func (a *attempt) settle(err error) {
 		if parent != nil && m.gate.waits(m.place.only) {
 			m.place.only.parent = parent.makeContext()
 		}
-		m.gate.granted(m.place, m.place.grant.Token, m.place.read())
+		m.gate.granted(m.place, m.place.grant.Token, m.granted)
 		a.runEffects()
 		parent = m.gate.holder
 	}

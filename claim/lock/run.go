@@ -222,8 +222,8 @@ func (l *locker) queue(bound time.Duration, c caller, wait context.Context, name
 		return nil, l.fail(name, err)
 	}
 	if lent != nil {
-		if left, err := lent.serveLent(w, ctx, wait); left {
-			return nil, err
+		if done, err := lent.serveLent(w, ctx, wait); done {
+			return w.hold, err
 		}
 	}
 	if l.awaitAnswer(ctx, w) {

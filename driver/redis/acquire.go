@@ -70,11 +70,7 @@ func (d *Driver) granted(w *waiter, n wakeup) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	lease, err := d.held.addFor(w.request, w.keys[0], n.sent, n.lease, n.due)
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	return driver.Grant{Lease: lease, Token: token}, nil
+	return driver.Grant{Lease: d.held.addFor(w.request, w.keys[0], n.sent, n.lease, n.due), Token: token}, nil
 }
 
 // Release ends the grant or the wait of owner on name; see driver.Fenced.
@@ -84,8 +80,9 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 		return err
 	}
 	d.held.remove(owner)
+	words := []string{lock, d.pushes.channel, owner}
 	_, err = d.conn.eval(ctx, request{op: "release", name: name, owner: owner}, releaseScript,
-		batch{keys: []string{lock}, args: []string{d.pushes.channel, owner}})
+		batch{keys: words[:1], args: words[1:]})
 	return err
 }
 

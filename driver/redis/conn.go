@@ -167,7 +167,7 @@ func (p *pending[T]) wait() (value T, err error) {
 			return value, uncertain(p.request, context.Cause(ctx))
 		}
 	}
-	if ctx.Err() != nil && errors.Is(p.err, ctx.Err()) {
+	if p.err != nil && ctx.Err() != nil && errors.Is(p.err, ctx.Err()) {
 		return value, uncertain(p.request, context.Cause(ctx))
 	}
 	return p.value, failure(p.request, p.err)

@@ -87,9 +87,7 @@ func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
 			t.Error("a release would not find it")
 		}
 	}}}
-	if _, err := k.add(r, "x", boottime.Now()); err != nil {
-		t.Fatal(err)
-	}
+	k.add(r, "x", boottime.Now())
 	h := holdingOf(k, "me")
 	k.settle(h, boottime.Now(), 0, extension{})
 	k.settle(h, boottime.Now(), 0, extension{})

