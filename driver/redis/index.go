@@ -2,7 +2,7 @@ package redis
 
 import (
 	"context"
-	_ "embed"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,10 +10,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-//go:embed script/list.lua
-var listLua string
-
-var listScript = newReader(listLua)
+var listScript = newReader(lua("list"))
 
 // slotsAtOnce is how many parts of a cluster's index one request reads, which takes
 // its server about a millisecond.
@@ -106,11 +103,7 @@ func (c *conn) masters(ctx context.Context) ([]rueidis.Client, error) {
 			found[r.master] = node
 		}
 	}
-	var masters []rueidis.Client
-	for _, node := range found {
-		masters = append(masters, node)
-	}
-	return masters, nil
+	return slices.Collect(maps.Values(found)), nil
 }
 
 // slotRange is a range of slots of one master of a cluster.

@@ -82,7 +82,11 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 			r.Events.Waiting(driver.Place{Ahead: -1, Holder: answer.holder})
 		}
 		known = answer.holder
-		if err := p.wait(ctx, r, polls.Delay(failed, rand.Float64()), answer.left); err != nil {
+		delay := polls.Delay(failed, rand.Float64())
+		if answer.left >= 0 {
+			delay = min(delay, answer.left+2*time.Millisecond)
+		}
+		if err := waitToPoll(ctx, p.ended, r.Name, delay); err != nil {
 			return nil, err
 		}
 	}
@@ -109,34 +113,23 @@ func (p *Plain) try(ctx context.Context, r driver.Request, lock string) (reply, 
 
 // parsePlain parses the holder, the time to live, and the server's clock.
 func (r *reply) parsePlain(fields []rueidis.RedisMessage) error {
-	var err error
-	if r.holder, err = fields[0].ToString(); err != nil {
-		return err
-	}
-	r.holder = ownerIn(r.holder)
-	left, err := fields[1].AsInt64()
-	if err != nil {
-		return err
-	}
-	asked, err := fields[2].AsInt64()
-	r.left, r.asked = time.Duration(left)*time.Millisecond, serverTime(asked)
+	var left, asked int64
+	err := r.scan(fields, &left, &asked)
+	r.holder, r.left, r.asked = ownerIn(r.holder), time.Duration(left)*time.Millisecond, serverTime(asked)
 	return err
 }
 
-// wait waits for delay, or until the holder's lease ends if that is sooner.
-func (p *Plain) wait(ctx context.Context, r driver.Request, delay, left time.Duration) error {
-	if left >= 0 {
-		delay = min(delay, left+2*time.Millisecond)
-	}
+// waitToPoll waits before the next attempt to acquire name. It fails if ctx or the driver ends.
+func waitToPoll(ctx, ended context.Context, name string, delay time.Duration) error {
 	t := time.NewTimer(delay)
 	defer t.Stop()
-	asked := request{op: "acquire", name: r.Name}
+	asked := request{op: "acquire", name: name}
 	select {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
 		return uncertain(asked, context.Cause(ctx))
-	case <-p.ended.Done():
+	case <-ended.Done():
 		return uncertain(asked, interlock.ErrClosed)
 	}
 }

@@ -66,7 +66,7 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 			r.Events.Waiting(driver.Place{Ahead: -1, Holder: said.holder})
 		}
 		known = said.holder
-		if err := q.pause(ctx, asked, polls.Delay(failed, rand.Float64())); err != nil {
+		if err := waitToPoll(ctx, q.ended, r.Name, polls.Delay(failed, rand.Float64())); err != nil {
 			return nil, err
 		}
 	}
@@ -223,18 +223,4 @@ func (a *attempt) refusal(asked request, said reply) error {
 		return problem(asked, interlock.Retryable, errTooYoung)
 	}
 	return said.heldError(asked.name)
-}
-
-// pause waits before the next attempt.
-func (q *Quorum) pause(ctx context.Context, asked request, delay time.Duration) error {
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return uncertain(asked, context.Cause(ctx))
-	case <-q.ended.Done():
-		return uncertain(asked, interlock.ErrClosed)
-	}
 }

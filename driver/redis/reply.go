@@ -87,7 +87,7 @@ func parseReply(m rueidis.RedisMessage) (reply, error) {
 // parseHeld parses the holder, its start, the server's time, and the time to live.
 func (r *reply) parseHeld(fields []rueidis.RedisMessage) error {
 	var since, asked, left int64
-	err := r.scan(fields, &since, &asked, &left)
+	err := r.scan(fields[1:], &since, &asked, &left)
 	r.since, r.asked, r.left = serverTime(since), serverTime(asked), time.Duration(left)*time.Millisecond
 	return err
 }
@@ -95,17 +95,17 @@ func (r *reply) parseHeld(fields []rueidis.RedisMessage) error {
 // parseWaiting parses the holder, the place, the time to live, and the waiters before.
 func (r *reply) parseWaiting(fields []rueidis.RedisMessage) error {
 	var left, ahead int64
-	err := r.scan(fields, &r.place, &left, &ahead)
+	err := r.scan(fields[1:], &r.place, &left, &ahead)
 	r.left, r.ahead = time.Duration(left)*time.Millisecond, int(ahead)
 	return err
 }
 
 // scan parses the holder and the numbers after it.
 func (r *reply) scan(fields []rueidis.RedisMessage, numbers ...*int64) (err error) {
-	r.holder, err = fields[1].ToString()
+	r.holder, err = fields[0].ToString()
 	for i, into := range numbers {
 		if err == nil {
-			*into, err = fields[2+i].AsInt64()
+			*into, err = fields[1+i].AsInt64()
 		}
 	}
 	return err
