@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,16 +14,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/body.lua
-var bodyLua string
+var bodyLua, barrierLua = lua("body"), lua("barrier")
 
-//go:embed script/barrier.lua
-var barrierLua string
-
-//go:embed script/barrier_forget.lua
-var barrierForgetLua string
-
-var barrierForgetScript = newScript(barrierForgetLua)
+var barrierForgetScript = newScript(lua("barrier_forget"))
 
 // barrierMoves is driver.BarrierState.Meet as a Lua table.
 var barrierMoves = func() string {

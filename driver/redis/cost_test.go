@@ -59,8 +59,8 @@ func TestUsualRequestsEndAtTheHead(t *testing.T) {
 	const rest, left, released = "\nreturn redis.error_reply('ERR the rest')", "left", "released"
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
-	contend := newLockScript(clockLua, contendOneLua, rest)
-	release := newLockScript(releaseFreeLua, clockLua, releasePushLua, rest)
+	contend := newLockScript(lua("clock", "contend_one") + rest)
+	release := newLockScript(lua("release_free", "clock", "release_push") + rest)
 	k := keysOf("x")
 	// run repeats a request that is left to the rest because it checks the index, as one of 64.
 	run := func(s *script, want string, args ...string) {
@@ -104,34 +104,5 @@ func TestUsualRequestsEndAtTheHead(t *testing.T) {
 	}
 	if number(t, operator, "EXISTS", k.lock) != 1 {
 		t.Error("the lock is gone")
-	}
-}
-
-func BenchmarkUncontended(b *testing.B) {
-	server := testbed.Redis(b)
-	d := openOn(b, server.Addr(), nil)
-	for _, parallel := range []int{1, 16, 256} {
-		b.Run(fmt.Sprint(parallel), func(b *testing.B) {
-			b.SetParallelism((parallel + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0))
-			b.RunParallel(func(pb *testing.PB) {
-				name := "n/" + newOwner()
-				for pb.Next() {
-					owner, _ := take(b, d, name)
-					release(b, d, name, owner)
-				}
-			})
-		})
-	}
-}
-
-func BenchmarkHandOver(b *testing.B) {
-	server := testbed.Redis(b)
-	x, y := openOn(b, server.Addr(), nil), openOn(b, server.Addr(), nil)
-	owner, _ := take(b, x, "hot")
-	for b.Loop() {
-		x, y = y, x
-		next := await(b, x, "hot")
-		release(b, y, "hot", owner)
-		owner = receive(b, next, bound).owner
 	}
 }

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,21 +12,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/fence.lua
-var fenceLua string
-
-//go:embed script/fence_enter.lua
-var fenceEnterLua string
-
-//go:embed script/fence_eval.lua
-var fenceEvalLua string
-
-//go:embed script/fence_rebase.lua
-var fenceRebaseLua string
-
 var (
-	enterScript  = newScript(constants + fenceLua + fenceEnterLua)
-	rebaseScript = newScript(constants + fenceLua + fenceRebaseLua)
+	fenceLua, fenceEvalLua = lua("fence"), lua("fence_eval")
+
+	enterScript  = newScript(constants + fenceLua + lua("fence_enter"))
+	rebaseScript = newScript(constants + fenceLua + lua("fence_rebase"))
 )
 
 // maxAhead is interlock.MaxAhead as the scripts take it, in microseconds.

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,22 +14,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/idempotency.lua
-var idempotencyLua string
-
-//go:embed script/idempotency_claim.lua
-var idempotencyClaimLua string
-
-//go:embed script/idempotency_update.lua
-var idempotencyUpdateLua string
-
-//go:embed script/idempotency_unfinished.lua
-var idempotencyUnfinishedLua string
-
 var (
-	idempotencyClaimScript      = newScript(idempotencyLua + idempotencyClaimLua)
-	idempotencyUpdateScript     = newScript(idempotencyLua + idempotencyUpdateLua)
-	idempotencyUnfinishedScript = newReader(idempotencyLua + idempotencyUnfinishedLua)
+	idempotencyClaimScript      = newScript(lua("idempotency", "idempotency_claim"))
+	idempotencyUpdateScript     = newScript(lua("idempotency", "idempotency_update"))
+	idempotencyUnfinishedScript = newReader(lua("idempotency", "idempotency_unfinished"))
 )
 
 // Idempotency keeps records of requests in Redis; each step is one script. It

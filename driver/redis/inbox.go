@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,8 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/inbox.lua
-var inboxLua string
+var inboxLua = lua("inbox")
 
 // ErrRefused: an effect called refuse(why), and changed nothing.
 var ErrRefused = errors.New("the effect refused")

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,15 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/kv_swap.lua
-var kvSwapLua string
-
-//go:embed script/kv_scan.lua
-var kvScanLua string
-
 var (
-	kvSwapScript = newScript(kvSwapLua)
-	kvScanScript = newReader(kvScanLua)
+	kvSwapScript = newScript(lua("kv_swap"))
+	kvScanScript = newReader(lua("kv_scan"))
 )
 
 // KeyValues is a key-value store with compare-and-swap; each call is one request. It implements

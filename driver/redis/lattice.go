@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,8 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/lattice.lua
-var latticeLua string
+var latticeLua = lua("lattice")
 
 var latticeScript = newScript(latticeLua)
 

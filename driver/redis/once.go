@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strconv"
 	"time"
@@ -13,19 +12,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/once_claim.lua
-var onceClaimLua string
-
-//go:embed script/once_done.lua
-var onceDoneLua string
-
-//go:embed script/once_forget.lua
-var onceForgetLua string
-
 var (
-	onceClaimScript  = newScript(onceClaimLua)
-	onceDoneScript   = newScript(onceDoneLua)
-	onceForgetScript = newScript(onceForgetLua)
+	onceClaimScript  = newScript(lua("once_claim"))
+	onceDoneScript   = newScript(lua("once_done"))
+	onceForgetScript = newScript(lua("once_forget"))
 )
 
 // Once remembers the messages of a consumer whose effects are elsewhere; one script

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strings"
 
@@ -12,10 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/record_enter.lua
-var recordEnterLua string
-
-var recordEnterScript = newScript(constants + fenceLua + recordEnterLua)
+var recordEnterScript = newScript(constants + fenceLua + lua("record_enter"))
 
 // dataField begins the names of fields with data, unlike those of the mark.
 const dataField = "data:"

@@ -2,17 +2,13 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-//go:embed script/rights.lua
-var rightsLua string
-
-var rightsScript = newReader(rightsLua)
+var rightsScript = newReader(lua("rights"))
 
 // MissingRights returns the rights that the client's user lacks to acquire, renew
 // and release the lock of a name, each as an ACL rule would grant it: "+zadd",

@@ -3,7 +3,7 @@ package redis
 import (
 	"context"
 	"crypto/sha1"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -18,70 +18,37 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-//go:embed script/clock.lua
-var clockLua string
+var clockLua, drawLua, quorumReleaseLua = lua("clock"), lua("draw"), lua("quorum_release")
 
-//go:embed script/draw.lua
-var drawLua string
+//go:embed script
+var scripts embed.FS
 
-//go:embed script/contend_one.lua
-var contendOneLua string
-
-//go:embed script/contend_free.lua
-var contendFreeLua string
-
-//go:embed script/release_free.lua
-var releaseFreeLua string
-
-//go:embed script/release_push.lua
-var releasePushLua string
-
-//go:embed script/queue.lua
-var queueLua string
-
-//go:embed script/contend.lua
-var contendLua string
-
-//go:embed script/release.lua
-var releaseLua string
-
-//go:embed script/renew.lua
-var renewLua string
-
-//go:embed script/show.lua
-var showLua string
-
-//go:embed script/break.lua
-var breakLua string
-
-//go:embed script/plain_acquire.lua
-var plainAcquireLua string
-
-//go:embed script/plain_release.lua
-var plainReleaseLua string
-
-//go:embed script/quorum_acquire.lua
-var quorumAcquireLua string
-
-//go:embed script/quorum_release.lua
-var quorumReleaseLua string
-
-//go:embed script/quorum_renew.lua
-var quorumRenewLua string
+// lua returns the texts of files in the directory script, one after the other.
+func lua(names ...string) string {
+	var text strings.Builder
+	for _, name := range names {
+		part, err := scripts.ReadFile("script/" + name + ".lua")
+		if err != nil {
+			panic(err) // there is no such file
+		}
+		text.Write(part)
+	}
+	return text.String()
+}
 
 var (
-	contendScript = newLockScript(clockLua, contendOneLua, drawLua, contendFreeLua, queueLua, contendLua)
-	releaseScript = newLockScript(releaseFreeLua, clockLua, releasePushLua, drawLua, queueLua, releaseLua)
-	showScript    = newLockReader(clockLua, drawLua, queueLua, showLua)
-	renewScript   = newStepwiseScript(valueFormat + renewLua)
-	breakScript   = newLockScript(clockLua, drawLua, queueLua, breakLua)
+	contendScript = newLockScript(lua("clock", "contend_one", "draw", "contend_free", "queue", "contend"))
+	releaseScript = newLockScript(lua("release_free", "clock", "release_push", "draw", "queue", "release"))
+	showScript    = newLockReader(lua("clock", "draw", "queue", "show"))
+	renewScript   = newStepwiseScript(valueFormat + lua("renew"))
+	breakScript   = newLockScript(lua("clock", "draw", "queue", "break"))
 
-	plainAcquireScript = newScript(constants + plainAcquireLua)
-	plainReleaseScript = newScript(constants + plainReleaseLua)
+	plainAcquireScript = newScript(constants + lua("plain_acquire"))
+	plainReleaseScript = newScript(constants + lua("plain_release"))
 
-	quorumAcquireScript = newScript(quorumAcquireLua)
-	quorumReleaseScript = newScript(quorumReleaseLua)
-	quorumRenewScript   = newScript(quorumRenewLua)
+	quorumAcquireScript = newScript(lua("quorum_acquire"))
+	quorumReleaseScript = newScript(lua("quorum_release"))
+	quorumRenewScript   = newScript(lua("quorum_renew"))
 )
 
 // constants begin most scripts. ACCEPT and ALIVE are arguments of commands: Redis formats a
@@ -109,8 +76,8 @@ var valueFormat = fmt.Sprintf("local OURS, OWNER_AT = '%s', %d\n", ours, ownerAt
 
 // newLockScript returns a script of queue mode. KEYS are its locks, all of one slot in a
 // cluster. The names of the other keys begin with KEY, and are of the same slot.
-func newLockScript(parts ...string) *script {
-	text := constants + valueFormat + "local names = #KEYS\nlocal COUNTER, INDEX = KEY .. 'counter', KEY .. 'names'\n" + strings.Join(parts, "")
+func newLockScript(source string) *script {
+	text := constants + valueFormat + "local names = #KEYS\nlocal COUNTER, INDEX = KEY .. 'counter', KEY .. 'names'\n" + source
 	s := newStepwiseScript("local KEY = '" + reserved + wholeTag + "}:'\n" + text)
 	s.whole, s.tagged = newStepwiseScript("local KEY = string.sub(table.remove(KEYS), 1, -"+strconv.Itoa(len("missing")+1)+")\n"+text), true
 	return s
@@ -142,8 +109,8 @@ func newStepwiseScript(source string) *script {
 }
 
 // newLockReader returns a script of queue mode that only reads.
-func newLockReader(parts ...string) *script {
-	s := newLockScript(parts...)
+func newLockReader(source string) *script {
+	s := newLockScript(source)
 	s.reads = true
 	return s
 }

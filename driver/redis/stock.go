@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strconv"
 	"time"
@@ -13,34 +12,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/stock.lua
-var stockLua string
-
-//go:embed script/stock_supply.lua
-var stockSupplyLua string
-
-//go:embed script/stock_adjust.lua
-var stockAdjustLua string
-
-//go:embed script/stock_hold.lua
-var stockHoldLua string
-
-//go:embed script/stock_settle.lua
-var stockSettleLua string
-
-//go:embed script/stock_level.lua
-var stockLevelLua string
-
 var (
-	stockSupplyScript = newStockScript(stockSupplyLua)
-	stockAdjustScript = newStockScript(stockAdjustLua)
-	stockHoldScript   = newStockScript(stockHoldLua)
-	stockSettleScript = newStockScript(stockSettleLua)
-	stockLevelScript  = newStockScript(stockLevelLua)
+	stockSupplyScript = newStockScript(lua("stock_supply"))
+	stockAdjustScript = newStockScript(lua("stock_adjust"))
+	stockHoldScript   = newStockScript(lua("stock_hold"))
+	stockSettleScript = newStockScript(lua("stock_settle"))
+	stockLevelScript  = newStockScript(lua("stock_level"))
 )
 
 func newStockScript(source string) *script {
-	return newScript(fmt.Sprintf("local MAX = %d\n", int64(driver.MaxQuantity)) + stockLua + source)
+	return newScript(fmt.Sprintf("local MAX = %d\n", int64(driver.MaxQuantity)) + lua("stock") + source)
 }
 
 // DefaultStockKeep is the default of StockOptions.Keep.

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"time"
 
@@ -12,10 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/value_put.lua
-var valuePutLua string
-
-var putScript = newScript(constants + fenceLua + valuePutLua)
+var putScript = newScript(constants + fenceLua + lua("value_put"))
 
 // reread is how often a watched value is read without a publication; rereadSoon is
 // the delay after a failed read.

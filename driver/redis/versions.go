@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 
 	"github.com/redis/rueidis"
@@ -11,10 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/version_write.lua
-var versionWriteLua string
-
-var versionScript = newScript(versionWriteLua)
+var versionScript = newScript(lua("version_write"))
 
 // Versions keeps the newest state of each entity; one script compares and writes.
 // It implements driver.Versions. A state is the hash
