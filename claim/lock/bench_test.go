@@ -8,21 +8,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// BenchmarkUncontended is one Acquire and one Release of a name that nobody else wants,
-// with the memory driver: what the lock itself costs.
-func BenchmarkUncontended(b *testing.B) {
-	d := memory.NewSpace().Open(nil)
-	defer d.Close(b.Context())
-	locks, err := lock.NewFenced(d, nil)
-	testbed.OK(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
-		c, err := locks.Acquire(b.Context(), name)
-		testbed.OK(b, err)
-		testbed.OK(b, c.Release(b.Context()))
-	}
-}
-
 // What an uncontended pair costs on the memory driver, its own part included.
 func TestAllocations(t *testing.T) {
 	d := memory.NewSpace().Open(nil)

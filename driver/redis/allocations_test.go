@@ -14,9 +14,7 @@ func TestAllocations(t *testing.T) {
 	}
 	d := openOn(t, testbed.Redis(t).Addr(), nil)
 	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	openDirect(t, d)
 	ctx := t.Context()
 	pair := func() {
@@ -31,18 +29,5 @@ func TestAllocations(t *testing.T) {
 	t.Logf("%v allocations", n)
 	if n > 13 {
 		t.Errorf("%v allocations for an acquire and a release, at most 13 are allowed", n)
-	}
-}
-
-func BenchmarkPair(b *testing.B) {
-	locks, err := lock.NewFenced(openOn(b, testbed.Redis(b).Addr(), nil), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if c, err := locks.Acquire(b.Context(), "free"); err != nil || c.Release(b.Context()) != nil {
-			b.Fatal(err)
-		}
 	}
 }

@@ -45,11 +45,7 @@ func startLoad(t *testing.T, client rueidis.Client, counters ...string) (l *load
 		t.Fatal(err)
 	}
 	for range 3 {
-		d, err := Open(t.Context(), client, &Options{TTL: 10 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { d.Close(context.Background()) })
+		d := openWith(t, client, &Options{TTL: 10 * time.Second})
 		l.drivers = append(l.drivers, d)
 	}
 	for _, name := range counters {
@@ -225,10 +221,5 @@ func failOverUnderLoad(t *testing.T, c *testbed.Cluster, client rueidis.Client) 
 
 func openShort(t *testing.T, client rueidis.Client) *Driver {
 	t.Helper()
-	d, err := Open(t.Context(), client, &Options{TTL: 20 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close(context.Background()) })
-	return d
+	return openWith(t, client, &Options{TTL: 20 * time.Second})
 }

@@ -20,9 +20,7 @@ import (
 func dialCluster(t testing.TB, c *testbed.Cluster) rueidis.Client {
 	t.Helper()
 	client, err := Dial(c.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		client.Close()
 		// The client closes connections to nodes that it has left after five seconds.
@@ -40,11 +38,7 @@ func TestCluster(t *testing.T) {
 	c := testbed.RedisCluster(t, true)
 	client := dialCluster(t, c)
 	t.Run("Eviction", func(t *testing.T) { oneNodeEvicts(t, c, client) })
-	d, err := Open(t.Context(), client, &Options{TTL: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close(context.Background())
+	d := openWith(t, client, &Options{TTL: 10 * time.Second})
 	t.Run("Listing", func(t *testing.T) { listOnCluster(t, d) })
 	t.Run("Together", func(t *testing.T) { togetherOnCluster(t, d) })
 	t.Run("Stores", func(t *testing.T) { storesOnCluster(t, c, client) })
@@ -69,9 +63,7 @@ func TestClusterIsRefusedByOtherClients(t *testing.T) {
 func oneNodeEvicts(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 	one := dial(t, c.Servers[1].Addr())
 	set := func(policy string) {
-		if err := one.Do(t.Context(), one.B().ConfigSet().ParameterValue().ParameterValue("maxmemory-policy", policy).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, one.Do(t.Context(), one.B().ConfigSet().ParameterValue().ParameterValue("maxmemory-policy", policy).Build()).Error())
 	}
 	set("allkeys-lru")
 	defer set("noeviction")
@@ -85,11 +77,7 @@ func oneNodeEvicts(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 
 // Names of many slots are held, renewed, awaited and listed.
 func listOnCluster(t *testing.T, d *Driver) {
-	short, err := Open(t.Context(), d.conn.client, &Options{TTL: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer short.Close(context.Background())
+	short := openWith(t, d.conn.client, &Options{TTL: time.Second})
 	var want []string
 	owners := map[string]string{}
 	grants := map[string]driver.Grant{}
@@ -135,22 +123,14 @@ func listOnCluster(t *testing.T, d *Driver) {
 }
 
 func togetherOnCluster(t *testing.T, d *Driver) {
-	requests := func(names ...string) (all []driver.Request) {
-		for _, name := range names {
-			all = append(all, driver.Request{Name: name, Owner: newOwner()})
-		}
-		return all
-	}
-	if _, err := d.AcquireAll(t.Context(), requests("a", "b", "c")); !errors.Is(err, driver.ErrNotInOneStep) {
+	if _, err := d.AcquireAll(t.Context(), askFor("a", "b", "c")); !errors.Is(err, driver.ErrNotInOneStep) {
 		t.Errorf("names of several slots: %v", err)
 	}
-	one := requests("a{t}", "b{t}", "c{t}")
+	one := askFor("a{t}", "b{t}", "c{t}")
 	if grants, err := d.AcquireAll(t.Context(), one); err != nil || len(grants) != 3 {
 		t.Errorf("names of one slot: %v", err)
 	}
-	for _, r := range one {
-		release(t, d, r.Name, r.Owner)
-	}
+	releaseAll(t, d, one)
 }
 
 // Every store serves names in the slots of every master, and refuses keys of two slots.
@@ -274,9 +254,7 @@ func storeOnCluster(t *testing.T, client rueidis.Client, name string) {
 	must("forget branches", err, n == 1)
 
 	p, err := OpenPlain(ctx, client, &Options{Prefix: "plain:"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer p.Close(context.Background())
 	_, broken, err := p.Break(ctx, breaking(name, takePlain(t, p, name)))
 	must("break", err, broken)
@@ -288,16 +266,11 @@ func storeOnCluster(t *testing.T, client rueidis.Client, name string) {
 // Subscriptions end with the driver and with the watcher, on any node.
 func closedOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 	for range 5 {
-		d, err := Open(t.Context(), client, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := openWith(t, client, nil)
 		h, stop := watching(t, d, "")
 		h.await(t, "", 1)
 		stop()
-		if err := d.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, d.Close(t.Context()))
 	}
 	for _, s := range c.Servers {
 		node := dial(t, s.Addr())

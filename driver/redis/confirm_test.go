@@ -20,27 +20,17 @@ func TestFsync(t *testing.T) {
 	t.Parallel()
 	server := testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "everysec")
 	client := dial(t, server.Addr()+"?fsync=true")
-	d, err := Open(t.Context(), client, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close(context.Background())
+	d := openWith(t, client, nil)
 	if g := d.Guarantees(); !g.ExclusionSurvives.Has(interlock.ServerCrash) {
 		t.Errorf("with WAITAOF: %+v", g)
 	}
-	without, err := Open(t.Context(), With(client, Settings{}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer without.Close(context.Background())
+	without := openWith(t, With(client, Settings{}), nil)
 	if g := without.Guarantees(); g.ExclusionSurvives.Has(interlock.ServerCrash) {
 		t.Errorf("without: %+v", g)
 	}
 	owner, grant := take(t, d, "held")
 	raise := driver.Raise{Resource: "r", Token: grant.Token}
-	if err := NewFence(client).Enter(t.Context(), raise); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, NewFence(client).Enter(t.Context(), raise))
 	server.Restart()
 	late := raise
 	late.Token = tokenOf(t, grant.Token.Counter()-1, 0)
@@ -63,28 +53,12 @@ func TestFsync(t *testing.T) {
 func TestFsyncOfWaiters(t *testing.T) {
 	t.Parallel()
 	server := testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "everysec")
-	d, err := Open(t.Context(), dial(t, server.Addr()+"?fsync=true"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close(context.Background())
+	d := openWith(t, dial(t, server.Addr()+"?fsync=true"), nil)
 	owner, first := take(t, d, "a")
-	type result struct {
-		grant driver.Grant
-		err   error
-	}
-	results := make(chan result, 1)
-	go func() {
-		g, err := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: "next"})
-		results <- result{g, err}
-	}()
-	testbed.Eventually(t, "it waits", bound, func() bool {
-		state, err := d.Lock(t.Context(), "a")
-		return err == nil && len(state.Waiters) == 1
-	})
+	waiting := await(t, d, "a")
 	release(t, d, "a", owner)
-	if r := <-results; r.err != nil || r.grant.Token <= first.Token {
-		t.Errorf("%+v after %v", r, first.Token)
+	if o := receive(t, waiting, bound); o.grant.Token <= first.Token {
+		t.Errorf("token %v after %v", o.grant.Token, first.Token)
 	}
 }
 
@@ -119,16 +93,10 @@ func TestFsyncCeases(t *testing.T) {
 	t.Parallel()
 	server := testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "always")
 	client, operator := dial(t, server.Addr()+"?fsync=true"), dial(t, server.Addr())
-	d, err := Open(t.Context(), client, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close(context.Background())
+	d := openWith(t, client, nil)
 	f := NewFence(client)
 	raise := driver.Raise{Resource: "r", Token: tokenOf(t, 1, 0)}
-	if err := f.Enter(t.Context(), raise); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, f.Enter(t.Context(), raise))
 	f.conn.evicts.checkedNow() // so that the next write meets the change
 	mustDo(t, operator, "CONFIG", "SET", "appendfsync", "no")
 	_, grant := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: "me", NoWait: true})

@@ -84,9 +84,7 @@ func harness(in sites, open opener) drivertest.Harness {
 func dial(t testing.TB, addr string) rueidis.Client {
 	t.Helper()
 	client, err := Dial("redis://" + addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -139,9 +137,7 @@ func (b *system) members(t *testing.T, key string) []string {
 		return b.operator.Do(context.Background(), b.operator.B().Arbitrary(command...).Build())
 	}
 	kind, err := do("TYPE", key).ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var content []string
 	switch kind {
 	case "none":

@@ -37,16 +37,10 @@ func TestDeadlinesCountFromTheRequest(t *testing.T) {
 
 	grant, err := slow.Acquire(t.Context(), driver.Request{Name: "free", Owner: newOwner(), Events: driver.Events{
 		Renewed: func(time.Duration, error) { renewed <- struct{}{} }}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	must("uncontended", grant.Lease)
-	select {
-	case <-renewed:
-		must("renewed", grant.Lease)
-	case <-time.After(bound):
-		t.Fatal("no renewal")
-	}
+	testbed.Receive(t, renewed, "a renewal")
+	must("renewed", grant.Lease)
 
 	owner, _ := take(t, fast, "pushed")
 	waiting := await(t, slow, "pushed")
@@ -97,11 +91,7 @@ func TestRepeatedPlainAcquireExtends(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
-	p, err := OpenPlain(t.Context(), dial(t, server.Addr()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close(t.Context())
+	p := plainOn(t, server.Addr(), nil)
 	r := driver.Request{Name: "x", Owner: newOwner(), NoWait: true}
 	ttl := strconv.FormatInt((5 * time.Second).Milliseconds(), 10)
 	if err := raw(t, operator, "SET", "x", r.Owner, "PX", ttl).Error(); err != nil { // its reply was lost some time ago

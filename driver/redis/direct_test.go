@@ -142,15 +142,9 @@ func TestDirectRequestsOfOneOwnerKeepTheirOrder(t *testing.T) {
 			server := testbed.Redis(t)
 			operator, path := dial(t, server.Addr()), new(network)
 			client, err := Connect(rueidis.ClientOption{InitAddress: []string{server.Addr()}, ForceSingleClient: true, DialCtxFn: path.dial}, Settings{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			t.Cleanup(client.Close)
-			d, err := Open(t.Context(), client, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = d.Close(context.Background()) })
+			d := openWith(t, client, nil)
 			openDirect(t, d)
 			path.mu.Lock()
 			way := path.conns[len(path.conns)-1]
@@ -183,9 +177,7 @@ func TestDirectRequestsOfOneOwnerKeepTheirOrder(t *testing.T) {
 				defer d.conn.mu.Unlock()
 				return way.heldWrites() > 1 || d.conn.last[r.Owner] != nil || len(released) > 0
 			})
-			if err := errors.Join(way.deliver(), <-released); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, errors.Join(way.deliver(), <-released))
 			testbed.Eventually(t, "both requests arrive", bound, func() bool { return calls(t, operator)["evalsha"] >= before+2 })
 			if number(t, operator, "EXISTS", r.Name) != 0 {
 				t.Error("held after the release")
@@ -205,9 +197,7 @@ func TestDirectConnectionBreaks(t *testing.T) {
 	take(t, d, "x/y")
 	_ = openDirect(t, d).Conn.Close()
 	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	c, err := locks.Acquire(t.Context(), "z")
 	if err != nil || c.Release(t.Context()) != nil {
 		t.Error(err)
@@ -219,16 +209,11 @@ func TestDirectConnectionCloses(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	operator, client := dial(t, server.Addr()), dial(t, server.Addr())
-	d, err := Open(t.Context(), client, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openWith(t, client, nil)
 	openDirect(t, d).idle.Reset(directIdle)
 	testbed.Eventually(t, "an unused connection is closed", bound, func() bool { return connections(t, operator) == 2 })
 	openDirect(t, d)
-	if err := d.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, d.Close(t.Context()))
 	client.Close()
 	testbed.Eventually(t, "all connections are closed", bound, func() bool { return connections(t, operator) == 1 })
 }
@@ -237,12 +222,8 @@ func TestDirectConnectionCloses(t *testing.T) {
 func connections(t *testing.T, operator rueidis.Client) int {
 	t.Helper()
 	list, err := raw(t, operator, "CLIENT", "LIST", "TYPE", "NORMAL").ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	subscribed, err := raw(t, operator, "CLIENT", "LIST", "TYPE", "PUBSUB").ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return strings.Count(list+subscribed, "\n")
 }

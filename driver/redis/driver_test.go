@@ -24,10 +24,13 @@ func keysOf(lock string) keys { return layout{}.keysOf(lock) }
 // openOn opens a driver on its own client until the test ends.
 func openOn(t testing.TB, addr string, o *Options) *Driver {
 	t.Helper()
-	d, err := Open(t.Context(), dial(t, addr), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	return openWith(t, dial(t, addr), o)
+}
+
+func openWith(t testing.TB, client rueidis.Client, o *Options) *Driver {
+	t.Helper()
+	d, err := Open(t.Context(), client, o)
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), bound)
 		defer cancel()
@@ -131,9 +134,7 @@ func number(t testing.TB, client rueidis.Client, words ...string) int64 {
 func calls(t testing.TB, client rueidis.Client) map[string]int {
 	t.Helper()
 	text, err := raw(t, client, "INFO", "commandstats").ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	counts := map[string]int{}
 	for line := range strings.Lines(text) {
 		name, rest, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
@@ -246,9 +247,7 @@ func TestThousandLocksRenewInFewRequests(t *testing.T) {
 				},
 				Lost: func(error) { failed.Add(1) },
 			}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		grants[i] = grant
 	}
 	before, began := calls(t, operator), time.Now()
@@ -270,9 +269,7 @@ func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), &Options{TTL: time.Second})
 	fence := NewFence(dial(t, server.Addr()))
-	flush := func() {
-		mustDo(t, operator, "SCRIPT", "FLUSH")
-	}
+	flush := func() { mustDo(t, operator, "SCRIPT", "FLUSH") }
 	flush()
 	owner, grant := take(t, d, "a")
 	flush()
@@ -283,9 +280,7 @@ func TestForgottenScriptsAreSentAgain(t *testing.T) {
 		}
 	}
 	flush()
-	if err := fence.Enter(t.Context(), driver.Raise{Resource: "a", Token: grant.Token}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, fence.Enter(t.Context(), driver.Raise{Resource: "a", Token: grant.Token}))
 	release(t, d, "a", owner)
 	if n, err := raw(t, operator, "EXISTS", "a").AsInt64(); n != 0 || err != nil {
 		t.Fatalf("the lock is still there: %d, %v", n, err)
@@ -329,16 +324,12 @@ func TestOneBadNameDoesNotStopTheOthers(t *testing.T) {
 	for _, command := range [][]string{{"DEL", "bad"}, {"HSET", "bad", "field", "value"}} {
 		mustDo(t, operator, command...)
 	}
-	select {
-	case o := <-bad:
-		if interlock.Kind(o.err) != interlock.Definite || !strings.Contains(o.err.Error(), "WRONGTYPE") {
-			t.Fatalf("a name whose key is a hash: %v", o.err)
-		}
-		if err := d.Release(t.Context(), "bad", o.owner); interlock.Kind(err) != interlock.Definite {
-			t.Fatalf("release: %v", err)
-		}
-	case <-time.After(bound):
-		t.Fatal("no word about the name whose key is a hash")
+	o := testbed.Receive(t, bad, "the name whose key is a hash")
+	if interlock.Kind(o.err) != interlock.Definite || !strings.Contains(o.err.Error(), "WRONGTYPE") {
+		t.Fatalf("a name whose key is a hash: %v", o.err)
+	}
+	if err := d.Release(t.Context(), "bad", o.owner); interlock.Kind(err) != interlock.Definite {
+		t.Fatalf("release: %v", err)
 	}
 	release(t, d, "good", owner)
 	release(t, d, "good", receive(t, good, bound).owner)

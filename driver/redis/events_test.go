@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -59,9 +60,7 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 	release(t, d, "x", r.Owner)
 	release(t, d, "x", owner)
 	grant, err := d.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	h := holdingOf(d.held, r.Owner)
 	d.held.settle(h, boottime.Now(), 0, extension{ours: true})
 	if n.renewed.Load() != 1 || grant.Lease.Remaining() <= 0 {
@@ -102,37 +101,15 @@ func holdingOf(k *keeper, owner string) *holding {
 	return k.held[owner]
 }
 
-// asker is common to both drivers.
-type asker interface {
-	ask(ctx context.Context, r driver.Request) (driver.Lease, error)
-	keeps() *keeper
-}
-
-type fencedAsker struct{ *Driver }
-
-func (a fencedAsker) keeps() *keeper { return a.held }
-func (a fencedAsker) ask(ctx context.Context, r driver.Request) (driver.Lease, error) {
-	grant, err := a.Acquire(ctx, r)
-	return grant.Lease, err
-}
-
-type plainAsker struct{ *Plain }
-
-func (a plainAsker) keeps() *keeper { return a.held }
-func (a plainAsker) ask(ctx context.Context, r driver.Request) (driver.Lease, error) {
-	return a.Acquire(ctx, r)
-}
-
-// eachAsker runs test with a driver of each kind.
-func eachAsker(t *testing.T, test func(t *testing.T, d asker)) {
-	t.Run("queue", func(t *testing.T) { test(t, fencedAsker{openOn(t, testbed.Redis(t).Addr(), nil)}) })
+// eachKind runs test with a driver of each kind, and its keeper.
+func eachKind(t *testing.T, test func(t *testing.T, d driver.Fenced, held *keeper)) {
+	t.Run("queue", func(t *testing.T) {
+		d := openOn(t, testbed.Redis(t).Addr(), nil)
+		test(t, d, d.held)
+	})
 	t.Run("plain", func(t *testing.T) {
-		p, err := OpenPlain(t.Context(), dial(t, testbed.Redis(t).Addr()), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close(t.Context())
-		test(t, plainAsker{p})
+		p := plainOn(t, testbed.Redis(t).Addr(), nil)
+		test(t, drivertest.Advisory(p), p.held)
 	})
 }
 
@@ -140,27 +117,24 @@ func eachAsker(t *testing.T, test func(t *testing.T, d asker)) {
 // former grant, whose events have ended.
 func TestRepeatedAcquireTakesOver(t *testing.T) {
 	t.Parallel()
-	eachAsker(t, func(t *testing.T, d asker) {
+	eachKind(t, func(t *testing.T, d driver.Fenced, held *keeper) {
 		var n told
 		r := n.request("y")
-		if _, err := d.ask(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-		former := holdingOf(d.keeps(), r.Owner)
-		lease, err := d.ask(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.keeps().settle(former, boottime.Now(), 0, extension{})
+		_, err := d.Acquire(t.Context(), r)
+		testbed.OK(t, err)
+		former := holdingOf(held, r.Owner)
+		grant, err := d.Acquire(t.Context(), r)
+		testbed.OK(t, err)
+		held.settle(former, boottime.Now(), 0, extension{})
 		if n.lost.Load() != 0 {
 			t.Error("the present grant received the loss of a former one")
 		}
-		present := holdingOf(d.keeps(), r.Owner)
-		if present == nil || present == former || lease.Remaining() <= 0 {
+		present := holdingOf(held, r.Owner)
+		if present == nil || present == former || grant.Lease.Remaining() <= 0 {
 			t.Fatal("the former grant took the present one with it")
 		}
-		d.keeps().settle(present, boottime.Now(), 0, extension{})
-		if n.lost.Load() != 1 || lease.Remaining() > 0 {
+		held.settle(present, boottime.Now(), 0, extension{})
+		if n.lost.Load() != 1 || grant.Lease.Remaining() > 0 {
 			t.Errorf("a loss was reported %d times", n.lost.Load())
 		}
 	})
@@ -170,30 +144,28 @@ func TestRepeatedAcquireTakesOver(t *testing.T) {
 // nevertheless.
 func TestFailedRepetitionIsQuiet(t *testing.T) {
 	t.Parallel()
-	eachAsker(t, func(t *testing.T, d asker) {
+	eachKind(t, func(t *testing.T, d driver.Fenced, held *keeper) {
 		var n told
 		r := n.request("z")
-		lease, err := d.ask(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		grant, err := d.Acquire(t.Context(), r)
+		testbed.OK(t, err)
 		ended, end := context.WithCancel(t.Context())
 		end()
-		if _, err := d.ask(ended, r); !errors.Is(err, context.Canceled) {
+		if _, err := d.Acquire(ended, r); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		h := holdingOf(d.keeps(), r.Owner)
+		h := holdingOf(held, r.Owner)
 		if h == nil {
 			t.Fatal("it is not renewed any more")
 		}
-		before := lease.Remaining()
-		d.keeps().settle(h, boottime.Now(), 0, extension{ours: true})
-		if lease.Remaining() <= before {
+		before := grant.Lease.Remaining()
+		held.settle(h, boottime.Now(), 0, extension{ours: true})
+		if grant.Lease.Remaining() <= before {
 			t.Fatal("the lease was not renewed")
 		}
-		d.keeps().settle(h, boottime.Now(), 0, extension{})
-		if n.all() != 0 || lease.Remaining() > 0 {
-			t.Fatalf("%d calls after the error, %v remain", n.all(), lease.Remaining())
+		held.settle(h, boottime.Now(), 0, extension{})
+		if n.all() != 0 || grant.Lease.Remaining() > 0 {
+			t.Fatalf("%d calls after the error, %v remain", n.all(), grant.Lease.Remaining())
 		}
 	})
 }

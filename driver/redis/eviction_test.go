@@ -137,9 +137,7 @@ func TestEvictionIsLookedForAfterAReconnection(t *testing.T) {
 		return f.Enter(t.Context(), driver.Raise{Resource: "r", Token: tokenOf(t, 10, 0)})
 	}
 	d := openOn(t, server.Addr(), nil)
-	if err := enter(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, enter())
 	server.Kill()
 	if err := enter(); err == nil {
 		t.Fatal("the server is dead")

@@ -118,13 +118,9 @@ func TestForeignLocksAreShown(t *testing.T) {
 	if states, _, err := all.Locks(t.Context(), "", 100); err != nil || len(states) != 1 || states[0].Name != "locks/ours" {
 		t.Errorf("without a prefix: %+v, %v", states, err)
 	}
-	var names []string
 	states, _, err = plainOn(t, server.Addr(), &Options{Prefix: "locks/"}).Locks(t.Context(), "", 100)
-	for _, s := range states {
-		names = append(names, s.Name)
-	}
-	if want := []string{"ours", "py", "rw", "some text", "son", "sync"}; err != nil || !slices.Equal(names, want) {
-		t.Errorf("plain: %q, %v", names, err)
+	if want := []string{"ours", "py", "rw", "some text", "son", "sync"}; err != nil || !slices.Equal(namesOf(states), want) {
+		t.Errorf("plain: %q, %v", namesOf(states), err)
 	}
 }
 
@@ -150,9 +146,7 @@ func TestForeignLocksAreBroken(t *testing.T) {
 
 	for _, name := range []string{"py", "son", "some text"} {
 		s, err := d.Lock(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		record, ok, err := d.Break(t.Context(), breaking(name, s.Holder.Owner))
 		if !ok || err != nil || record.Owner != s.Holder.Owner || record.Token != 0 {
 			t.Fatalf("%s: %+v, %v, %v", name, record, ok, err)
@@ -160,19 +154,12 @@ func TestForeignLocksAreBroken(t *testing.T) {
 		owner, _ := take(t, d, name)
 		release(t, d, name, owner)
 	}
-	select {
-	case m := <-woken:
-		if m != "0" {
-			t.Errorf("Redisson's waiters received %q", m)
-		}
-	case <-time.After(bound):
-		t.Error("Redisson's waiters were not notified")
+	if m := testbed.Receive(t, woken, "the message to Redisson's waiters"); m != "0" {
+		t.Errorf("Redisson's waiters received %q", m)
 	}
 	for _, name := range []string{"rw", "list"} {
 		s, err := d.Lock(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if _, ok, err := d.Break(t.Context(), breaking(name, s.Holder.Owner)); ok || interlock.Kind(err) != interlock.Definite || err == nil {
 			t.Errorf("%s: %v, %v", name, ok, err)
 		}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -31,18 +30,6 @@ func asked(t *testing.T, d *Driver, n int) {
 		defer d.conn.mu.Unlock()
 		return len(d.conn.last) == n
 	})
-}
-
-// ended waits for the end of a request.
-func ended(t *testing.T, done <-chan error) error {
-	t.Helper()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(bound):
-		t.Fatal("a request does not end")
-		return nil
-	}
 }
 
 // TestGroupIsOneRequest, and an error of one name fails no other.
@@ -68,7 +55,7 @@ func TestGroupIsOneRequest(t *testing.T) {
 		server.Resume()
 		errs := make([]error, names)
 		for i := range errs {
-			errs[i] = ended(t, failed[i])
+			errs[i] = testbed.Receive(t, failed[i], "the end of a request")
 		}
 		if n := since(t, operator, before)["evalsha"]; n > maxRuns+1 {
 			t.Errorf("%d requests for %d names", n, names)
@@ -133,7 +120,7 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 	cancel()
 	released := make(chan error, names)
 	for range names {
-		if err := ended(t, failed); !errors.Is(err, interlock.ErrUncertain) {
+		if err := testbed.Receive(t, failed, "the end of an acquire"); !errors.Is(err, interlock.ErrUncertain) {
 			t.Errorf("a caller that left: %v", err)
 		}
 	}
@@ -142,7 +129,7 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 	}
 	server.Resume()
 	for range names {
-		if err := ended(t, released); err != nil {
+		if err := testbed.Receive(t, released, "the end of a release"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -230,13 +217,9 @@ func contendersOf(d *Driver, names int, owner string) (ws []*waiter) {
 func acquireRun(t *testing.T, d *Driver, ws ...*waiter) []reply {
 	t.Helper()
 	m, err := d.conn.eval(t.Context(), request{op: "acquire"}, contendScript, d.contention(enqueue, ws...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	replies, err := parseReplies(m, len(ws))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return replies
 }
 
@@ -308,5 +291,5 @@ func TestRunOfSeveralNamesIsReported(t *testing.T) {
 		testbed.Eventually(t, "every name", bound, all)
 	}
 	cancel()
-	_ = ended(t, watched)
+	_ = testbed.Receive(t, watched, "the end of the watch")
 }

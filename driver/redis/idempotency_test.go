@@ -42,9 +42,7 @@ func TestIdempotencyCost(t *testing.T) {
 		if _, err := records.Claim(t.Context(), driver.IdempotencyClaim{ID: id, Fingerprint: "f", Owner: owner, Lease: 1e9}); err != nil {
 			t.Fatal(err)
 		}
-		if err := records.Update(t.Context(), driver.IdempotencyUpdate{ID: id, Owner: owner, Forget: true}); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, records.Update(t.Context(), driver.IdempotencyUpdate{ID: id, Owner: owner, Forget: true}))
 	}
 	steps("a") // the server loads the scripts
 	before := calls(t, client)["evalsha"]

@@ -106,9 +106,7 @@ func TestInboxOfAnEffectThatFails(t *testing.T) {
 			t.Fatalf("an effect that fails: %v, total %s", err, total())
 		}
 	}
-	if err := in.Forget(t.Context(), "m"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, in.Forget(t.Context(), "m"))
 	if claimed, result, err := in.Apply(t.Context(), delivery("m", ""), count("{c}total")); claimed != driver.ClaimedNow || string(result) != "2" || err != nil {
 		t.Errorf("after Forget: %v, %q, %v", claimed, result, err)
 	}

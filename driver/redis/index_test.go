@@ -88,9 +88,7 @@ func TestIndexForgetsWhatHasEnded(t *testing.T) {
 	for i := range died {
 		take(t, dying, fmt.Sprint(i))
 	}
-	if err := dying.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, dying.Close(t.Context()))
 	long, _ := take(t, d, "long") // must stay, and so must a name that is awaited only
 	awaited := keysOf("awaited")
 	mustDo(t, operator, "ZADD", awaited.names, "0", "awaited")

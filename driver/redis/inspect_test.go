@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -30,33 +29,11 @@ func TestListNamesThatLookLikePatterns(t *testing.T) {
 		if err != nil || more {
 			t.Fatal(err, more)
 		}
-		var got []string
-		for _, s := range states {
-			got = append(got, s.Name)
-		}
-		if !slices.Equal(got, want) {
+		if got := namesOf(states); !slices.Equal(got, want) {
 			t.Errorf("below %q: %q, want %q", prefix, got, want)
 		}
 	}
 	if states, more, err := d.Locks(t.Context(), "a", 2); err != nil || !more || len(states) != 2 {
 		t.Errorf("the first two: %+v, %v, %v", states, more, err)
-	}
-}
-
-func TestPlainListsWhatIsBelowItsPrefix(t *testing.T) {
-	t.Parallel()
-	server := testbed.Redis(t)
-	p, err := OpenPlain(t.Context(), dial(t, server.Addr()), &Options{Prefix: "locks/"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close(t.Context())
-	if _, err := p.Acquire(t.Context(), driver.Request{Name: "a", Owner: "me"}); err != nil {
-		t.Fatal(err)
-	}
-	mustDo(t, dial(t, server.Addr()), "SET", "not/a/lock", "secret")
-	states, more, err := p.Locks(t.Context(), "", 10)
-	if err != nil || more || len(states) != 1 || states[0].Name != "a" || states[0].Holder.Owner != "me" {
-		t.Fatalf("%+v, %v, %v", states, more, err)
 	}
 }

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -64,11 +63,7 @@ func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
 func TestPlainAndQueueModeExcludeEachOther(t *testing.T) {
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), nil)
-	p, err := OpenPlain(t.Context(), dial(t, server.Addr()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close(context.Background())
+	p := plainOn(t, server.Addr(), nil)
 	owner, _ := take(t, d, "shared")
 	mine := driver.Request{Name: "shared", Owner: newOwner(), NoWait: true}
 	if _, err := p.Acquire(t.Context(), mine); !errors.Is(err, interlock.ErrHeld) {
@@ -81,9 +76,7 @@ func TestPlainAndQueueModeExcludeEachOther(t *testing.T) {
 	if _, err := d.Acquire(t.Context(), driver.Request{Name: "shared", Owner: newOwner(), NoWait: true}); !errors.Is(err, interlock.ErrHeld) {
 		t.Fatalf("queue mode while plain holds: %v", err)
 	}
-	if err := p.Release(t.Context(), "shared", mine.Owner); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, p.Release(t.Context(), "shared", mine.Owner))
 	if _, more, err := p.Locks(t.Context(), "", 10); err == nil || more {
 		t.Fatal("plain without a prefix listed strings of any client")
 	}

@@ -79,8 +79,6 @@ func refuse(t *testing.T, d *Driver, mode string) (driver.Request, reply) {
 	}
 	release(t, d, "x", owner)
 	late, err := d.contend(t.Context(), newWaiter(r, "x"), mode)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return r, late
 }

@@ -27,9 +27,7 @@ func TestLatticesCost(t *testing.T) {
 	merge := func() {
 		t.Helper()
 		for _, g := range []*driver.Raise{nil, guard} {
-			if err := s.Merge(t.Context(), "x", delta, g); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, s.Merge(t.Context(), "x", delta, g))
 		}
 	}
 	merge() // from here on the server knows the scripts

@@ -21,12 +21,18 @@ func remove(t *testing.T, operator rueidis.Client, key string) {
 	}
 }
 
-// A place has two parts, in two keys. Waiters that lose one of them lose their
+// queued returns the number of waiters for name.
+func queued(t *testing.T, operator rueidis.Client, name string) int64 {
+	t.Helper()
+	return number(t, operator, "ZCARD", keysOf(name).queue)
+}
+
+// A place has two parts, in two keys. Waiters that lose one of them, or both, lose their
 // place, take a new one, and are served.
 func TestHalfAPlaceIsTakenAgain(t *testing.T) {
 	t.Parallel()
 	k := keysOf("x")
-	for part, key := range map[string]string{"queue": k.queue, "wait": k.wait} {
+	for part, keys := range map[string][]string{"queue": {k.queue}, "wait": {k.wait}, "both": {k.queue, k.wait}} {
 		t.Run(part, func(t *testing.T) {
 			t.Parallel()
 			server := testbed.Redis(t)
@@ -34,9 +40,9 @@ func TestHalfAPlaceIsTakenAgain(t *testing.T) {
 			owner, _ := take(t, d, "x")
 			first, second := await(t, d, "x"), await(t, d, "x")
 			testbed.Eventually(t, "it is there", bound, func() bool {
-				n, err := raw(t, operator, "DEL", key).AsInt64()
-				return n == 1 && err == nil
+				return number(t, operator, append([]string{"EXISTS"}, keys...)...) == int64(len(keys))
 			})
+			mustDo(t, operator, append([]string{"DEL"}, keys...)...)
 			testbed.Eventually(t, "both are shown as waiting again", bound, func() bool { return len(show(t, d, "x").Waiters) == 2 })
 			release(t, d, "x", owner)
 			for range 2 {
@@ -64,9 +70,7 @@ func served(t *testing.T, d *Driver, o outcome) {
 func show(t *testing.T, d *Driver, name string) driver.LockState {
 	t.Helper()
 	state, err := d.Lock(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return state
 }
 
@@ -120,9 +124,7 @@ func TestForeignValueRaisesTheToken(t *testing.T) {
 		Renewed: func(_ time.Duration, err error) { renewed <- err },
 		Lost:    func(cause error) { renewed <- cause }}}
 	first, err := d.Acquire(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	mustDo(t, operator, "SET", "x", r.Owner, "KEEPTTL")
 	if err := <-renewed; err != nil {
 		t.Fatalf("the holder gets: %v", err)

@@ -31,9 +31,7 @@ func TestOnceLayout(t *testing.T) {
 	if left := ttl(); left <= 0 || left > time.Minute {
 		t.Errorf("a claim lives for %v", left)
 	}
-	if err := o.Done(t.Context(), d, driver.MaxKeep); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, o.Done(t.Context(), d, driver.MaxKeep))
 	if left := ttl(); left < driver.MaxKeep-time.Hour || left > driver.MaxKeep {
 		t.Errorf("a record lives for %v", left)
 	}

@@ -34,9 +34,7 @@ func TestOpenWithoutAClient(t *testing.T) {
 func TestDialSettings(t *testing.T) {
 	t.Parallel()
 	option, _, err := clientOption("redis://me:secret@127.0.0.1:1/3?dial_timeout=7s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	safe(&option)
 	if !option.DisableRetry || !option.DisableCache || option.SelectDB != 3 || option.Dialer.Timeout != 7*time.Second {
 		t.Errorf("settings: %+v", option)
@@ -106,9 +104,7 @@ func TestServersThatCannotKeepLocksAreRefused(t *testing.T) {
 	} {
 		mustDo(t, operator, append([]string{"ACL", "SETUSER", user, "on", ">pw"}, rights...)...)
 		limited, err := Dial("redis://" + user + ":pw@" + master.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer limited.Close()
 		_, err = Open(t.Context(), limited, nil)
 		var native *rueidis.RedisError

@@ -82,16 +82,12 @@ func testOrder(t *testing.T, acquire request) {
 	release := send("me", "release")
 	testbed.Eventually(t, "the release queues up", bound, func() bool { return latest() != tired })
 	close(leave)
-	if err := <-release; err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, <-release)
 	if !slices.Equal(order, []string{"another's", "acquire", "release"}) {
 		t.Fatalf("order: %v", order)
 	}
 	c.close()
-	if err := c.wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, c.wait(t.Context()))
 	if len(c.last) != 0 {
 		t.Fatalf("it remembers %d owners that have nothing under way", len(c.last))
 	}
@@ -145,35 +141,10 @@ func TestSubscriptionComesBack(t *testing.T) {
 func listeners(t *testing.T, operator rueidis.Client, d *Driver) int64 {
 	t.Helper()
 	counts, err := raw(t, operator, "PUBSUB", "NUMSUB", d.pushes.channel).ToArray()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	n, err := counts[1].AsInt64()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return n
-}
-
-// A dead waiter blocks the lock for as long as a pushed grant waits for its
-// confirmation: after that the next waiter asks.
-func TestDeadWaiterCostsASecond(t *testing.T) {
-	server := testbed.Redis(t)
-	path := testbed.NewProxy(t, server.Addr())
-	holder, dying, next := openOn(t, server.Addr(), nil), openOn(t, path.Addr(), nil), openOn(t, server.Addr(), nil)
-	owner, _ := take(t, holder, "a")
-	await(t, dying, "a")
-	waiting := await(t, next, "a")
-	path.Cut()
-	release(t, holder, "a", owner)
-	began := time.Now()
-	o := receive(t, waiting, bound)
-	took := time.Since(began)
-	t.Logf("granted %v after the release", took.Round(time.Millisecond))
-	if took > acceptFor+heartbeat {
-		t.Errorf("a dead waiter cost %v, a pushed grant lives for %v", took, acceptFor)
-	}
-	release(t, next, "a", o.owner)
 }
 
 // A silent waiter is skipped.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -66,20 +64,8 @@ func (f five) grown(t testing.TB, delay time.Duration) {
 func uptime(t testing.TB, client rueidis.Client) time.Duration {
 	t.Helper()
 	text, err := raw(t, client, "INFO", "server").ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(text) {
-		if seconds, ok := strings.CutPrefix(strings.TrimSpace(line), "uptime_in_seconds:"); ok {
-			n, err := strconv.Atoi(seconds)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return time.Duration(n) * time.Second
-		}
-	}
-	t.Fatal("no uptime")
-	return 0
+	testbed.OK(t, err)
+	return parseInfo(text).up
 }
 
 // quorumBackend connects each driver to every server by its own paths.

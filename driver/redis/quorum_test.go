@@ -21,17 +21,11 @@ import (
 // none, so that tests need not wait for it.
 func quorumOn(t testing.TB, servers five, o QuorumOptions) *Quorum {
 	t.Helper()
-	var clients []rueidis.Client
-	for _, s := range servers {
-		clients = append(clients, dial(t, s.Addr()))
-	}
 	if o.RestartDelay == 0 {
 		o.RestartDelay = -1
 	}
-	q, err := OpenQuorum(t.Context(), clients, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q, err := OpenQuorum(t.Context(), servers.clients(t), &o)
+	testbed.OK(t, err)
 	t.Cleanup(func() { closeQuorum(t, q) })
 	return q
 }
@@ -51,6 +45,14 @@ func takeQuorum(t testing.TB, q *Quorum, r driver.Request) driver.Lease {
 			t.Fatalf("acquire %q: %v", r.Name, err)
 		}
 	}
+}
+
+func (f five) clients(t testing.TB) (all []rueidis.Client) {
+	t.Helper()
+	for _, s := range f {
+		all = append(all, dial(t, s.Addr()))
+	}
+	return all
 }
 
 func (f five) holders(t testing.TB, key string) []string {
@@ -134,9 +136,7 @@ func TestQuorumDoesNotWaitForAPausedNode(t *testing.T) {
 	for range 5 {
 		began, owner := time.Now(), newOwner()
 		takeQuorum(t, q, driver.Request{Name: "x", Owner: owner})
-		if err := q.Release(t.Context(), "x", owner); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, q.Release(t.Context(), "x", owner))
 		if took := time.Since(began); took > nodeTimeout/2 {
 			t.Errorf("with four nodes of five it took %v", took)
 		}
@@ -177,9 +177,7 @@ func TestQuorumLocksALostMinorityAgain(t *testing.T) {
 	if lease.Remaining() <= 0 {
 		t.Error("a lost minority ended the lease")
 	}
-	if err := q.Release(t.Context(), "x", owner); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, q.Release(t.Context(), "x", owner))
 	testbed.Eventually(t, "all nodes are free", bound, func() bool {
 		return slices.Equal(servers.holders(t, "x"), make([]string, quorumNodes))
 	})
@@ -196,13 +194,8 @@ func TestQuorumLosesALostMajority(t *testing.T) {
 	for _, s := range servers[:3] {
 		mustDo(t, dial(t, s.Addr()), "DEL", "x")
 	}
-	select {
-	case err := <-lost:
-		if !errors.Is(err, interlock.ErrLost) || lease.Remaining() > 0 {
-			t.Errorf("%v, %v remain", err, lease.Remaining())
-		}
-	case <-time.After(bound):
-		t.Fatal("not reported")
+	if err := testbed.Receive(t, lost, "the loss"); !errors.Is(err, interlock.ErrLost) || lease.Remaining() > 0 {
+		t.Errorf("%v, %v remain", err, lease.Remaining())
 	}
 	testbed.Eventually(t, "what was locked again is given back", bound, func() bool {
 		return slices.Equal(servers.holders(t, "x"), make([]string, quorumNodes))
@@ -254,9 +247,7 @@ func TestQuorumNeedsTimeToWork(t *testing.T) {
 	}
 	q, err := OpenQuorum(t.Context(), clients, &QuorumOptions{TTL: 2 * time.Second, MinWork: time.Second,
 		NodeTimeout: 600 * time.Millisecond, RestartDelay: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer closeQuorum(t, q)
 	q.options.MinWork = 1900 * time.Millisecond // as if the requests took longer than a node may take
 	for _, p := range proxies {
@@ -281,9 +272,7 @@ func openWires(t testing.TB, q *Quorum) {
 	testbed.Eventually(t, "every node has a wire", bound, func() bool {
 		owner := newOwner()
 		takeQuorum(t, q, driver.Request{Name: "opening", Owner: owner})
-		if err := q.Release(t.Context(), "opening", owner); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, q.Release(t.Context(), "opening", owner))
 		return !slices.ContainsFunc(q.nodes, func(n *node) bool { return n.wire.Load() == nil })
 	})
 	settle(t, q)
@@ -316,9 +305,7 @@ func TestQuorumCost(t *testing.T) {
 		owner := newOwner()
 		name := fmt.Sprint("n/", i) // a node that is late for one name refuses no other
 		takeQuorum(t, q, driver.Request{Name: name, Owner: owner})
-		if err := q.Release(t.Context(), name, owner); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, q.Release(t.Context(), name, owner))
 	}
 	settle(t, q)
 	for i, s := range servers {
@@ -332,10 +319,7 @@ func TestQuorumCost(t *testing.T) {
 func TestQuorumRefusesWhatCannotBe(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
-	var clients []rueidis.Client
-	for _, s := range servers {
-		clients = append(clients, dial(t, s.Addr()))
-	}
+	clients := servers.clients(t)
 	for name, c := range map[string]struct {
 		clients []rueidis.Client
 		options QuorumOptions
@@ -371,11 +355,7 @@ func TestQuorumGuarantees(t *testing.T) {
 		t.Errorf("without a restart delay: %+v", g)
 	}
 	mustDo(t, dial(t, servers[3].Addr()), "CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru")
-	var clients []rueidis.Client
-	for _, server := range servers {
-		clients = append(clients, dial(t, server.Addr()))
-	}
-	if _, err := OpenQuorum(t.Context(), clients, nil); !errors.Is(err, ErrEviction) {
+	if _, err := OpenQuorum(t.Context(), servers.clients(t), nil); !errors.Is(err, ErrEviction) {
 		t.Errorf("with a node that evicts: %v", err)
 	}
 }

@@ -20,9 +20,7 @@ func TestRecordsKeepMarkAndDataTogether(t *testing.T) {
 	}
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 	}
 	must(enter(10, driver.Write{Key: "a", Value: []byte("1")}, driver.Write{Key: "b", Value: []byte("2")}))
 	must(enter(11, driver.Write{Key: "b", Delete: true}, driver.Write{Key: "token", Value: []byte("mine")}))

@@ -41,24 +41,15 @@ func TestSentinelFailover(t *testing.T) {
 	sentinel := testbed.Sentinel(t, master)
 	testbed.SentinelKnows(t, sentinel, 1)
 	client := dial(t, sentinel.Addr()+"?master_set=main&replicas=1")
-	d, err := Open(t.Context(), client, &Options{TTL: 20 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close(context.Background())
+	d := openWith(t, client, &Options{TTL: 20 * time.Second})
 	g := d.Guarantees()
 	if !g.ExclusionSurvives.Has(interlock.AsyncFailover) || !g.TokensSurvive.Has(interlock.AsyncFailover) || g.Assumes == "" {
 		t.Errorf("with all replicas waited for: %+v", g)
 	}
-	without, err := Open(t.Context(), With(client, Settings{}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	without := openWith(t, With(client, Settings{}), nil)
 	if g := without.Guarantees(); g.ExclusionSurvives.Has(interlock.AsyncFailover) || g.TokensSurvive.Has(interlock.AsyncFailover) {
 		t.Errorf("without: %+v", g)
 	}
-	without.Close(t.Context())
-
 	// While a replica is slow to confirm, the outcome is unknown, and repeating is safe.
 	owner, grant := newOwner(), driver.Grant{}
 	insist(t, "take", func(ctx context.Context) (err error) {
@@ -79,7 +70,7 @@ func TestSentinelFailover(t *testing.T) {
 		return err
 	})
 	defer survivor.Close(context.Background())
-	_, err = survivor.Acquire(t.Context(), driver.Request{Name: "held", Owner: newOwner(), NoWait: true})
+	_, err := survivor.Acquire(t.Context(), driver.Request{Name: "held", Owner: newOwner(), NoWait: true})
 	var held *interlock.HeldError
 	if !errors.As(err, &held) || held.Owner != owner {
 		t.Errorf("after the failover: %v, want held by %s", err, owner)
@@ -150,9 +141,7 @@ func TestRefusedDialsAreRetryable(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	d, f := openOn(t, server.Addr(), nil), NewFence(dial(t, server.Addr()))
-	if err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: tokenOf(t, 10, 0)}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, f.Enter(t.Context(), driver.Raise{Resource: "r", Token: tokenOf(t, 10, 0)}))
 	server.Kill()
 	for what, try := range map[string]func() error{
 		"lock": func() error {

@@ -106,9 +106,7 @@ func TestStockCosts(t *testing.T) {
 		_, settled := s.Settle(ctx, "x", id, driver.StockConfirmed)
 		_, adjusted := s.Adjust(ctx, driver.StockAdjustment{Item: "x", Operation: id, Delta: 1})
 		_, shown := s.Level(ctx, "x")
-		if err := errors.Join(supplied, held, settled, adjusted, shown); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, errors.Join(supplied, held, settled, adjusted, shown))
 	}
 	round("the scripts are known now")
 	before := calls(t, client)

@@ -37,14 +37,9 @@ func TestTLS(t *testing.T) {
 	addr, cert, key := secured(t)
 	own := "&tls_cert=" + cert + "&tls_key=" + key
 	client, err := Dial("rediss://app:pw@" + addr + "?tls_ca=" + cert + own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer client.Close()
-	d, err := Open(t.Context(), client, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := openWith(t, client, nil)
 	openDirect(t, d)
 	owner, _ := take(t, d, "a")
 	release(t, d, "a", owner)
