@@ -19,8 +19,8 @@ var (
 	errTooYoung = errors.New("too many nodes have been up for less than the restart delay")
 )
 
-// paper is one node's answer to an attempt.
-type paper struct {
+// nodeVote is one node's answer to an attempt.
+type nodeVote struct {
 	node    int
 	vote    vote
 	said    reply
@@ -30,8 +30,8 @@ type paper struct {
 
 // attempt is one attempt to get a majority.
 type attempt struct {
-	ballot ballot
-	papers map[int]paper // by node; those that arrived in time
+	tally     tally
+	nodeVotes map[int]nodeVote // by node; those that arrived in time
 }
 
 // Acquire asks all nodes at once, until a majority grants r.Name to r.Owner.
@@ -77,18 +77,18 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 func (q *Quorum) try(ctx context.Context, r driver.Request, lock string, brief bool) (driver.Lease, *attempt, error) {
 	asked := request{op: "acquire", name: r.Name, owner: r.Owner}
 	sent := boottime.Sent()
-	a := &attempt{ballot: ballot{nodes: len(q.nodes)}, papers: map[int]paper{}}
-	papers, open := q.poll(asked, lock, brief)
+	a := &attempt{tally: tally{nodes: len(q.nodes)}, nodeVotes: map[int]nodeVote{}}
+	nodeVotes, open := q.poll(asked, lock, brief)
 	var errs []error
-	for open && a.ballot.standing() == standsOpen {
+	for open && a.tally.decision() == decisionOpen {
 		select {
-		case p := <-papers:
+		case p := <-nodeVotes:
 			if p.unclear {
-				open = q.askScript(p.node, asked, lock, papers)
+				open = q.askScript(p.node, asked, lock, nodeVotes)
 				continue
 			}
-			a.ballot.count(p.vote)
-			a.papers[p.node] = p
+			a.tally.count(p.vote)
+			a.nodeVotes[p.node] = p
 			if p.err != nil {
 				errs = append(errs, p.err)
 			}
@@ -101,11 +101,11 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string, brief b
 	if !open {
 		return nil, a, closed(asked)
 	}
-	switch a.ballot.standing() {
-	case standsSilent:
+	switch a.tally.decision() {
+	case decisionSilent:
 		q.release(asked, lock, a.mayHold())
 		return nil, a, noMajority(asked, errs)
-	case standsWon:
+	case decisionWon:
 		if boottime.Deadline(sent, q.held.ttl).Sub(boottime.Now()) > q.options.MinWork {
 			return q.held.add(r, lock, sent), a, nil
 		}
@@ -114,42 +114,42 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string, brief b
 }
 
 // poll asks every node for its vote, by its wire if it is open. The channel takes all answers.
-func (q *Quorum) poll(asked request, lock string, brief bool) (papers chan paper, open bool) {
-	papers, open = make(chan paper, 2*len(q.nodes)), true
-	r := q.newRound(asked, func(i int, done bool, err error) { papers <- q.readWire(i, asked, done, err) })
+func (q *Quorum) poll(asked request, lock string, brief bool) (nodeVotes chan nodeVote, open bool) {
+	nodeVotes, open = make(chan nodeVote, 2*len(q.nodes)), true
+	r := q.newRound(asked, func(i int, done bool, err error) { nodeVotes <- q.readWire(i, asked, done, err) })
 	defer r.send(q.options.NodeTimeout)
 	command := appendCommand(make([]byte, 0, 128), "SET", lock, asked.owner, "NX", "PX", milliseconds(q.options.TTL))
 	for i, n := range q.nodes {
 		switch {
 		case !n.mayAsk():
-			papers <- paper{node: i, err: problem(asked, interlock.Retryable, errNodeDown)}
+			nodeVotes <- nodeVote{node: i, err: problem(asked, interlock.Retryable, errNodeDown)}
 		case r.add(i, brief, command):
 		case open:
-			open = q.askScript(i, asked, lock, papers)
+			open = q.askScript(i, asked, lock, nodeVotes)
 		}
 	}
-	return papers, open
+	return nodeVotes, open
 }
 
 // readWire reads the answer to SET. Only the script can name the holder, extend what the owner
 // already holds, or classify an error.
-func (q *Quorum) readWire(i int, asked request, done bool, err error) paper {
+func (q *Quorum) readWire(i int, asked request, done bool, err error) nodeVote {
 	switch {
 	case done:
-		return paper{node: i, vote: voteGranted, said: reply{holder: asked.owner}}
+		return nodeVote{node: i, vote: voteGranted, said: reply{holder: asked.owner}}
 	case err == nil, isAnswer(err):
-		return paper{node: i, unclear: true}
+		return nodeVote{node: i, unclear: true}
 	}
-	return paper{node: i, err: failure(asked, err)}
+	return nodeVote{node: i, err: failure(asked, err)}
 }
 
 // askScript asks a node for its vote by the client's connection; false if q is closed.
-func (q *Quorum) askScript(i int, asked request, lock string, papers chan<- paper) bool {
+func (q *Quorum) askScript(i int, asked request, lock string, nodeVotes chan<- nodeVote) bool {
 	n := q.nodes[i]
 	q.lacksWire(n)
 	answer := n.insist(within(q.ended, q.options.NodeTimeout, 1), asked, quorumAcquireScript,
 		batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL)}})
-	if q.spawn(func() { papers <- q.read(i, asked, answer) }) {
+	if q.spawn(func() { nodeVotes <- q.read(i, asked, answer) }) {
 		return true
 	}
 	_, _ = answer() // ends with q
@@ -157,8 +157,8 @@ func (q *Quorum) askScript(i int, asked request, lock string, papers chan<- pape
 }
 
 // read waits for the vote of a node.
-func (q *Quorum) read(i int, asked request, answer func() (results, error)) paper {
-	p := paper{node: i}
+func (q *Quorum) read(i int, asked request, answer func() (results, error)) nodeVote {
+	p := nodeVote{node: i}
 	got, err := answer()
 	if err != nil {
 		p.err = err
@@ -189,8 +189,8 @@ func (q *Quorum) read(i int, asked request, answer func() (results, error)) pape
 // mayHold returns the nodes on which the attempt may have left a key.
 func (a *attempt) mayHold() []int {
 	var nodes []int
-	for i := range a.ballot.nodes {
-		p, answered := a.papers[i]
+	for i := range a.tally.nodes {
+		p, answered := a.nodeVotes[i]
 		if !answered || p.vote != voteRefused && !errors.Is(p.err, errNodeDown) {
 			nodes = append(nodes, i)
 		}
@@ -202,7 +202,7 @@ func (a *attempt) mayHold() []int {
 // named by most.
 func (a *attempt) holder() reply {
 	named, most := map[string]int{}, reply{}
-	for _, p := range a.papers {
+	for _, p := range a.nodeVotes {
 		if p.vote != voteRefused {
 			continue
 		}
@@ -217,7 +217,7 @@ func (a *attempt) holder() reply {
 // refusal returns the error of an attempt that is not repeated.
 func (a *attempt) refusal(asked request, said reply) error {
 	switch {
-	case a.ballot.standing() == standsWon:
+	case a.tally.decision() == decisionWon:
 		return problem(asked, interlock.Retryable, errTooSlow)
 	case said.holder == "":
 		return problem(asked, interlock.Retryable, errTooYoung)

@@ -33,36 +33,36 @@ func votes(up, delay time.Duration) vote {
 	return voteGranted
 }
 
-// ballot counts the votes of one attempt.
-type ballot struct {
+// tally counts the votes of one attempt.
+type tally struct {
 	nodes int
 	of    [voteRefused + 1]int
 }
 
-func (b *ballot) count(v vote) { b.of[v]++ }
+func (b *tally) count(v vote) { b.of[v]++ }
 
-// standing is the state of an attempt.
-type standing int
+// decision is the state of an attempt.
+type decision int
 
 const (
-	standsOpen    standing = iota // more votes may decide it
-	standsWon                     // a majority granted it
-	standsRefused                 // no majority is possible, and an answer was a refusal
-	standsSilent                  // no majority is possible, because too many nodes do not answer
+	decisionOpen    decision = iota // more votes may decide it
+	decisionWon                     // a majority granted it
+	decisionRefused                 // no majority is possible, and an answer was a refusal
+	decisionSilent                  // no majority is possible, because too many nodes do not answer
 )
 
-func (b *ballot) standing() standing {
+func (b *tally) decision() decision {
 	need := majorityOf(b.nodes)
 	failed := b.of[voteSilent] + b.of[voteYoung] + b.of[voteRefused]
 	switch {
 	case b.of[voteGranted] >= need:
-		return standsWon
+		return decisionWon
 	case b.nodes-failed >= need:
-		return standsOpen
+		return decisionOpen
 	case b.of[voteSilent] > b.nodes-need:
-		return standsSilent
+		return decisionSilent
 	}
-	return standsRefused
+	return decisionRefused
 }
 
 // Answers of a node to a renewal, as in quorum_renew.lua.

@@ -145,7 +145,7 @@ func (w *world) deliver(rules modelRules, c, i int, heard bool) {
 
 // decided returns what client c may conclude from the answers.
 func (w *world) decided(rules modelRules, c int) (won, lost bool) {
-	b, r := ballot{nodes: modelNodes}, renewal{nodes: modelNodes}
+	b, r := tally{nodes: modelNodes}, renewal{nodes: modelNodes}
 	for _, n := range w.nodes {
 		switch {
 		case n.said[c] == noAnswer:
@@ -162,7 +162,7 @@ func (w *world) decided(rules modelRules, c int) (won, lost bool) {
 		}
 	}
 	if w.seats[c].phase == asking {
-		return b.standing() == standsWon || rules.minority && b.of[voteGranted] > 0, false
+		return b.decision() == decisionWon || rules.minority && b.of[voteGranted] > 0, false
 	}
 	return r.verdict() == verdictKept, r.verdict() == verdictLost
 }
