@@ -147,7 +147,7 @@ func (q *Quorum) readWire(i int, asked request, done bool, err error) nodeVote {
 func (q *Quorum) askScript(i int, asked request, lock string, nodeVotes chan<- nodeVote) bool {
 	n := q.nodes[i]
 	q.lacksWire(n)
-	answer := n.insist(within(q.ended, q.options.NodeTimeout, 1), asked, quorumAcquireScript,
+	answer := n.ask(q.ended, q.options.NodeTimeout, asked, quorumAcquireScript,
 		batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL)}})
 	if q.spawn(func() { nodeVotes <- q.read(i, asked, answer) }) {
 		return true

@@ -59,54 +59,21 @@ func newNode(client rueidis.Client) *node {
 // results of the batches of one request.
 type results = []rueidis.RedisResult
 
-// nodeBound bounds the requests to several nodes.
-type nodeBound struct {
-	parent, ctx context.Context // the latter ends after the time, and with the former
-	cancel      context.CancelFunc
-	asked       *atomic.Int32 // nodes that have not answered yet
-}
-
-// within bounds a request to n nodes, each of which calls answered once.
-func within(ctx context.Context, timeout time.Duration, n int) nodeBound {
-	b := nodeBound{parent: ctx, asked: new(atomic.Int32)}
-	b.asked.Store(int32(n))
-	b.ctx, b.cancel = context.WithTimeoutCause(ctx, timeout, errNodeSilent)
-	return b
-}
-
-// answered releases b's resources after the last answer.
-func (b nodeBound) answered() {
-	if b.asked.Add(-1) == 0 {
-		b.cancel()
-	}
-}
-
-// ask prepares to run batches of a script, unless the node is skipped. Call the returned
-// function at once: it sends the request, which already has its place in its owner's order,
-// and waits for at most the time of b.
-func (n *node) ask(b nodeBound, r request, s *script, batches ...batch) (wait func() (results, error)) {
-	if !n.mayAsk() {
-		return func() (results, error) {
-			b.answered()
-			return nil, problem(r, interlock.Retryable, errNodeDown)
-		}
-	}
-	return n.insist(b, r, s, batches...)
-}
-
-// insist is ask, but includes a skipped node.
-func (n *node) insist(b nodeBound, r request, s *script, batches ...batch) (wait func() (results, error)) {
+// ask prepares to run batches of a script. Call the returned function at once: it sends the
+// request, which already has its place in its owner's order, and waits for at most timeout.
+func (n *node) ask(ctx context.Context, timeout time.Duration, r request, s *script, batches ...batch) (wait func() (results, error)) {
+	bounded, cancel := context.WithTimeoutCause(ctx, timeout, errNodeSilent)
 	p := &pending[results]{send: func(ctx context.Context) (results, error) {
 		if len(batches) == 1 && n.conn.isPlain(s, r) {
 			return results{n.conn.sendOne(ctx, s, batches[0])}, nil
 		}
 		return s.run(ctx, n.conn.client, r, batches)
 	}}
-	p.begin(b.ctx, n.conn, r)
+	p.begin(bounded, n.conn, r)
 	return func() (results, error) {
-		defer b.answered()
+		defer cancel()
 		got, err := p.runAndWait()
-		if b.parent.Err() == nil { // otherwise it is unknown what the node would have done
+		if ctx.Err() == nil { // otherwise it is unknown what the node would have done
 			n.answered(errors.Join(err, firstLost(got)))
 		}
 		return got, err

@@ -59,7 +59,7 @@ func (q *Quorum) release(asked request, lock string, nodes []int) releasing {
 		if byWire.add(i, true, command) {
 			continue
 		}
-		answer := q.nodes[i].insist(within(q.ended, releaseWithin, 1), asked, quorumReleaseScript,
+		answer := q.nodes[i].ask(q.ended, releaseWithin, asked, quorumReleaseScript,
 			batch{keys: []string{lock}, args: []string{asked.owner}})
 		work := func() {
 			got, err := answer()

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/interlock-dev/interlock"
 )
 
 var errReleased = errors.New("it was released meanwhile")
@@ -66,10 +68,14 @@ func (q *Quorum) leave(round []*holding) {
 func (q *Quorum) renewAll(ctx context.Context, round []*holding) []nodeAnswers {
 	batches := renewals(chunks(q.layout, round, func(h *holding) string { return h.lock }), q.options.TTL)
 	answers := make([]nodeAnswers, len(q.nodes))
-	all := within(ctx, q.options.NodeTimeout, len(q.nodes))
+	asked := request{op: "renew"}
 	var asking sync.WaitGroup
 	for i, n := range q.nodes {
-		wait := n.ask(all, request{op: "renew"}, quorumRenewScript, batches...)
+		if !n.mayAsk() {
+			answers[i].err = problem(asked, interlock.Retryable, errNodeDown)
+			continue
+		}
+		wait := n.ask(ctx, q.options.NodeTimeout, asked, quorumRenewScript, batches...)
 		asking.Go(func() { answers[i] = q.readRound(n, wait, len(round)) })
 	}
 	asking.Wait()
