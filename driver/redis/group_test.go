@@ -94,7 +94,8 @@ func TestGroupIsOneRequest(t *testing.T) {
 func TestReleaseFollowsItsGroup(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
-	operator, d := dial(t, server.Addr()), grouped(t, server.Addr())
+	operator := dial(t, server.Addr())
+	d := grouped(t, server.Addr()+"?write_timeout=1m") // no request fails before its caller leaves
 	runs := func(n int) {
 		testbed.Eventually(t, fmt.Sprint(n, " runs are under way, for which nothing waits"), bound, func() bool {
 			g := d.conn.groups[contendScript]
