@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"strconv"
 	"time"
 
@@ -12,13 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/limit.lua
-var limitLua string
-
-//go:embed script/limit_one.lua
-var limitOneLua string
-
-var limitScript, limitOneScript = newScript(limitLua), newScript(limitOneLua)
+var limitScript, limitOneScript = newScript(lua("limit")), newScript(lua("limit_one"))
 
 // Limiter keeps limits in Redis: one script decides up to driver.MaxCharges charges by the
 // server's clock. It implements driver.Limiter. A limit is the string

@@ -3,7 +3,6 @@ package redis
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,23 +16,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/stream_letters.lua
-var streamLettersLua string
-
-//go:embed script/stream_show.lua
-var streamShowLua string
-
-//go:embed script/stream_replay.lua
-var streamReplayLua string
-
-//go:embed script/stream_resume.lua
-var streamResumeLua string
-
 var (
-	streamLettersScript = newReader(constants + streamConstants + clockLua + drawLua + streamQueueLua + streamLettersLua)
-	streamShowScript    = newReader(constants + streamConstants + clockLua + drawLua + streamQueueLua + streamShowLua)
-	streamReplayScript  = newDrainingScript(streamReplayLua)
-	streamResumeScript  = newDrainingScript(streamResumeLua)
+	streamLettersScript = newReader(streamLua("letters"))
+	streamShowScript    = newReader(streamLua("show"))
+	streamReplayScript  = newDrainingScript("replay")
+	streamResumeScript  = newDrainingScript("resume")
 )
 
 // ErrNotFound means that a dead letter, or a parked key, does not exist. Errors with it

@@ -3,7 +3,6 @@ package redis
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,21 +19,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasequeue"
 )
 
-//go:embed script/stream_queue.lua
-var streamQueueLua string
-
-//go:embed script/stream_claim.lua
-var streamClaimLua string
-
-//go:embed script/stream_renew.lua
-var streamRenewLua string
-
-//go:embed script/stream_settle.lua
-var streamSettleLua string
-
-//go:embed script/stream_put.lua
-var streamPutLua string
-
 // streamMost is how many entries a claim indexes, and messages it takes, at most, and streamPerLane
 // how many of them of one key. Lua can unpack about 8,000 values.
 const (
@@ -49,20 +33,24 @@ var streamConstants = fmt.Sprintf("local MOST, PER_LANE, AGING_MS, MAX_DELAY_MS,
 	streamMost, streamPerLane, leasequeue.Aging.Milliseconds(), maxDelay.Milliseconds(), streamAudit)
 
 var (
-	streamPutScript    = newScript(constants + streamConstants + clockLua + drawLua + streamQueueLua + streamPutLua)
-	streamClaimScript  = newDrainingScript(streamClaimLua)
-	streamRenewScript  = newDrainingScript(streamRenewLua)
-	streamSettleScript = newDrainingScript(streamSettleLua)
+	streamPutScript    = newScript(streamLua("put"))
+	streamClaimScript  = newDrainingScript("claim")
+	streamRenewScript  = newDrainingScript("renew")
+	streamSettleScript = newDrainingScript("settle")
 )
+
+// streamLua returns the text of a script of queues.
+func streamLua(name string) string {
+	return constants + streamConstants + lua("clock", "draw", "stream_queue", "stream_"+name)
+}
 
 // newDrainingScript returns a script of a queue that runs even if the server's memory is full,
 // since finishing messages frees memory. If such a script were refused half way, a lane could
 // be lost.
-func newDrainingScript(source string) *script {
+func newDrainingScript(name string) *script {
 	const flags = "#!lua flags=allow-oom\n"
-	source = constants + streamConstants + clockLua + drawLua + streamQueueLua + source
-	s := newStepwiseScript(flags + source)
-	s.whole = newStepwiseScript(flags + "table.remove(KEYS)\n" + source)
+	s := newStepwiseScript(flags + streamLua(name))
+	s.whole = newStepwiseScript(flags + "table.remove(KEYS)\n" + streamLua(name))
 	return s
 }
 

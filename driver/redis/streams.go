@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,10 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-//go:embed script/stream_add.lua
-var streamAddLua string
-
-var streamAddScript = newScript(streamAddLua)
+var streamAddScript = newScript(lua("stream_add"))
 
 // Bounds of one run of the script: messages, and bytes of payload.
 const (
