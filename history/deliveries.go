@@ -19,10 +19,10 @@ const (
 // the order of each key is kept, and only published messages are delivered. It takes
 // one pass, and memory for each message.
 //
-// Deliveries with one ID are one message, and only the first of them is judged for
-// order; a message without a Key is in no order. One publish comes before another if
-// it had returned OK before the other was invoked. Record a delivery where it takes
-// effect, not where a consumer receives it.
+// Deliveries with one ID are one message, and only the first of them is judged for order. A
+// message without a Key is in no order. One publish comes before another if it had returned OK
+// before the other was invoked. Record a delivery where it takes effect, not where a consumer
+// receives it.
 //
 // It does not detect a loss without an [OpDrain] after it. Nor does it detect an order
 // broken by a delivery that overlaps the overtaken one, or by one that fails later. A

@@ -56,8 +56,8 @@ func (c *checker) endAcquire(k call, e Event) {
 	}
 }
 
-// granted judges a grant. A repeated attempt may find its owner's grant; a hand-over
-// always has a new token. floor is zero if the time of the request is not known.
+// granted judges a grant. A repeated attempt may find its owner's grant. A hand-over always has
+// a new token. floor is zero if the time of the request is not known.
 func (c *checker) granted(n *name, e Event, floor mark) {
 	if e.Token <= 0 {
 		return // an advisory lock
