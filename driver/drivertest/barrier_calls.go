@@ -18,7 +18,7 @@ func testBarrierFirstRunsOnce[B any](s *barrierScene[B]) {
 		if string(got.Result) != "-3" || got.State != driver.BarrierDone {
 			s.Fatalf("%+v", got)
 		}
-		s.barrier = s.open()
+		s.store = s.open()
 	}
 	s.is(driver.BarrierConfirm, driver.BarrierIsDone, true, 103)
 	if got := s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 103); string(got.Result) != "-3" {
@@ -49,38 +49,6 @@ func testBarrierEmptyUndo[B any](s *barrierScene[B]) {
 	other.Hash = bytes.Repeat([]byte("x"), sha256.Size)
 	s.must(other, barrierWork[driver.BarrierFirst], driver.BarrierLate, false, 0)
 	s.is(driver.BarrierUndo, driver.BarrierIsDone, false, 0)
-}
-
-func testBarrierConfirmsOnce[B any](s *barrierScene[B]) {
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
-	for i := range 3 {
-		if got := s.is(driver.BarrierConfirm, driver.BarrierIsDone, i == 0, 103); got.State != driver.BarrierConfirmed || len(got.Result) > 0 {
-			s.Fatalf("%+v", got)
-		}
-	}
-}
-
-// testBarrierReportsViolations checks that a violation reports the state and keeps it.
-func testBarrierReportsViolations[B any](s *barrierScene[B]) {
-	violated := func(p driver.BarrierPhase, state driver.BarrierState, count int64) {
-		s.Helper()
-		if got := s.is(p, driver.BarrierViolation, false, count); got.State != state {
-			s.Fatalf("%+v, want %s", got, state)
-		}
-	}
-	violated(driver.BarrierConfirm, driver.BarrierUnknown, 0)
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // the violation did not block it
-	s.is(driver.BarrierConfirm, driver.BarrierIsDone, true, 103)
-	violated(driver.BarrierUndo, driver.BarrierConfirmed, 103)
-	s.is(driver.BarrierConfirm, driver.BarrierIsDone, false, 103)
-
-	undone := s.call(driver.BarrierUndo)
-	undone.Transaction = "another"
-	s.must(undone, barrierWork[driver.BarrierUndo], driver.BarrierIsDone, false, 103)
-	undone.Phase = driver.BarrierConfirm
-	if got := s.must(undone, barrierWork[driver.BarrierConfirm], driver.BarrierViolation, false, 103); got.State != driver.BarrierUndone {
-		s.Fatalf("%+v", got)
-	}
 }
 
 // testBarrierStoresARefusal checks that a refusal stays if the business would now succeed.
@@ -115,7 +83,7 @@ func testBarrierRejectsAnotherInput[B any](s *barrierScene[B]) {
 }
 
 // testBarrierEveryState checks that the store answers each phase in each state as
-// driver.BarrierState.Meet does.
+// driver.BarrierState.Meet does, and runs the business only if Meet says so.
 func testBarrierEveryState[B any](s *barrierScene[B]) {
 	first, fails := barrierWork[driver.BarrierFirst], BarrierWork{Key: "n", Fail: true}
 	full := BarrierWork{Key: "n", Limit: -1}
@@ -146,9 +114,12 @@ func testBarrierEveryState[B any](s *barrierScene[B]) {
 			if ran {
 				want = driver.BarrierIsDone
 			}
-			got, err := s.try(s.Context(), c, BarrierWork{Key: "n"})
+			got, err := s.try(s.Context(), c, BarrierWork{Key: c.Transaction, Add: 1})
 			if err != nil || got.Outcome != want || got.State != move.Next || got.Ran != ran {
 				s.Errorf("%s when %q: %+v, %v, want %+v", p, state, got, err, move)
+			}
+			if added := s.h.Count(s.T, s.backend, c.Transaction) == 1; added != ran {
+				s.Errorf("%s when %q: it ran: %v, and it has an effect: %v", p, state, ran, added)
 			}
 		}
 	}
@@ -213,7 +184,7 @@ func testBarrierBadInput[B any](s *barrierScene[B]) {
 		mark          time.Time
 		except, limit int
 	}{{time.Time{}, 0, 1}, {time.UnixMilli(0), 0, 1}, {s.began, 0, 0}, {s.began, 0, -1}, {s.began, 0, driver.MaxForget + 1}, {s.began, driver.MaxExcept + 1, 1}} {
-		_, err := s.barrier.Forget(s.Context(), bad.mark, make([]string, bad.except), bad.limit)
+		_, err := s.store.Forget(s.Context(), bad.mark, make([]string, bad.except), bad.limit)
 		s.mustFail(err, interlock.Bug, nil)
 	}
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // the earlier calls had no effect
@@ -223,7 +194,7 @@ func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
 	ctx, cause := endedContext(s.T)
 	_, err := s.try(ctx, s.call(driver.BarrierFirst), barrierWork[driver.BarrierFirst])
 	s.mustFail(err, interlock.Definite, cause)
-	_, err = s.barrier.Forget(ctx, time.Now(), nil, 1)
+	_, err = s.store.Forget(ctx, time.Now(), nil, 1)
 	s.mustFail(err, interlock.Definite, cause)
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 }

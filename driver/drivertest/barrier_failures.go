@@ -23,20 +23,6 @@ func testBarrierFailedFirst[B any](s *barrierScene[B]) {
 	s.must(repeated, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, false, 12)
 }
 
-// testBarrierDoubted checks that a refusal after a failure can be undone: the failed
-// call may have had a partial effect.
-func testBarrierDoubted[B any](s *barrierScene[B]) {
-	s.fails(driver.BarrierFirst, BarrierWork{Key: "n", Add: 3, Fail: true}, 3)
-	full := BarrierWork{Key: "n", Limit: 3, Add: 3}
-	for i := range 2 {
-		if got := s.must(s.call(driver.BarrierFirst), full, driver.BarrierSaysNo, i == 0, 3); got.State != driver.BarrierDoubted || string(got.Result) != "full" {
-			s.Fatalf("%+v", got)
-		}
-	}
-	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -3}, driver.BarrierIsDone, true, 0)
-	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -3}, driver.BarrierIsDone, false, 0)
-}
-
 // testBarrierFailedUndo checks that a failed undo or confirm is not recorded as done.
 func testBarrierFailedUndo[B any](s *barrierScene[B]) {
 	for _, p := range []driver.BarrierPhase{driver.BarrierUndo, driver.BarrierConfirm} {

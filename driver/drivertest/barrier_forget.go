@@ -71,7 +71,7 @@ func testBarrierMarkNeverFalls[B any](s *barrierScene[B]) {
 	s.forgets(s.began.Add(-time.Hour), 1, 0) // from a coordinator whose clock was set back
 	adds := BarrierWork{Key: "n", Add: 1}
 	s.must(s.at(driver.BarrierFirst, "b", s.began.Add(-time.Millisecond)), adds, driver.BarrierForgotten, false, 0)
-	_, err := s.barrier.Forget(s.Context(), time.Now().Add(interlock.MaxAhead+time.Hour), nil, 1)
+	_, err := s.store.Forget(s.Context(), time.Now().Add(interlock.MaxAhead+time.Hour), nil, 1)
 	s.mustFail(err, interlock.Definite, nil)
 	s.must(s.at(driver.BarrierFirst, "b", s.began), adds, driver.BarrierIsDone, true, 1)
 }
@@ -87,7 +87,7 @@ func testBarrierForgetsExcept[B any](s *barrierScene[B]) {
 	}
 	forgets := func(i, limit, want int, except ...string) {
 		s.Helper()
-		if got, err := s.barrier.Forget(s.Context(), s.began.Add(time.Duration(i)*stride), except, limit); err != nil || got != want {
+		if got, err := s.store.Forget(s.Context(), s.began.Add(time.Duration(i)*stride), except, limit); err != nil || got != want {
 			s.Fatalf("forget: %d, %v, want %d", got, err, want)
 		}
 	}
@@ -187,7 +187,7 @@ func testLostReplyToBarrier[B any](s *barrierScene[B]) {
 		_, err := s.try(ctx, s.call(driver.BarrierFirst), first)
 		return err
 	})
-	s.barrier = s.open()
+	s.store = s.open()
 	if got := s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 6); string(got.Result) != "-3" {
 		s.Fatalf("%+v", got)
 	}

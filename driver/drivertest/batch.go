@@ -84,9 +84,8 @@ func (p *party) acquire() *party {
 // mustBeRefused requires a refusal that reports that holder holds name.
 func (p *party) mustBeRefused(name, holder string) {
 	p.s.Helper()
-	var held *interlock.HeldError
 	err := p.try(p.s.Context())
-	if !errors.As(err, &held) || held.Name != name || held.Owner != holder {
+	if held, found := errors.AsType[*interlock.HeldError](err); !found || held.Name != name || held.Owner != holder {
 		p.s.Fatalf("got %v, want that %q is held by %s", err, name, holder)
 	}
 	p.s.mustBeKind(err, interlock.Retryable)

@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/interlock-dev/interlock"
@@ -33,7 +32,7 @@ type Rebased struct {
 // RunFence runs the conformance suite of driver.Fence.
 func RunFence(t *testing.T, h FenceHarness) {
 	runStore(t, h, func(s *storeScene[driver.Fence]) *fenceScene {
-		return &fenceScene{storeScene: s, fence: s.store, data: s.backend.(FencedData)}
+		return &fenceScene{storeScene: s, data: s.backend.(FencedData)}
 	}, []suiteTest[*fenceScene]{
 		// Which tokens enter.
 		{"TokensAreOrdered", 0, testTokensAreOrdered},
@@ -69,8 +68,7 @@ const resource = "accounts/42"
 // fenceScene is one test with its store and a first fence on it.
 type fenceScene struct {
 	*storeScene[driver.Fence]
-	fence driver.Fence
-	data  FencedData
+	data FencedData
 }
 
 func newToken(t *testing.T, counter int64, sub int) interlock.Token {
@@ -83,7 +81,7 @@ func newToken(t *testing.T, counter int64, sub int) interlock.Token {
 func put(key, value string) driver.Write { return driver.Write{Key: key, Value: []byte(value)} }
 
 func (s *fenceScene) enter(token interlock.Token, writes ...driver.Write) error {
-	return s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: token}, writes...)
+	return s.store.Enter(s.Context(), driver.Raise{Resource: resource, Token: token}, writes...)
 }
 
 func (s *fenceScene) mustEnter(token interlock.Token, writes ...driver.Write) {
@@ -95,26 +93,16 @@ func (s *fenceScene) mustEnter(token interlock.Token, writes ...driver.Write) {
 
 func (s *fenceScene) mustRebase(resource string, to interlock.Token) (was driver.Mark) {
 	s.Helper()
-	was, err := s.fence.Rebase(s.Context(), resource, to, "a reason", "an operator")
+	was, err := s.store.Rebase(s.Context(), resource, to, "a reason", "an operator")
 	if err != nil {
 		s.Fatalf("rebase %q to %d: %v", resource, to, err)
 	}
 	return was
 }
 
-// mustBeStale requires a refusal that reports both tokens.
-func (s *fenceScene) mustBeStale(err error, seen, got interlock.Token) {
-	s.Helper()
-	s.mustFail(err, interlock.Definite, interlock.ErrStaleToken)
-	var stale *interlock.StaleTokenError
-	if !errors.As(err, &stale) || *stale != (interlock.StaleTokenError{Resource: resource, Seen: seen, Got: got}) {
-		s.Fatalf("the refusal reports %+v, want %q, %d seen, %d got", stale, resource, seen, got)
-	}
-}
-
 func (s *fenceScene) mark(resource string) driver.Mark {
 	s.Helper()
-	m, err := s.fence.Mark(s.Context(), resource)
+	m, err := s.store.Mark(s.Context(), resource)
 	if err != nil {
 		s.Fatalf("mark of %q: %v", resource, err)
 	}

@@ -21,10 +21,10 @@ func testTokensAreOrdered(s *fenceScene) {
 		token, value := step.token, fmt.Sprint("step ", i)
 		s.Logf("step %d: token %d after %d, strict %v", i, token, seen, step.strict)
 		before, _ := s.data.Get(s.T, "data")
-		err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: token, Strict: step.strict}, put("data", value))
+		err := s.store.Enter(s.Context(), driver.Raise{Resource: resource, Token: token, Strict: step.strict}, put("data", value))
 		switch {
 		case !step.accepted:
-			s.mustBeStale(err, seen, token)
+			s.mustBeStale(err, resource, seen, token)
 			s.mustRead("data", string(before))
 		case err != nil:
 			s.Fatal(err)
@@ -42,8 +42,8 @@ func testEnterWithoutWritesRaises(s *fenceScene) {
 	s.mustEnter(low, put("data", "of the lower"))
 	s.mustEnter(high)
 	s.mustHaveMark(resource, high)
-	s.mustBeStale(s.enter(low), high, low)
-	s.mustBeStale(s.enter(low, put("data", "late")), high, low)
+	s.mustBeStale(s.enter(low), resource, high, low)
+	s.mustBeStale(s.enter(low, put("data", "late")), resource, high, low)
 	s.mustRead("data", "of the lower")
 }
 
@@ -74,7 +74,7 @@ func testNoTokenIsABug(s *fenceScene) {
 	for _, token := range []interlock.Token{0, -1, math.MinInt64, 1, interlock.MaxSub} {
 		for _, strict := range []bool{false, true} {
 			raise := driver.Raise{Resource: resource, Token: token, Strict: strict}
-			s.mustFail(s.fence.Enter(s.Context(), raise, put("data", "x")), interlock.Bug, nil)
+			s.mustFail(s.store.Enter(s.Context(), raise, put("data", "x")), interlock.Bug, nil)
 		}
 	}
 	s.mustHaveMark(resource, 0)
@@ -88,7 +88,7 @@ const claims = 50
 // admitted claim blocks its predecessor, readers never see an older state, and the
 // highest token remains.
 func testEnterCompetition(s *fenceScene) {
-	fences := []driver.Fence{s.fence, s.open(), s.open(), s.open()}
+	fences := []driver.Fence{s.store, s.open(), s.open(), s.open()}
 	outcomes := make(chan entered, claims)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -138,8 +138,7 @@ func (s *fenceScene) compete(f driver.Fence, token interlock.Token) entered {
 	enter := func(token interlock.Token) entered {
 		err := f.Enter(s.Context(), driver.Raise{Resource: resource, Token: token},
 			put("last", token.String()), put("by/"+token.String(), token.String()))
-		var stale *interlock.StaleTokenError
-		if errors.As(err, &stale) {
+		if stale, found := errors.AsType[*interlock.StaleTokenError](err); found {
 			return entered{token: token, seen: stale.Seen}
 		}
 		return entered{token: token, err: err}

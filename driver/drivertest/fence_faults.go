@@ -13,10 +13,10 @@ func testFenceContextAlreadyEnded(s *fenceScene) {
 	s.mustEnter(s.token(0, 0))
 	ctx, cause := endedContext(s.T)
 	raise := driver.Raise{Resource: resource, Token: s.token(1, 0)}
-	s.mustFail(s.fence.Enter(ctx, raise, put("data", "x")), interlock.Definite, cause)
-	_, err := s.fence.Mark(ctx, resource)
+	s.mustFail(s.store.Enter(ctx, raise, put("data", "x")), interlock.Definite, cause)
+	_, err := s.store.Mark(ctx, resource)
 	s.mustFail(err, interlock.Definite, cause)
-	_, err = s.fence.Rebase(ctx, resource, 0, "a reason", "an operator")
+	_, err = s.store.Rebase(ctx, resource, 0, "a reason", "an operator")
 	s.mustFail(err, interlock.Definite, cause)
 	s.mustHaveMark(resource, s.token(0, 0))
 	s.mustNotExist("data")
@@ -27,7 +27,7 @@ func testFenceContextAlreadyEnded(s *fenceScene) {
 func testLostReplyToEnter(s *fenceScene) {
 	s.mustEnter(s.token(0, 0), put("data", "before"), put("doomed", "x")) // the connection is open
 	enter := func(ctx context.Context) error {
-		return s.fence.Enter(ctx, driver.Raise{Resource: resource, Token: s.token(1, 0)},
+		return s.store.Enter(ctx, driver.Raise{Resource: resource, Token: s.token(1, 0)},
 			put("data", "after"), driver.Write{Key: "doomed", Delete: true})
 	}
 	s.loseReply(enter)
@@ -42,13 +42,13 @@ func testLostReplyToEnter(s *fenceScene) {
 func testLostReplyToStrictEnter(s *fenceScene) {
 	s.mustEnter(s.token(0, 0)) // the connection is open
 	raise := driver.Raise{Resource: resource, Token: s.token(1, 0), Strict: true}
-	enter := func(ctx context.Context) error { return s.fence.Enter(ctx, raise, put("data", "once")) }
+	enter := func(ctx context.Context) error { return s.store.Enter(ctx, raise, put("data", "once")) }
 	s.loseReply(enter)
 	s.eventuallyHolds("data", "once")
 	s.persist("enter again", func(ctx context.Context) error {
 		err := enter(ctx)
 		if errors.Is(err, interlock.ErrStaleToken) {
-			s.mustBeStale(err, raise.Token, raise.Token)
+			s.mustBeStale(err, resource, raise.Token, raise.Token)
 			return nil
 		}
 		return err
@@ -72,7 +72,7 @@ func testLostReplyToRebase(s *fenceScene) {
 	s.mustEnter(high)
 	s.mustRebase("another", low) // every request of a first call has been answered
 	rebase := func(ctx context.Context) error {
-		_, err := s.fence.Rebase(ctx, resource, low, "a reason", "an operator")
+		_, err := s.store.Rebase(ctx, resource, low, "a reason", "an operator")
 		return err
 	}
 	s.loseReply(rebase)

@@ -18,9 +18,9 @@ import (
 func testRebaseDown(s *fenceScene) {
 	const reason, by = "restored \"yesterday\",\nключ \\ {}", "op's"
 	high, low := s.token(9, 3), s.token(-9, 1)
-	err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: high, Source: "a mistake"}, put("data", "x"))
+	err := s.store.Enter(s.Context(), driver.Raise{Resource: resource, Token: high, Source: "a mistake"}, put("data", "x"))
 	testbed.OK(s, err)
-	was, err := s.fence.Rebase(s.Context(), resource, low, reason, by)
+	was, err := s.store.Rebase(s.Context(), resource, low, reason, by)
 	if err != nil || was.Token != high || was.Source != "a mistake" || was.Raised.IsZero() {
 		s.Fatalf("it replaced %+v, %v", was, err)
 	}
@@ -28,7 +28,7 @@ func testRebaseDown(s *fenceScene) {
 	if m := s.mark(resource); m.Token != low || m.Source != driver.RebaseSource(by, reason) || time.Since(m.Raised).Abs() > 5*time.Minute {
 		s.Fatalf("the mark is %+v", m)
 	}
-	s.mustBeStale(s.enter(low-1), low, low-1)
+	s.mustBeStale(s.enter(low-1), resource, low, low-1)
 	s.mustEnter(low)
 	s.mustEnter(low + 1)
 	s.mustRebase(resource, low)
@@ -49,12 +49,12 @@ func testRebaseUp(s *fenceScene) {
 	if was := s.mustRebase(resource, low); was.Token != 0 {
 		s.Fatalf("nothing had entered, and it replaced %+v", was)
 	}
-	s.mustBeStale(s.enter(low-1, put("data", "x")), low, low-1)
+	s.mustBeStale(s.enter(low-1, put("data", "x")), resource, low, low-1)
 	s.mustEnter(low)
 	if was := s.mustRebase(resource, high); was.Token != low {
 		s.Fatalf("it replaced %+v, want %d", was, low)
 	}
-	s.mustBeStale(s.enter(low, put("data", "x")), high, low)
+	s.mustBeStale(s.enter(low, put("data", "x")), resource, high, low)
 	s.mustNotExist("data")
 	s.mustEnter(high)
 	s.mustRecord(resource, Rebased{0, low, "a reason", "an operator"}, Rebased{low, high, "a reason", "an operator"})
@@ -67,7 +67,7 @@ func testRebaseToNone(s *fenceScene) {
 	s.mustHaveMark(resource, 0)
 	first := newToken(s.T, 1, 0)
 	raise := driver.Raise{Resource: resource, Token: first, Strict: true}
-	if err := s.fence.Enter(s.Context(), raise, put("data", "x")); err != nil {
+	if err := s.store.Enter(s.Context(), raise, put("data", "x")); err != nil {
 		s.Fatalf("the smallest token after a rebase to none: %v", err)
 	}
 	s.mustRead("data", "x")
@@ -80,11 +80,11 @@ func testRebaseRefuses(s *fenceScene) {
 	s.mustEnter(s.token(0, 0))
 	far := newToken(s.T, interlock.CounterAt(time.Now().Add(interlock.MaxAhead+time.Hour)), 0)
 	for _, to := range []interlock.Token{far, math.MaxInt64} {
-		_, err := s.fence.Rebase(s.Context(), resource, to, "a reason", "an operator")
+		_, err := s.store.Rebase(s.Context(), resource, to, "a reason", "an operator")
 		s.mustFail(err, interlock.Definite, interlock.ErrImplausibleToken)
 	}
 	for _, to := range []interlock.Token{-1, math.MinInt64, 1, interlock.MaxSub} {
-		_, err := s.fence.Rebase(s.Context(), resource, to, "a reason", "an operator")
+		_, err := s.store.Rebase(s.Context(), resource, to, "a reason", "an operator")
 		s.mustFail(err, interlock.Bug, nil)
 	}
 	s.mustHaveMark(resource, s.token(0, 0))

@@ -1,7 +1,6 @@
 package drivertest
 
 import (
-	"errors"
 	"strings"
 	"time"
 
@@ -35,7 +34,7 @@ func testWritesAreAppliedWithTheMark(s *fenceScene) {
 func testRefusalWritesNothing(s *fenceScene) {
 	s.mustEnter(s.token(1, 0), put("a", "x"), put("b", "x"))
 	err := s.enter(s.token(0, 0), put("a", "late"), driver.Write{Key: "b", Delete: true}, put("c", "late"))
-	s.mustBeStale(err, s.token(1, 0), s.token(0, 0))
+	s.mustBeStale(err, resource, s.token(1, 0), s.token(0, 0))
 	s.mustRead("a", "x")
 	s.mustRead("b", "x")
 	s.mustNotExist("c")
@@ -77,21 +76,11 @@ var oddNames = []string{
 // testResourcesAreData checks that each resource has its own mark and records. The
 // tokens fall, so a resource that shared a mark would be rejected.
 func testResourcesAreData(s *fenceScene) {
-	var taken []string
 	tokens := map[string]interlock.Token{}
-	for i, name := range oddNames {
-		token := s.token(int64(-i), i)
-		switch err := s.fence.Enter(s.Context(), driver.Raise{Resource: name, Token: token}, put("data/"+name, name)); {
-		case errors.Is(err, interlock.ErrName):
-			continue
-		case err != nil:
-			s.Fatalf("resource %q: %v", name, err)
-		}
-		taken, tokens[name] = append(taken, name), token
-	}
-	if len(taken) < len(oddNames)/2 {
-		s.Fatalf("only %d of %d names are allowed", len(taken), len(oddNames))
-	}
+	taken := s.eachName(func(i int, name string) error {
+		tokens[name] = s.token(int64(-i), i)
+		return s.store.Enter(s.Context(), driver.Raise{Resource: name, Token: tokens[name]}, put("data/"+name, name))
+	})
 	for i, name := range taken {
 		if i%2 == 0 {
 			s.mustRebase(name, tokens[name]+1)
@@ -106,10 +95,10 @@ func testResourcesAreData(s *fenceScene) {
 		}
 	}
 	for _, name := range []string{"", strings.Repeat("x", driver.MaxName+1)} {
-		s.mustFail(s.fence.Enter(s.Context(), driver.Raise{Resource: name, Token: s.token(0, 0)}), interlock.Bug, interlock.ErrName)
-		_, err := s.fence.Mark(s.Context(), name)
+		s.mustFail(s.store.Enter(s.Context(), driver.Raise{Resource: name, Token: s.token(0, 0)}), interlock.Bug, interlock.ErrName)
+		_, err := s.store.Mark(s.Context(), name)
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
-		_, err = s.fence.Rebase(s.Context(), name, 0, "a reason", "an operator")
+		_, err = s.store.Rebase(s.Context(), name, 0, "a reason", "an operator")
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
 	}
 }
@@ -119,7 +108,7 @@ func testResourcesAreData(s *fenceScene) {
 func testResourcesAreNotKeys(s *fenceScene) {
 	enter := func(resource string, token interlock.Token, writes ...driver.Write) {
 		s.Helper()
-		if err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: token}, writes...); err != nil {
+		if err := s.store.Enter(s.Context(), driver.Raise{Resource: resource, Token: token}, writes...); err != nil {
 			s.Fatalf("enter %q: %v", resource, err)
 		}
 	}
@@ -145,14 +134,14 @@ func testMarkHasSourceAndTime(s *fenceScene) {
 	}
 	const source = "worker \"7\"\n на mail"
 	raise := driver.Raise{Resource: resource, Token: s.token(1, 3), Source: source}
-	testbed.OK(s, s.fence.Enter(s.Context(), raise))
+	testbed.OK(s, s.store.Enter(s.Context(), raise))
 	was := s.mark(resource)
 	if was.Token != raise.Token || was.Source != source || time.Since(was.Raised).Abs() > 5*time.Minute {
 		s.Fatalf("the mark is %+v", was)
 	}
 	raise.Token, raise.Source = s.token(1, 2), "another"
-	s.mustBeStale(s.fence.Enter(s.Context(), raise), s.token(1, 3), s.token(1, 2))
-	s.fence = s.open()
+	s.mustBeStale(s.store.Enter(s.Context(), raise), resource, s.token(1, 3), s.token(1, 2))
+	s.store = s.open()
 	if m := s.mark(resource); m.Token != was.Token || m.Source != was.Source || !m.Raised.Equal(was.Raised) {
 		s.Fatalf("the mark is %+v, was %+v", m, was)
 	}

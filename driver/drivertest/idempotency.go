@@ -17,7 +17,7 @@ type IdempotencyBackend = StoreBackend[driver.Idempotency]
 // RunIdempotency runs the conformance suite of driver.Idempotency.
 func RunIdempotency(t *testing.T, h IdempotencyHarness) {
 	runStore(t, h, func(s *storeScene[driver.Idempotency]) *requestScene {
-		return &requestScene{storeScene: s, records: s.store}
+		return &requestScene{storeScene: s}
 	}, []suiteTest[*requestScene]{
 		{"ClaimMakesARecord", 0, testClaimMakes},
 		{"ClaimByAnotherChangesNothing", 0, testClaimByAnother},
@@ -47,7 +47,6 @@ func RunIdempotency(t *testing.T, h IdempotencyHarness) {
 // requestScene is one test with its store and a first opening of it.
 type requestScene struct {
 	*storeScene[driver.Idempotency]
-	records driver.Idempotency
 }
 
 // Leases of the suite: one outlasts a test, one ends soon.
@@ -65,7 +64,7 @@ func claimBy(owner string, lease time.Duration) driver.IdempotencyClaim {
 
 func (s *requestScene) claim(c driver.IdempotencyClaim) driver.IdempotencyRecord {
 	s.Helper()
-	r, err := s.records.Claim(s.Context(), c)
+	r, err := s.store.Claim(s.Context(), c)
 	if err != nil {
 		s.Fatalf("claim by %s: %v", c.Owner, err)
 	}
@@ -131,7 +130,7 @@ func forgetting(owner string) driver.IdempotencyUpdate {
 
 func (s *requestScene) must(u driver.IdempotencyUpdate) {
 	s.Helper()
-	if err := s.records.Update(s.Context(), u); err != nil {
+	if err := s.store.Update(s.Context(), u); err != nil {
 		s.Fatalf("update by %s: %v", u.Owner, err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 func testLostReplyToClaim(s *requestScene) {
 	s.claim(driver.IdempotencyClaim{ID: driver.IdempotencyID{Operation: "op", Key: "warm"}, Fingerprint: "f", Owner: "a", Lease: longLease})
 	claim := func(ctx context.Context) error {
-		r, err := s.records.Claim(ctx, claimBy("a", longLease))
+		r, err := s.store.Claim(ctx, claimBy("a", longLease))
 		if err == nil && (r.Owner != "a" || r.Attempt != 1) {
 			s.Fatalf("%+v", r)
 		}
@@ -23,7 +23,7 @@ func testLostReplyToClaim(s *requestScene) {
 
 func testLostReplyToFinish(s *requestScene) {
 	s.mustOwn(claimBy("a", longLease), 1)
-	finish := func(ctx context.Context) error { return s.records.Update(ctx, finishing("a", "answer")) }
+	finish := func(ctx context.Context) error { return s.store.Update(ctx, finishing("a", "answer")) }
 	s.loseReply(finish)
 	s.persist("finish again", finish)
 	if r := s.mustBe("a", 1, ""); !r.Finished || string(r.Answer.Body) != "answer" {
@@ -40,7 +40,7 @@ func testRequestsOverARestart(s *requestScene) {
 	open.ID.Key = "open"
 	s.mustOwn(open, 1)
 	claim := func(ctx context.Context) error {
-		_, err := s.records.Claim(ctx, claimBy("c", longLease))
+		_, err := s.store.Claim(ctx, claimBy("c", longLease))
 		return err
 	}
 	s.restartAround(claim)

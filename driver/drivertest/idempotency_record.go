@@ -84,14 +84,14 @@ func testOvertakenOwner(s *requestScene) {
 	s.mustOwn(claimBy("b", longLease), 2)
 	for _, u := range []driver.IdempotencyUpdate{renewal("a", longLease), renewal("a", 0), reached("a", "[stale]"),
 		finishing("a", "stale"), forgetting("a")} {
-		s.mustFail(s.records.Update(s.Context(), u), interlock.Definite, interlock.ErrLost)
+		s.mustFail(s.store.Update(s.Context(), u), interlock.Definite, interlock.ErrLost)
 		if r := s.mustBe("b", 2, ""); r.Finished || r.Remaining < longLease/2 {
 			s.Fatalf("%+v", r)
 		}
 	}
 	s.must(finishing("b", "answer"))
 	for _, u := range []driver.IdempotencyUpdate{reached("a", "[stale]"), finishing("a", "stale"), forgetting("a")} {
-		s.mustFail(s.records.Update(s.Context(), u), interlock.Definite, interlock.ErrLost)
+		s.mustFail(s.store.Update(s.Context(), u), interlock.Definite, interlock.ErrLost)
 	}
 	if r := s.mustBe("b", 2, ""); !r.Finished || string(r.Answer.Body) != "answer" {
 		s.Fatalf("%+v", r)
@@ -153,16 +153,16 @@ func testForgotten(s *requestScene) {
 	s.must(forgetting("a"))
 	s.must(forgetting("a"))
 	for _, u := range []driver.IdempotencyUpdate{renewal("a", longLease), reached("a", "[1]"), finishing("a", "late")} {
-		s.mustFail(s.records.Update(s.Context(), u), interlock.Definite, interlock.ErrLost)
+		s.mustFail(s.store.Update(s.Context(), u), interlock.Definite, interlock.ErrLost)
 	}
 	again := claimBy("b", longLease)
 	again.Fingerprint = "g"
 	if r := s.mustOwn(again, 1); len(r.Points) > 0 || string(r.Input) != "of b" || r.Fingerprint != "g" {
 		s.Fatalf("%+v", r)
 	}
-	s.mustFail(s.records.Update(s.Context(), finishing("a", "late")), interlock.Definite, interlock.ErrLost)
-	s.mustFail(s.records.Update(s.Context(), forgetting("a")), interlock.Definite, interlock.ErrLost)
-	if found, err := s.records.Unfinished(s.Context(), driver.IdempotencyQuery{Limit: 10}); err != nil || len(found) > 0 {
+	s.mustFail(s.store.Update(s.Context(), finishing("a", "late")), interlock.Definite, interlock.ErrLost)
+	s.mustFail(s.store.Update(s.Context(), forgetting("a")), interlock.Definite, interlock.ErrLost)
+	if found, err := s.store.Unfinished(s.Context(), driver.IdempotencyQuery{Limit: 10}); err != nil || len(found) > 0 {
 		s.Fatalf("%+v, %v", found, err)
 	}
 }
@@ -202,13 +202,13 @@ func testRequestNames(s *requestScene) {
 		{Scope: "it's \"\\", Operation: "b'; drop table x; --", Key: "$1 ? %s {tag}\r\n"}, {Scope: long, Operation: long, Key: long},
 	}
 	for i, id := range ids {
-		r, err := s.records.Claim(s.Context(), driver.IdempotencyClaim{ID: id, Fingerprint: "f", Owner: fmt.Sprint(i), Lease: longLease})
+		r, err := s.store.Claim(s.Context(), driver.IdempotencyClaim{ID: id, Fingerprint: "f", Owner: fmt.Sprint(i), Lease: longLease})
 		if err != nil || r.Owner != fmt.Sprint(i) {
 			s.Fatalf("%+v is %+v, %v", id, r, err)
 		}
 		s.must(driver.IdempotencyUpdate{ID: id, Owner: fmt.Sprint(i)})
 	}
-	found, err := s.records.Unfinished(s.Context(), driver.IdempotencyQuery{Limit: 100})
+	found, err := s.store.Unfinished(s.Context(), driver.IdempotencyQuery{Limit: 100})
 	listed := map[driver.IdempotencyID]bool{}
 	for _, r := range found {
 		listed[r.ID] = true
@@ -258,7 +258,7 @@ func (s *requestScene) compete(attempt int) {
 func testUnfinished(s *requestScene) {
 	query := func(q driver.IdempotencyQuery) (keys string) {
 		s.Helper()
-		found, err := s.records.Unfinished(s.Context(), q)
+		found, err := s.store.Unfinished(s.Context(), q)
 		testbed.OK(s, err)
 		for _, r := range found {
 			if keys += r.ID.Operation + r.ID.Key + " "; r.Remaining > 0 || r.Fingerprint != "f" || r.Age < 0 || r.Attempt < 1 {
@@ -307,13 +307,13 @@ func testRemoved(s *requestScene) {
 	s.must(driver.IdempotencyUpdate{ID: kept, Owner: "a", Answer: &driver.IdempotencyAnswer{}, Keep: time.Hour})
 	lapsed := driver.IdempotencyID{Operation: "op", Key: "lapsed"}
 	s.claim(driver.IdempotencyClaim{ID: lapsed, Fingerprint: "f", Owner: "a", Lease: time.Millisecond})
-	if n, err := s.records.Remove(s.Context(), 10); n != 0 || err != nil {
+	if n, err := s.store.Remove(s.Context(), 10); n != 0 || err != nil {
 		s.Fatalf("removed %d, %v", n, err)
 	}
 	s.mustBe("a", 1, "")
 	removed := 0
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		n, err := s.records.Remove(s.Context(), 10)
+		n, err := s.store.Remove(s.Context(), 10)
 		if removed += n; err != nil {
 			s.Fatal(err)
 		}
@@ -340,9 +340,9 @@ func testBadClaim(s *requestScene) {
 		{Scope: long, Operation: "op", Key: "k"}, {Operation: "op", Key: "a\x00"}, {Operation: "op", Key: "\xff"}} {
 		c := claimBy("a", longLease)
 		c.ID = id
-		_, err := s.records.Claim(s.Context(), c)
+		_, err := s.store.Claim(s.Context(), c)
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
-		s.mustFail(s.records.Update(s.Context(), driver.IdempotencyUpdate{ID: id, Owner: "a"}), interlock.Bug, interlock.ErrName)
+		s.mustFail(s.store.Update(s.Context(), driver.IdempotencyUpdate{ID: id, Owner: "a"}), interlock.Bug, interlock.ErrName)
 	}
 	for _, spoil := range []func(*driver.IdempotencyClaim){
 		func(c *driver.IdempotencyClaim) { c.Owner = "" },
@@ -352,7 +352,7 @@ func testBadClaim(s *requestScene) {
 	} {
 		c := claimBy("a", longLease)
 		spoil(&c)
-		_, err := s.records.Claim(s.Context(), c)
+		_, err := s.store.Claim(s.Context(), c)
 		s.mustFail(err, interlock.Bug, nil)
 	}
 	s.mustOwn(claimBy("b", longLease), 1)
@@ -360,13 +360,13 @@ func testBadClaim(s *requestScene) {
 
 func testRequestContext(s *requestScene) {
 	ctx, cause := endedContext(s.T)
-	_, err := s.records.Claim(ctx, claimBy("a", longLease))
+	_, err := s.store.Claim(ctx, claimBy("a", longLease))
 	s.mustFail(err, interlock.Definite, cause)
 	s.mustOwn(claimBy("b", longLease), 1)
-	s.mustFail(s.records.Update(ctx, finishing("b", "x")), interlock.Definite, cause)
-	_, err = s.records.Unfinished(ctx, driver.IdempotencyQuery{Limit: 1})
+	s.mustFail(s.store.Update(ctx, finishing("b", "x")), interlock.Definite, cause)
+	_, err = s.store.Unfinished(ctx, driver.IdempotencyQuery{Limit: 1})
 	s.mustFail(err, interlock.Definite, cause)
-	_, err = s.records.Remove(ctx, 1)
+	_, err = s.store.Remove(ctx, 1)
 	s.mustFail(err, interlock.Definite, cause)
 	s.mustBe("b", 1, "")
 }

@@ -20,7 +20,7 @@ type JournalBackend = StoreBackend[driver.Journal]
 // RunJournal runs the conformance suite of driver.Journal.
 func RunJournal(t *testing.T, h JournalHarness) {
 	runStore(t, h, func(s *storeScene[driver.Journal]) *journalScene {
-		return &journalScene{storeScene: s, journal: s.store, now: time.Now().Truncate(time.Millisecond)}
+		return &journalScene{storeScene: s, now: time.Now().Truncate(time.Millisecond)}
 	}, []suiteTest[*journalScene]{
 		// Writing and reading.
 		{"MissingTransaction", 0, testMissingTransaction},
@@ -62,8 +62,7 @@ func RunJournal(t *testing.T, h JournalHarness) {
 // journalScene is one test with its journal and a first opening of it.
 type journalScene struct {
 	*storeScene[driver.Journal]
-	journal driver.Journal
-	now     time.Time // when the test began, in the precision of due times
+	now time.Time // when the test began, in the precision of due times
 }
 
 // at returns a due time d after the test began.
@@ -73,7 +72,7 @@ func (s *journalScene) at(d time.Duration) time.Time { return s.now.Add(d) }
 func (s *journalScene) enter(shard int, ahead int64) interlock.Token {
 	s.Helper()
 	epoch := s.token(ahead, 0)
-	if err := s.journal.Enter(s.Context(), shard, epoch); err != nil {
+	if err := s.store.Enter(s.Context(), shard, epoch); err != nil {
 		s.Fatalf("enter shard %d with %d: %v", shard, epoch, err)
 	}
 	return epoch
@@ -110,14 +109,14 @@ func (s *journalScene) append(j driver.Journal, a driver.Append) error {
 
 func (s *journalScene) mustAppend(a driver.Append) {
 	s.Helper()
-	if err := s.append(s.journal, a); err != nil {
+	if err := s.append(s.store, a); err != nil {
 		s.Fatalf("append to %q after %d: %v", a.Transaction, a.After, err)
 	}
 }
 
 func (s *journalScene) read(transaction string) (driver.Head, []driver.Record) {
 	s.Helper()
-	head, all, err := s.journal.Read(s.Context(), transaction, 0)
+	head, all, err := s.store.Read(s.Context(), transaction, 0)
 	if err != nil {
 		s.Fatalf("read %q: %v", transaction, err)
 	}
@@ -156,21 +155,10 @@ func (s *journalScene) mustBeElsewhere(err error, transaction string, after, fou
 	return elsewhere
 }
 
-// mustBeStale requires that an epoch is refused and both epochs are reported.
-func (s *journalScene) mustBeStale(err error, shard int, seen, got interlock.Token) {
-	s.Helper()
-	s.mustFail(err, interlock.Definite, interlock.ErrStaleToken)
-	var stale *interlock.StaleTokenError
-	want := interlock.StaleTokenError{Resource: driver.ShardName(shard), Seen: seen, Got: got}
-	if !errors.As(err, &stale) || *stale != want {
-		s.Fatalf("the refusal reports %+v, want %+v", stale, want)
-	}
-}
-
 // due returns the ids of the unfinished transactions of a shard, by due time.
 func (s *journalScene) due(shard int) []string {
 	s.Helper()
-	heads, err := s.journal.Due(s.Context(), shard, driver.Head{}, 1000)
+	heads, err := s.store.Due(s.Context(), shard, driver.Head{}, 1000)
 	if err != nil {
 		s.Fatalf("due: %v", err)
 	}

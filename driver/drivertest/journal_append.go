@@ -20,8 +20,8 @@ func testMissingTransaction(s *journalScene) {
 		s.Fatalf("a missing transaction is %+v", head)
 	}
 	s.mustBeDue(0)
-	heads, err := s.journal.Heads(s.Context(), "", 10)
-	payload, err2 := s.journal.Payload(s.Context(), "nothing", []byte("sum"))
+	heads, err := s.store.Heads(s.Context(), "", 10)
+	payload, err2 := s.store.Payload(s.Context(), "nothing", []byte("sum"))
 	if len(heads) > 0 || payload != nil || errors.Join(err, err2) != nil {
 		s.Fatalf("%v, %q, %v, %v", heads, payload, err, err2)
 	}
@@ -50,10 +50,10 @@ func testRecordsAreRead(s *journalScene) {
 		time.Since(r.Written).Abs() > time.Hour {
 		s.Errorf("third record %+v", r)
 	}
-	if _, all, err = s.journal.Read(s.Context(), "t", 2); err != nil || len(all) != 1 || all[0].Position != 3 {
+	if _, all, err = s.store.Read(s.Context(), "t", 2); err != nil || len(all) != 1 || all[0].Position != 3 {
 		s.Errorf("after the second: %+v, %v", all, err)
 	}
-	if _, all, err = s.journal.Read(s.Context(), "t", 9); err != nil || len(all) != 0 {
+	if _, all, err = s.store.Read(s.Context(), "t", 9); err != nil || len(all) != 0 {
 		s.Errorf("after the last: %+v, %v", all, err)
 	}
 }
@@ -72,7 +72,7 @@ func testHeadHasBeginTime(s *journalScene) {
 	}
 	s.mustAppend(driver.Append{Transaction: "t", Records: records("begin", "sent"), Due: s.at(0)})
 	began := first("t")
-	errs := s.journal.Append(s.Context(), []driver.Append{
+	errs := s.store.Append(s.Context(), []driver.Append{
 		s.begin("u", s.at(time.Minute)),
 		{Transaction: "t", Epoch: epoch, After: 2, Records: records("more"), Due: s.at(0)},
 		s.begin("v", s.at(time.Minute)),
@@ -80,14 +80,14 @@ func testHeadHasBeginTime(s *journalScene) {
 	testbed.OK(s, errors.Join(errs...))
 	first("u")
 	first("v")
-	due, err := s.journal.Due(s.Context(), 0, driver.Head{}, 1)
-	claimed, err2 := s.journal.Claim(s.Context(), 0, epoch, s.at(0), s.at(time.Hour), 1)
+	due, err := s.store.Due(s.Context(), 0, driver.Head{}, 1)
+	claimed, err2 := s.store.Claim(s.Context(), 0, epoch, s.at(0), s.at(time.Hour), 1)
 	if len(due) != 1 || len(claimed) != 1 || errors.Join(err, err2) != nil {
 		s.Fatalf("due %v, claimed %v, %v, %v", due, claimed, err, err2)
 	}
-	refused := s.mustBeElsewhere(s.append(s.journal, s.begin("t", s.at(0))), "t", 0, 3).Found
+	refused := s.mustBeElsewhere(s.append(s.store, s.begin("t", s.at(0))), "t", 0, 3).Found
 	s.mustAppend(driver.Append{Transaction: "t", Epoch: epoch, After: 3, Records: records("end")})
-	ended, err := s.journal.Heads(s.Context(), "", 1)
+	ended, err := s.store.Heads(s.Context(), "", 1)
 	if err != nil || len(ended) != 1 {
 		s.Fatalf("heads: %v, %v", ended, err)
 	}
@@ -108,13 +108,13 @@ var transactionNames = []string{"a", "A", "a ", "a/b", "a/b/c", "a:b", `it's "\`
 func testTransactionsAreData(s *journalScene) {
 	for i, name := range transactionNames {
 		s.mustAppend(s.begin(name, s.at(time.Duration(i)*time.Second)))
-		if err := s.journal.PutPayload(s.Context(), name, []byte("sum"), []byte(name)); err != nil {
+		if err := s.store.PutPayload(s.Context(), name, []byte("sum"), []byte(name)); err != nil {
 			s.Fatalf("keep for %q: %v", name, err)
 		}
 	}
 	for i, name := range transactionNames {
 		s.mustStand(name, s.at(time.Duration(i)*time.Second), "begin")
-		if p, err := s.journal.Payload(s.Context(), name, []byte("sum")); err != nil || string(p) != name {
+		if p, err := s.store.Payload(s.Context(), name, []byte("sum")); err != nil || string(p) != name {
 			s.Errorf("payload of %q: %q, %v", name, p, err)
 		}
 	}
@@ -160,18 +160,18 @@ func testJournalLimits(s *journalScene) {
 	} {
 		a := s.begin("bad", s.at(0))
 		c.change(&a)
-		if err := s.append(s.journal, a); interlock.Kind(err) != c.kind || err == nil {
+		if err := s.append(s.store, a); interlock.Kind(err) != c.kind || err == nil {
 			s.Errorf("%s: %v (%v), want %v", name, err, interlock.Kind(err), c.kind)
 		}
 	}
 	for _, id := range []string{"a\xff", "a\x00b"} {
-		_, _, err := s.journal.Read(s.Context(), id, 0)
+		_, _, err := s.store.Read(s.Context(), id, 0)
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
-		_, err = s.journal.Payload(s.Context(), id, []byte("sum"))
+		_, err = s.store.Payload(s.Context(), id, []byte("sum"))
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
-		_, err = s.journal.Heads(s.Context(), id, 1)
+		_, err = s.store.Heads(s.Context(), id, 1)
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
-		s.mustFail(s.journal.PutPayload(s.Context(), id, []byte("sum"), nil), interlock.Bug, interlock.ErrName)
+		s.mustFail(s.store.PutPayload(s.Context(), id, []byte("sum"), nil), interlock.Bug, interlock.ErrName)
 	}
 	if head, _ := s.read("bad"); head.Transaction != "" {
 		s.Errorf("a refused append was stored: %+v", head)
@@ -183,7 +183,7 @@ func testPayloads(s *journalScene) {
 	large := bytes.Repeat([]byte("0123456789abcdef"), driver.MaxPayload/16)
 	for _, p := range []struct{ transaction, sum, data string }{{"t", "1", string(large)}, {"t", "2", ""}, {"u", "1", "of u"}} {
 		for range 2 {
-			if err := s.journal.PutPayload(s.Context(), p.transaction, []byte(p.sum), []byte(p.data)); err != nil {
+			if err := s.store.PutPayload(s.Context(), p.transaction, []byte(p.sum), []byte(p.data)); err != nil {
 				s.Fatalf("keep %d bytes: %v", len(p.data), err)
 			}
 		}
@@ -192,9 +192,9 @@ func testPayloads(s *journalScene) {
 			s.Errorf("%d bytes, want %d: %v", len(got), len(p.data), err)
 		}
 	}
-	s.mustFail(s.journal.PutPayload(s.Context(), "t", []byte("3"), append(large, 0)), interlock.Definite, nil)
-	s.mustFail(s.journal.PutPayload(s.Context(), "", []byte("3"), nil), interlock.Bug, interlock.ErrName)
-	s.mustFail(s.journal.PutPayload(s.Context(), "t", nil, nil), interlock.Bug, nil)
+	s.mustFail(s.store.PutPayload(s.Context(), "t", []byte("3"), append(large, 0)), interlock.Definite, nil)
+	s.mustFail(s.store.PutPayload(s.Context(), "", []byte("3"), nil), interlock.Bug, interlock.ErrName)
+	s.mustFail(s.store.PutPayload(s.Context(), "t", nil, nil), interlock.Bug, nil)
 }
 
 // testHeadsInPages checks that every transaction is listed once, ordered by id.
@@ -210,7 +210,7 @@ func testHeadsInPages(s *journalScene) {
 	}
 	var got []string
 	for behind := ""; ; {
-		heads, err := s.journal.Heads(s.Context(), behind, 10)
+		heads, err := s.store.Heads(s.Context(), behind, 10)
 		testbed.OK(s, err)
 		if len(heads) == 0 {
 			break
@@ -233,16 +233,16 @@ func testJournalContextAlreadyEnded(s *journalScene) {
 	ctx, cause := endedContext(s.T)
 	a := s.begin("t", s.at(time.Hour))
 	a.After = 1
-	s.mustFail(s.journal.Append(ctx, []driver.Append{a})[0], interlock.Definite, cause)
-	s.mustFail(s.journal.Enter(ctx, 0, s.token(2, 0)), interlock.Definite, cause)
-	s.mustFail(s.journal.PutPayload(ctx, "t", []byte("sum"), []byte("x")), interlock.Definite, cause)
-	_, err := s.journal.Claim(ctx, 0, epoch, s.at(0), s.at(time.Hour), 1)
+	s.mustFail(s.store.Append(ctx, []driver.Append{a})[0], interlock.Definite, cause)
+	s.mustFail(s.store.Enter(ctx, 0, s.token(2, 0)), interlock.Definite, cause)
+	s.mustFail(s.store.PutPayload(ctx, "t", []byte("sum"), []byte("x")), interlock.Definite, cause)
+	_, err := s.store.Claim(ctx, 0, epoch, s.at(0), s.at(time.Hour), 1)
 	s.mustFail(err, interlock.Definite, cause)
-	_, _, err = s.journal.Read(ctx, "t", 0)
+	_, _, err = s.store.Read(ctx, "t", 0)
 	s.mustFail(err, interlock.Definite, cause)
-	_, err = s.journal.DueShards(ctx, []int{0}, s.at(0))
+	_, err = s.store.DueShards(ctx, []int{0}, s.at(0))
 	s.mustFail(err, interlock.Definite, cause)
-	_, err = s.journal.Forget(ctx, s.at(time.Hour), 1)
+	_, err = s.store.Forget(ctx, s.at(time.Hour), 1)
 	s.mustFail(err, interlock.Definite, cause)
 	s.mustStand("t", s.at(0), "begin")
 	a.Epoch = epoch
@@ -255,7 +255,7 @@ func testLostReplyToAppend(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.mustAppend(s.begin("t", s.at(0)))
 	again := driver.Append{Transaction: "t", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(time.Second)}
-	s.loseReply(func(ctx context.Context) error { return s.journal.Append(ctx, []driver.Append{again})[0] })
+	s.loseReply(func(ctx context.Context) error { return s.store.Append(ctx, []driver.Append{again})[0] })
 	fresh := s.open()
 	s.persistUntil("the record that was written without a reply", func(ctx context.Context) (bool, error) {
 		head, _, err := fresh.Read(ctx, "t", 0)
@@ -289,14 +289,13 @@ func testJournalOverARestart(s *journalScene) {
 	s.persist("append after the restart", func(ctx context.Context) error {
 		a := driver.Append{Transaction: "t", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(time.Second)}
 		err := fresh.Append(ctx, []driver.Append{a})[0]
-		var elsewhere *driver.PositionError
-		if errors.As(err, &elsewhere) && string(elsewhere.Found.Sum) == "sum of sent" {
+		if elsewhere, found := errors.AsType[*driver.PositionError](err); found && string(elsewhere.Found.Sum) == "sum of sent" {
 			return nil
 		}
 		return err
 	})
-	s.journal = fresh
+	s.store = fresh
 	s.mustStand("t", s.at(time.Second), "begin", "sent")
-	s.mustBeStale(s.append(fresh, driver.Append{Transaction: "t", Epoch: old, After: 2, Records: records("x"), Due: s.at(0)}), 0, epoch, old)
+	s.mustBeStale(s.append(fresh, driver.Append{Transaction: "t", Epoch: old, After: 2, Records: records("x"), Due: s.at(0)}), driver.ShardName(0), epoch, old)
 	s.mustBeDue(0, "t")
 }

@@ -24,11 +24,11 @@ func testDueInOrder(s *journalScene) {
 	s.mustAppend(other)
 	s.mustBeDue(0, "past", "now", "a", "b", "later")
 	s.mustBeDue(12, "other")
-	page, err := s.journal.Due(s.Context(), 0, driver.Head{}, 2)
+	page, err := s.store.Due(s.Context(), 0, driver.Head{}, 2)
 	if err != nil || !slices.Equal(idsOf(page), []string{"past", "now"}) || page[1].Type != "order" || page[1].Position != 1 {
 		s.Fatalf("first page %+v, %v", page, err)
 	}
-	page, err = s.journal.Due(s.Context(), 0, page[1], 2)
+	page, err = s.store.Due(s.Context(), 0, page[1], 2)
 	if err != nil || !slices.Equal(idsOf(page), []string{"a", "b"}) {
 		s.Fatalf("second page %+v, %v", page, err)
 	}
@@ -45,7 +45,7 @@ func testClaimMovesDue(s *journalScene) {
 	}
 	claim := func(by, until time.Duration, limit int) []driver.Head {
 		s.Helper()
-		heads, err := s.journal.Claim(s.Context(), 0, epoch, s.at(by), s.at(until), limit)
+		heads, err := s.store.Claim(s.Context(), 0, epoch, s.at(by), s.at(until), limit)
 		testbed.OK(s, err)
 		return heads
 	}
@@ -67,7 +67,7 @@ func testClaimMovesDue(s *journalScene) {
 	if head, _ := s.read("a"); head.Claimed {
 		s.Error("an append leaves it claimed")
 	}
-	_, err := s.journal.Claim(s.Context(), 0, epoch, s.at(0), time.Time{}, 1)
+	_, err := s.store.Claim(s.Context(), 0, epoch, s.at(0), time.Time{}, 1)
 	s.mustFail(err, interlock.Bug, nil)
 }
 
@@ -108,27 +108,27 @@ func testClaimsCompete(s *journalScene) {
 func testForgetDeletesEnded(s *journalScene) {
 	for _, name := range []string{"open", "ended 1", "ended 2", "ended 3"} {
 		s.mustAppend(s.begin(name, s.at(-time.Hour)))
-		testbed.OK(s, s.journal.PutPayload(s.Context(), name, []byte("sum"), []byte("payload")))
+		testbed.OK(s, s.store.PutPayload(s.Context(), name, []byte("sum"), []byte("payload")))
 		if name != "open" {
 			s.mustAppend(driver.Append{Transaction: name, After: 1, Records: records("end")})
 		}
 	}
-	testbed.OK(s, s.journal.PutPayload(s.Context(), "never begun", []byte("sum"), []byte("payload")))
+	testbed.OK(s, s.store.PutPayload(s.Context(), "never begun", []byte("sum"), []byte("payload")))
 	forget := func(before time.Time, limit, want int) {
 		s.Helper()
-		if n, err := s.journal.Forget(s.Context(), before, limit); n != want || err != nil {
+		if n, err := s.store.Forget(s.Context(), before, limit); n != want || err != nil {
 			s.Fatalf("%d forgotten, %v; want %d", n, err, want)
 		}
 	}
 	forget(s.at(-24*time.Hour), 10, 0)
 	forget(s.at(24*time.Hour), 2, 2)
 	forget(s.at(24*time.Hour), 10, 1)
-	heads, err := s.journal.Heads(s.Context(), "", 10)
+	heads, err := s.store.Heads(s.Context(), "", 10)
 	if err != nil || !slices.Equal(idsOf(heads), []string{"open"}) {
 		s.Fatalf("left %+v, %v", heads, err)
 	}
 	for name, kept := range map[string]bool{"open": true, "ended 1": false, "never begun": false} {
-		if p, err := s.journal.Payload(s.Context(), name, []byte("sum")); err != nil || (p != nil) != kept {
+		if p, err := s.store.Payload(s.Context(), name, []byte("sum")); err != nil || (p != nil) != kept {
 			s.Errorf("payload of %q: %q, %v", name, p, err)
 		}
 	}
@@ -142,7 +142,7 @@ func testForgetDeletesEnded(s *journalScene) {
 func testPutPayloadRefreshes(s *journalScene) {
 	keep := func() {
 		s.Helper()
-		testbed.OK(s, s.journal.PutPayload(s.Context(), "t", []byte("sum"), []byte("payload")))
+		testbed.OK(s, s.store.PutPayload(s.Context(), "t", []byte("sum"), []byte("payload")))
 	}
 	storeClock := func(name string) time.Time { // by the store's clock
 		s.Helper()
@@ -156,14 +156,14 @@ func testPutPayloadRefreshes(s *journalScene) {
 		time.Sleep(time.Millisecond)
 	}
 	keep()
-	_, err := s.journal.Forget(s.Context(), between.Add(time.Microsecond), 10)
+	_, err := s.store.Forget(s.Context(), between.Add(time.Microsecond), 10)
 	testbed.OK(s, err)
-	if p, err := s.journal.Payload(s.Context(), "t", []byte("sum")); err != nil || string(p) != "payload" {
+	if p, err := s.store.Payload(s.Context(), "t", []byte("sum")); err != nil || string(p) != "payload" {
 		s.Fatalf("the payload that was kept again is %q, %v", p, err)
 	}
-	_, err = s.journal.Forget(s.Context(), s.at(24*time.Hour), 10)
+	_, err = s.store.Forget(s.Context(), s.at(24*time.Hour), 10)
 	testbed.OK(s, err)
-	if p, err := s.journal.Payload(s.Context(), "t", []byte("sum")); err != nil || p != nil {
+	if p, err := s.store.Payload(s.Context(), "t", []byte("sum")); err != nil || p != nil {
 		s.Fatalf("the payload of nothing is still %q, %v", p, err)
 	}
 }
@@ -189,13 +189,13 @@ func testUnfinishedIsScheduled(s *journalScene) {
 		return nil
 	})
 	unfinished := 0
-	heads, err := s.journal.Heads(s.Context(), "", 1000)
+	heads, err := s.store.Heads(s.Context(), "", 1000)
 	for _, h := range heads {
 		if h.Ended.IsZero() {
 			unfinished++
 		}
 	}
-	n, err2 := s.journal.Unscheduled(s.Context())
+	n, err2 := s.store.Unscheduled(s.Context())
 	if err != nil || err2 != nil || n != 0 {
 		s.Errorf("%d unscheduled, %v, %v", n, err, err2)
 	}

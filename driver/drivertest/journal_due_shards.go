@@ -14,7 +14,7 @@ import (
 // dueShards returns those of the shards that have a transaction due by a time.
 func (s *journalScene) dueShards(by time.Time, shards ...int) []int {
 	s.Helper()
-	due, err := s.journal.DueShards(s.Context(), shards, by)
+	due, err := s.store.DueShards(s.Context(), shards, by)
 	if err != nil {
 		s.Fatalf("due: %v", err)
 	}
@@ -53,7 +53,7 @@ func testDueShards(s *journalScene) {
 		if epochs[shard] == 0 {
 			epochs[shard] = s.enter(shard, 1)
 		}
-		heads, err := s.journal.Claim(s.Context(), shard, epochs[shard], s.at(0), s.at(time.Hour), 10)
+		heads, err := s.store.Claim(s.Context(), shard, epochs[shard], s.at(0), s.at(time.Hour), 10)
 		if err != nil || len(heads) != want {
 			s.Fatalf("claimed in shard %d: %+v, %v", shard, heads, err)
 		}
@@ -121,7 +121,7 @@ func testDueShardsUnderChanges(s *journalScene) {
 	for i := int64(1); i <= 60 || looks.Load() < 60 && !s.Failed(); i++ {
 		// Alternately earlier and later, and always due.
 		s.mustAppend(driver.Append{Transaction: "t", Epoch: epoch, After: i, Records: records("more"), Due: s.at(-time.Duration(i*7%60) * time.Second)})
-		if _, err := s.journal.Claim(s.Context(), 0, epoch, s.at(0), s.at(-time.Duration(i*11%60)*time.Second), 1); err != nil {
+		if _, err := s.store.Claim(s.Context(), 0, epoch, s.at(0), s.at(-time.Duration(i*11%60)*time.Second), 1); err != nil {
 			s.Fatalf("claim: %v", err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 func testPositionsGuard(s *journalScene) {
 	a := s.begin("t", s.at(0))
 	a.After = 3
-	s.mustBeElsewhere(s.append(s.journal, a), "t", 3, 0)
+	s.mustBeElsewhere(s.append(s.store, a), "t", 3, 0)
 	a.After = 0
 	s.mustAppend(a)
 	s.mustBeElsewhere(s.append(s.open(), a), "t", 0, 1)
@@ -24,14 +24,14 @@ func testPositionsGuard(s *journalScene) {
 	s.mustAppend(a)
 	for _, after := range []int64{0, 1, 2, 4} {
 		a.After, a.Due = after, s.at(time.Hour)
-		found := s.mustBeElsewhere(s.append(s.journal, a), "t", after, 3).Found
+		found := s.mustBeElsewhere(s.append(s.store, a), "t", after, 3).Found
 		if string(found.Sum) != "sum of done" || found.Transaction != "t" || !found.Due.Equal(s.at(time.Second)) {
 			s.Fatalf("the refusal shows %+v", found)
 		}
 	}
 	s.mustStand("t", s.at(time.Second), "begin", "sent", "done")
 	a.After, a.Shard = 3, 1
-	s.mustFail(s.append(s.journal, a), interlock.Bug, nil)
+	s.mustFail(s.append(s.store, a), interlock.Bug, nil)
 	s.mustStand("t", s.at(time.Second), "begin", "sent", "done")
 }
 
@@ -39,13 +39,13 @@ func testPositionsGuard(s *journalScene) {
 func testEndedIsClosed(s *journalScene) {
 	s.mustAppend(s.begin("t", s.at(0)))
 	ends := []driver.Append{{Transaction: "t", After: 1, Records: records("end")}}
-	testbed.OK(s, s.journal.Append(s.Context(), ends)[0])
+	testbed.OK(s, s.store.Append(s.Context(), ends)[0])
 	end, head := ends[0], s.mustStand("t", time.Time{}, "begin", "end")
 	if time.Since(head.Ended).Abs() > time.Hour || !end.Ended.Equal(head.Ended) {
 		s.Errorf("it ended at %v; the append had %v", head.Ended, end.Ended)
 	}
 	end.After, end.Due = 2, s.at(0)
-	s.mustBeElsewhere(s.append(s.journal, end), "t", 2, 2)
+	s.mustBeElsewhere(s.append(s.store, end), "t", 2, 2)
 	s.mustStand("t", time.Time{}, "begin", "end")
 	s.mustBeDue(0)
 }
@@ -54,22 +54,22 @@ func testEndedIsClosed(s *journalScene) {
 func testEpochsGuard(s *journalScene) {
 	s.mustAppend(s.begin("t", s.at(0)))
 	a := driver.Append{Transaction: "t", Epoch: s.token(5, 1), After: 1, Records: records("sent"), Due: s.at(0)}
-	s.mustFail(s.append(s.journal, a), interlock.Bug, nil) // the shard has no epoch yet
+	s.mustFail(s.append(s.store, a), interlock.Bug, nil) // the shard has no epoch yet
 	ctx := s.Context()
 	for _, epoch := range []interlock.Token{s.token(5, 0), s.token(5, 1), s.token(5, 1)} {
 		testbed.OK(s, s.open().Enter(ctx, 0, epoch))
 	}
 	for _, stale := range []interlock.Token{s.token(5, 0), s.token(4, interlock.MaxSub)} {
-		s.mustBeStale(s.journal.Enter(ctx, 0, stale), 0, s.token(5, 1), stale)
+		s.mustBeStale(s.store.Enter(ctx, 0, stale), driver.ShardName(0), s.token(5, 1), stale)
 		b := a
 		b.Epoch = stale
-		s.mustBeStale(s.append(s.journal, b), 0, s.token(5, 1), stale)
-		_, err := s.journal.Claim(ctx, 0, stale, s.at(time.Hour), s.at(time.Hour), 10)
-		s.mustBeStale(err, 0, s.token(5, 1), stale)
+		s.mustBeStale(s.append(s.store, b), driver.ShardName(0), s.token(5, 1), stale)
+		_, err := s.store.Claim(ctx, 0, stale, s.at(time.Hour), s.at(time.Hour), 10)
+		s.mustBeStale(err, driver.ShardName(0), s.token(5, 1), stale)
 	}
 	high := a
 	high.Epoch = s.token(6, 0)
-	s.mustFail(s.append(s.journal, high), interlock.Bug, nil)
+	s.mustFail(s.append(s.store, high), interlock.Bug, nil)
 	s.mustStand("t", s.at(0), "begin")
 	s.mustAppend(a)
 	s.enter(1, 9) // of another shard
@@ -78,28 +78,28 @@ func testEpochsGuard(s *journalScene) {
 	if _, all := s.read("t"); all[1].Epoch != s.token(5, 1) || all[2].Epoch != 0 {
 		s.Errorf("epochs %d and %d", all[1].Epoch, all[2].Epoch)
 	}
-	s.mustFail(s.journal.Enter(ctx, 0, 0), interlock.Bug, nil)
-	s.mustFail(s.journal.Enter(ctx, -1, s.token(1, 0)), interlock.Bug, nil)
+	s.mustFail(s.store.Enter(ctx, 0, 0), interlock.Bug, nil)
+	s.mustFail(s.store.Enter(ctx, -1, s.token(1, 0)), interlock.Bug, nil)
 }
 
 // testEnterRefusesImplausibleEpoch: such an epoch would reject every later owner.
 func testEnterRefusesImplausibleEpoch(s *journalScene) {
 	ahead := 2 * interlock.MaxAhead.Microseconds()
-	s.mustFail(s.journal.Enter(s.Context(), 0, s.token(ahead, 0)), interlock.Definite, interlock.ErrImplausibleToken)
+	s.mustFail(s.store.Enter(s.Context(), 0, s.token(ahead, 0)), interlock.Definite, interlock.ErrImplausibleToken)
 	s.enter(0, 1)
 }
 
 // testPausedOwnerWritesNothing checks that an owner that was paused while another took
 // its shard changes nothing afterwards, even if a transaction is due.
 func testPausedOwnerWritesNothing(s *journalScene) {
-	paused, old := s.journal, s.enter(0, 1)
+	paused, old := s.store, s.enter(0, 1)
 	s.mustAppend(driver.Append{Transaction: "t", Epoch: old, Records: records("begin"), Due: s.at(0)})
-	s.journal = s.open()
+	s.store = s.open()
 	epoch := s.enter(0, 2)
-	s.mustBeStale(s.append(paused, driver.Append{Transaction: "t", Epoch: old, After: 1, Records: records("sent"), Due: s.at(time.Hour)}), 0, epoch, old)
-	s.mustBeStale(s.append(paused, driver.Append{Transaction: "new", Epoch: old, Records: records("begin"), Due: s.at(0)}), 0, epoch, old)
+	s.mustBeStale(s.append(paused, driver.Append{Transaction: "t", Epoch: old, After: 1, Records: records("sent"), Due: s.at(time.Hour)}), driver.ShardName(0), epoch, old)
+	s.mustBeStale(s.append(paused, driver.Append{Transaction: "new", Epoch: old, Records: records("begin"), Due: s.at(0)}), driver.ShardName(0), epoch, old)
 	_, err := paused.Claim(s.Context(), 0, old, s.at(time.Minute), s.at(time.Hour), 10)
-	s.mustBeStale(err, 0, epoch, old)
+	s.mustBeStale(err, driver.ShardName(0), epoch, old)
 	s.mustStand("t", s.at(0), "begin")
 	s.mustBeDue(0, "t")
 	s.mustAppend(driver.Append{Transaction: "t", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(time.Second)})
@@ -186,7 +186,7 @@ func testAppendsAreIndependent(s *journalScene) {
 	large.Records[0].Data = make([]byte, driver.MaxRecord+1)
 	badType := s.begin("bad type", s.at(0))
 	badType.Type = "\xff"
-	errs := s.journal.Append(s.Context(), []driver.Append{
+	errs := s.store.Append(s.Context(), []driver.Append{
 		{Transaction: "new", Epoch: epoch, Records: records("begin"), Due: s.at(time.Second)},
 		s.begin("there", s.at(time.Hour)),
 		{Transaction: "stale", Epoch: old, Records: records("begin"), Due: s.at(0)},
@@ -202,7 +202,7 @@ func testAppendsAreIndependent(s *journalScene) {
 		s.Fatalf("results %v", errs)
 	}
 	s.mustBeElsewhere(errs[1], "there", 0, 1)
-	s.mustBeStale(errs[2], 0, epoch, old)
+	s.mustBeStale(errs[2], driver.ShardName(0), epoch, old)
 	s.mustFail(errs[4], interlock.Definite, nil)
 	s.mustFail(errs[5], interlock.Bug, nil)
 	for _, err := range errs[7:] {
@@ -227,7 +227,7 @@ func testManyAppendsAtOnce(s *journalScene) {
 		ends = append(ends, driver.Append{Transaction: name, Epoch: epoch, After: 2, Records: records("done", "end")})
 	}
 	for _, group := range [][]driver.Append{begins, ends} {
-		testbed.OK(s, errors.Join(s.journal.Append(s.Context(), group)...))
+		testbed.OK(s, errors.Join(s.store.Append(s.Context(), group)...))
 		if group[0].After == 0 && len(s.due(0)) != many {
 			s.Errorf("%d are due, want %d", len(s.due(0)), many)
 		}

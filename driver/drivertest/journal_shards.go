@@ -23,7 +23,7 @@ func testShardCount(s *journalScene) {
 		_, err := j.Shards(s.Context(), 0, i+1)
 		return err
 	})
-	first, err := s.journal.Shards(s.Context(), 0, 0)
+	first, err := s.store.Shards(s.Context(), 0, 0)
 	if err != nil || first < 1 || first > 4 {
 		s.Fatalf("stored %d, %v", first, err)
 	}
@@ -40,20 +40,19 @@ func testBeginUnderAnotherShardCount(s *journalScene) {
 	begin := func(transaction string, shards int) error {
 		a := s.begin(transaction, s.at(time.Second))
 		a.Shards = shards
-		return s.append(s.journal, a)
+		return s.append(s.store, a)
 	}
 	refused := func(err error, stored, opened int) {
 		s.Helper()
-		var other *driver.ShardsError
-		if !errors.As(err, &other) || other.Stored != stored || other.Opened != opened || interlock.Kind(err) != interlock.Definite {
+		if other, found := errors.AsType[*driver.ShardsError](err); !found || other.Stored != stored || other.Opened != opened || interlock.Kind(err) != interlock.Definite {
 			s.Errorf("%v; want a refusal of %d where %d is stored", err, opened, stored)
 		}
 	}
 	refused(begin("early", 8), 0, 8)
 	for _, number := range []int{8, -4, 4} {
-		stored, err := s.journal.Shards(s.Context(), 0, 0)
+		stored, err := s.store.Shards(s.Context(), 0, 0)
 		if err == nil {
-			stored, err = s.journal.Shards(s.Context(), stored, number)
+			stored, err = s.store.Shards(s.Context(), stored, number)
 		}
 		if err != nil || stored != number {
 			s.Fatalf("stored %d, %v", stored, err)
@@ -88,7 +87,7 @@ func testReassign(s *journalScene) {
 		if position > 0 {
 			head = old
 		}
-		testbed.OK(s, s.journal.Reassign(s.Context(), head, shard))
+		testbed.OK(s, s.store.Reassign(s.Context(), head, shard))
 	}
 	reassign("t", old.Position, 5)
 	if head, _ := s.read("t"); head.Shard != 0 {
@@ -101,7 +100,7 @@ func testReassign(s *journalScene) {
 		s.Fatalf("reassigned: %+v, was %+v", head, old)
 	}
 	epoch := s.enter(5, 1)
-	if heads, err := s.journal.Claim(s.Context(), 5, epoch, s.at(time.Hour), s.at(2*time.Hour), 9); err != nil || len(heads) != 1 {
+	if heads, err := s.store.Claim(s.Context(), 5, epoch, s.at(time.Hour), s.at(2*time.Hour), 9); err != nil || len(heads) != 1 {
 		s.Fatalf("claimed %+v, %v", heads, err)
 	}
 	end := s.appendAfter("ended", 1, time.Time{})
@@ -111,7 +110,7 @@ func testReassign(s *journalScene) {
 		s.Errorf("an ended transaction is in shard %d", head.Shard)
 	}
 	s.mustBeDue(0)
-	if n, err := s.journal.Unscheduled(s.Context()); n != 0 || err != nil {
+	if n, err := s.store.Unscheduled(s.Context()); n != 0 || err != nil {
 		s.Errorf("%d unscheduled, %v", n, err)
 	}
 }

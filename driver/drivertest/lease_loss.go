@@ -79,16 +79,8 @@ func testCrashedHolder(s *scene) {
 func testLossByDeletion(s *scene) {
 	d := s.open()
 	c := s.contender(d, lockName).acquire()
-	began := time.Now()
 	s.backend.Delete(s.T, lockName)
-	bound := d.Guarantees().Blind
-	cause := s.wait(c.lost, bound+patience, "word of the loss")
-	if took := time.Since(began); took > bound+time.Second {
-		s.Fatalf("the loss was reported after %v, claimed are %v", took, bound)
-	}
-	if !errors.Is(cause, interlock.ErrLost) && !errors.Is(cause, interlock.ErrSessionEnded) {
-		s.Fatalf("cause %v", cause)
-	}
+	s.mustLose(c)
 	s.mustHearNothing(c, "a second report")
 	c.release()
 	released := s.contender(d, lockName).persist()

@@ -20,7 +20,7 @@ type NotifierBackend = StoreBackend[driver.Notifier]
 // RunNotifier runs the conformance suite of driver.Notifier.
 func RunNotifier(t *testing.T, h NotifierHarness) {
 	runStore(t, h, func(s *storeScene[driver.Notifier]) *notifierScene {
-		return &notifierScene{storeScene: s, notifier: s.store}
+		return &notifierScene{storeScene: s}
 	}, []suiteTest[*notifierScene]{
 		{"NotifierIsHeard", 0, testNotifierIsHeard},
 		{"NotifierStops", 0, testNotifierStops},
@@ -36,7 +36,6 @@ func RunNotifier(t *testing.T, h NotifierHarness) {
 // notifierScene is one test with a first notifier.
 type notifierScene struct {
 	*storeScene[driver.Notifier]
-	notifier driver.Notifier
 }
 
 // listen counts the notifications that b receives while the test runs.
@@ -60,19 +59,19 @@ func (s *notifierScene) mustHear(by driver.Notifier, heard *atomic.Int64) {
 
 // testNotifierIsHeard checks that all listeners in the notifying process are called.
 func testNotifierIsHeard(s *notifierScene) {
-	s.notifier.Notify() // no listener yet
-	one, two := s.listen(s.notifier), s.listen(s.notifier)
-	s.mustHear(s.notifier, one)
-	s.mustHear(s.notifier, two)
+	s.store.Notify() // no listener yet
+	one, two := s.listen(s.store), s.listen(s.store)
+	s.mustHear(s.store, one)
+	s.mustHear(s.store, two)
 }
 
 // testNotifierStops checks that a listener is not called after stop returns; others are.
 func testNotifierStops(s *notifierScene) {
-	other := s.listen(s.notifier)
+	other := s.listen(s.store)
 	for range 50 {
 		var heard, late atomic.Int64
 		var stopped atomic.Bool
-		stop := s.notifier.Listen(func(string) {
+		stop := s.store.Listen(func(string) {
 			if heard.Add(1); stopped.Load() {
 				late.Add(1)
 			}
@@ -81,23 +80,23 @@ func testNotifierStops(s *notifierScene) {
 		go func() {
 			defer close(notified)
 			for range 20 {
-				s.notifier.Notify()
+				s.store.Notify()
 			}
 		}()
 		stop()
 		stopped.Store(true)
 		<-notified
-		if s.notifier.Notify(); late.Load() != 0 {
+		if s.store.Notify(); late.Load() != 0 {
 			s.Fatalf("%d notifications were heard after the end, and %d before", late.Load(), heard.Load()-late.Load())
 		}
 	}
-	s.mustHear(s.notifier, other)
+	s.mustHear(s.store, other)
 }
 
 // testNotifierCallsOneAtATime notifies from many goroutines.
 func testNotifierCallsOneAtATime(s *notifierScene) {
 	var inside, heard atomic.Int64
-	s.Cleanup(s.notifier.Listen(func(string) {
+	s.Cleanup(s.store.Listen(func(string) {
 		if inside.Add(1) != 1 {
 			s.Error("two calls at once")
 		}
@@ -109,12 +108,12 @@ func testNotifierCallsOneAtATime(s *notifierScene) {
 	for range 8 {
 		all.Go(func() {
 			for range 200 {
-				s.notifier.Notify()
+				s.store.Notify()
 			}
 		})
 	}
 	all.Wait()
-	s.mustHear(s.notifier, &heard)
+	s.mustHear(s.store, &heard)
 }
 
 // testNotifierNames checks that a name arrives unchanged in all processes; "" stands for any name.
@@ -132,10 +131,10 @@ func testNotifierNames(s *notifierScene) {
 			}
 		}))
 	}
-	hear(s.notifier, &here)
+	hear(s.store, &here)
 	hear(s.open(), &there)
 	for end := time.Now().Add(patience); here.Load() == 0 || there.Load() == 0; time.Sleep(5 * time.Millisecond) {
-		s.notifier.Notify(name)
+		s.store.Notify(name)
 		if time.Now().After(end) {
 			s.Fatalf("the name was heard %d times here and %d times elsewhere", here.Load(), there.Load())
 		}
@@ -148,21 +147,21 @@ func testNotifierNames(s *notifierScene) {
 // testNotifierIsHeardByOthers checks that each process receives the other's notifications.
 func testNotifierIsHeardByOthers(s *notifierScene) {
 	other := s.open()
-	here, there := s.listen(s.notifier), s.listen(other)
-	s.mustHear(s.notifier, there)
+	here, there := s.listen(s.store), s.listen(other)
+	s.mustHear(s.store, there)
 	s.mustHear(other, here)
 }
 
 // testNotifierDoesNotBlock checks it during faults.
 func testNotifierDoesNotBlock(s *notifierScene) {
-	heard := s.listen(s.notifier)
-	s.mustHear(s.notifier, heard)
+	heard := s.listen(s.store)
+	s.mustHear(s.store, heard)
 	s.faults.Cut()
 	notified := make(chan struct{})
 	go func() {
 		defer close(notified)
 		for range 1000 {
-			s.notifier.Notify()
+			s.store.Notify()
 		}
 	}()
 	select {
@@ -175,19 +174,19 @@ func testNotifierDoesNotBlock(s *notifierScene) {
 func testNotifierOverACut(s *notifierScene) {
 	other := s.open()
 	there := s.listen(other)
-	s.mustHear(s.notifier, there)
+	s.mustHear(s.store, there)
 	s.faults.Cut()
-	s.notifier.Notify()
+	s.store.Notify()
 	s.faults.Heal()
-	s.mustHear(s.notifier, there)
+	s.mustHear(s.store, there)
 }
 
 func testNotifierOverAKilledServer(s *notifierScene) {
 	other := s.open()
 	there := s.listen(other)
-	s.mustHear(s.notifier, there)
+	s.mustHear(s.store, there)
 	s.faults.Kill()
-	s.notifier.Notify()
+	s.store.Notify()
 	s.faults.Restart()
-	s.mustHear(s.notifier, there)
+	s.mustHear(s.store, there)
 }

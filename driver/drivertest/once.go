@@ -21,7 +21,7 @@ type OnceBackend = StoreBackend[driver.Once]
 
 // RunOnce runs the conformance suite of driver.Once.
 func RunOnce(t *testing.T, h OnceHarness) {
-	runStore(t, h, func(s *storeScene[driver.Once]) *onceScene { return &onceScene{storeScene: s, once: s.store} }, []suiteTest[*onceScene]{
+	runStore(t, h, func(s *storeScene[driver.Once]) *onceScene { return &onceScene{storeScene: s} }, []suiteTest[*onceScene]{
 		{"OnceIsDone", 0, testOnceIsDone},
 		{"OnceClaimIsHeld", 0, testOnceClaimIsHeld},
 		{"OnceForget", 0, testOnceForget},
@@ -42,7 +42,6 @@ func RunOnce(t *testing.T, h OnceHarness) {
 // onceScene is one test with its store and a first opening of it.
 type onceScene struct {
 	*storeScene[driver.Once]
-	once driver.Once
 }
 
 // delivery returns a delivery to owner of the message that most tests use.
@@ -54,30 +53,29 @@ const onceLong = time.Hour
 
 func (s *onceScene) claim(d driver.Delivery, lease time.Duration, want driver.Claimed) {
 	s.Helper()
-	if got, err := s.once.Claim(s.Context(), d, lease); err != nil || got != want {
+	if got, err := s.store.Claim(s.Context(), d, lease); err != nil || got != want {
 		s.Fatalf("claim of %q by %q: %v, %v, want %v", d.ID, d.Owner, got, err, want)
 	}
 }
 
 func (s *onceScene) mustBeHeld(d driver.Delivery, by string) {
 	s.Helper()
-	got, err := s.once.Claim(s.Context(), d, onceLong)
-	var held *interlock.HeldError
-	if !errors.As(err, &held) || held.Owner != by || interlock.Kind(err) != interlock.Retryable || got != driver.Unclaimed {
+	got, err := s.store.Claim(s.Context(), d, onceLong)
+	if held, found := errors.AsType[*interlock.HeldError](err); !found || held.Owner != by || interlock.Kind(err) != interlock.Retryable || got != driver.Unclaimed {
 		s.Fatalf("claim by %q: %v, %v, want that %q has it", d.Owner, got, err, by)
 	}
 }
 
 func (s *onceScene) done(d driver.Delivery, keep time.Duration) {
 	s.Helper()
-	if err := s.once.Done(s.Context(), d, keep); err != nil {
+	if err := s.store.Done(s.Context(), d, keep); err != nil {
 		s.Fatalf("done by %q: %v", d.Owner, err)
 	}
 }
 
 func (s *onceScene) forget(d driver.Delivery) {
 	s.Helper()
-	if err := s.once.Forget(s.Context(), d); err != nil {
+	if err := s.store.Forget(s.Context(), d); err != nil {
 		s.Fatalf("forget by %q: %v", d.Owner, err)
 	}
 }
@@ -86,7 +84,7 @@ func (s *onceScene) forget(d driver.Delivery) {
 func (s *onceScene) comes(d driver.Delivery, want driver.Claimed) {
 	s.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		got, err := s.once.Claim(s.Context(), d, onceLong)
+		got, err := s.store.Claim(s.Context(), d, onceLong)
 		if err == nil && got == want {
 			return
 		}
@@ -106,7 +104,7 @@ func testOnceIsDone(s *onceScene) {
 	s.done(a, onceLong) // again
 	s.forget(a)         // too late
 	s.claim(b, onceLong, driver.ClaimedDone)
-	s.mustFail(s.once.Done(s.Context(), b, onceLong), interlock.Definite, interlock.ErrLost)
+	s.mustFail(s.store.Done(s.Context(), b, onceLong), interlock.Definite, interlock.ErrLost)
 }
 
 func testOnceClaimIsHeld(s *onceScene) {
@@ -114,9 +112,9 @@ func testOnceClaimIsHeld(s *onceScene) {
 	s.claim(a, onceLong, driver.ClaimedNow)
 	s.mustBeHeld(b, "a")
 	s.claim(a, onceLong, driver.ClaimedNow) // again
-	s.once = s.open()
+	s.store = s.open()
 	s.mustBeHeld(b, "a")
-	s.mustFail(s.once.Done(s.Context(), b, onceLong), interlock.Definite, interlock.ErrLost)
+	s.mustFail(s.store.Done(s.Context(), b, onceLong), interlock.Definite, interlock.ErrLost)
 	s.mustBeHeld(b, "a")
 	s.done(a, onceLong)
 	s.claim(b, onceLong, driver.ClaimedDone)
@@ -140,11 +138,11 @@ func testOnceLeaseEnds(s *onceScene) {
 	s.mustBeHeld(b, "a")
 	s.comes(b, driver.ClaimedNow)
 	s.mustBeHeld(a, "b")
-	s.mustFail(s.once.Done(s.Context(), a, onceLong), interlock.Definite, interlock.ErrLost)
+	s.mustFail(s.store.Done(s.Context(), a, onceLong), interlock.Definite, interlock.ErrLost)
 	s.forget(a)
 	s.mustBeHeld(a, "b")
 	s.done(b, onceLong)
-	s.mustFail(s.once.Done(s.Context(), a, onceLong), interlock.Definite, interlock.ErrLost)
+	s.mustFail(s.store.Done(s.Context(), a, onceLong), interlock.Definite, interlock.ErrLost)
 	s.claim(a, onceLong, driver.ClaimedDone)
 }
 
@@ -219,19 +217,19 @@ func testOnceBadInput(s *onceScene) {
 	s.mustRefuse(d, onceLong, nil)
 	for _, keep := range []time.Duration{0, -1, time.Microsecond, driver.MaxKeep + 1} {
 		d := delivery("a")
-		_, err := s.once.Claim(s.Context(), d, keep)
+		_, err := s.store.Claim(s.Context(), d, keep)
 		s.mustFail(err, interlock.Bug, nil)
-		s.mustFail(s.once.Done(s.Context(), d, keep), interlock.Bug, nil)
+		s.mustFail(s.store.Done(s.Context(), d, keep), interlock.Bug, nil)
 	}
 	s.claim(delivery("a"), driver.MaxKeep, driver.ClaimedNow) // the earlier calls had no effect
 }
 
 func (s *onceScene) mustRefuse(d driver.Delivery, keep time.Duration, is error) {
 	s.Helper()
-	_, err := s.once.Claim(s.Context(), d, keep)
+	_, err := s.store.Claim(s.Context(), d, keep)
 	s.mustFail(err, interlock.Bug, is)
-	s.mustFail(s.once.Done(s.Context(), d, keep), interlock.Bug, is)
-	s.mustFail(s.once.Forget(s.Context(), d), interlock.Bug, is)
+	s.mustFail(s.store.Done(s.Context(), d, keep), interlock.Bug, is)
+	s.mustFail(s.store.Forget(s.Context(), d), interlock.Bug, is)
 }
 
 // testOnceCompetition checks that exactly one of many concurrent claims succeeds.
@@ -258,10 +256,10 @@ func testOnceCompetition(s *onceScene) {
 
 func testOnceContextAlreadyEnded(s *onceScene) {
 	ctx, cause := endedContext(s.T)
-	_, err := s.once.Claim(ctx, delivery("a"), onceLong)
+	_, err := s.store.Claim(ctx, delivery("a"), onceLong)
 	s.mustFail(err, interlock.Definite, cause)
-	s.mustFail(s.once.Done(ctx, delivery("a"), onceLong), interlock.Definite, cause)
-	s.mustFail(s.once.Forget(ctx, delivery("a")), interlock.Definite, cause)
+	s.mustFail(s.store.Done(ctx, delivery("a"), onceLong), interlock.Definite, cause)
+	s.mustFail(s.store.Forget(ctx, delivery("a")), interlock.Definite, cause)
 	s.claim(delivery("b"), onceLong, driver.ClaimedNow)
 }
 
@@ -280,10 +278,10 @@ func (s *onceScene) warm() {
 func testLostReplyToOnceClaim(s *onceScene) {
 	s.warm()
 	s.loseReply(func(ctx context.Context) error {
-		_, err := s.once.Claim(ctx, delivery("a"), onceLong)
+		_, err := s.store.Claim(ctx, delivery("a"), onceLong)
 		return err
 	})
-	s.once = s.open()
+	s.store = s.open()
 	s.mustBeHeld(delivery("b"), "a")
 	s.claim(delivery("a"), onceLong, driver.ClaimedNow)
 }
@@ -291,8 +289,8 @@ func testLostReplyToOnceClaim(s *onceScene) {
 func testLostReplyToOnceDone(s *onceScene) {
 	s.warm()
 	s.claim(delivery("a"), onceLong, driver.ClaimedNow)
-	s.loseReply(func(ctx context.Context) error { return s.once.Done(ctx, delivery("a"), onceLong) })
-	s.once = s.open()
+	s.loseReply(func(ctx context.Context) error { return s.store.Done(ctx, delivery("a"), onceLong) })
+	s.store = s.open()
 	s.claim(delivery("b"), onceLong, driver.ClaimedDone)
 	s.done(delivery("a"), onceLong)
 }
@@ -306,7 +304,7 @@ func testOnceOverARestart(s *onceScene) {
 	s.done(delivery("a"), onceLong)
 	s.claim(held, onceLong, driver.ClaimedNow)
 	s.restartAround(func(ctx context.Context) error {
-		_, err := s.once.Claim(ctx, delivery("b"), onceLong)
+		_, err := s.store.Claim(ctx, delivery("b"), onceLong)
 		return err
 	})
 	s.comes(delivery("b"), driver.ClaimedDone)

@@ -85,8 +85,7 @@ const years = 5 * 365 * 24 * time.Hour
 // testClock checks that a process whose clock is years ahead does not open, and raises nothing.
 func (h SeedHarness) testClock(t *testing.T) {
 	err := h.OpenAt(t, func() time.Time { return time.Now().Add(years) })
-	var clock *driver.ClockError
-	if !errors.As(err, &clock) || interlock.Kind(err) != interlock.Definite {
+	if _, found := errors.AsType[*driver.ClockError](err); !found || interlock.Kind(err) != interlock.Definite {
 		t.Errorf("opened years ahead: %v", err)
 	}
 	if token := tokenOf(t, h.mustOpen(t, driver.Seed{}), "x"); driver.Plausible(token.Counter(), time.Now()) != nil {
@@ -104,8 +103,7 @@ func (h SeedHarness) testImplausible(t *testing.T) {
 	r := driver.Request{Name: "x", Owner: "refused"}
 	_, acquireErr := d.Acquire(t.Context(), r)
 	for _, err := range []error{openErr, acquireErr} {
-		var implausible *driver.ImplausibleError
-		if !errors.As(err, &implausible) || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "interlock tokens repair") {
+		if _, found := errors.AsType[*driver.ImplausibleError](err); !found || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "interlock tokens repair") {
 			t.Errorf("an implausible counter: %v", err)
 		}
 	}

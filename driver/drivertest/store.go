@@ -139,6 +139,32 @@ func (s *storeScene[S]) mustFail(err error, kind interlock.ErrorKind, is error) 
 	}
 }
 
+// mustBeStale requires a refusal of a resource that reports both tokens.
+func (s *storeScene[S]) mustBeStale(err error, resource string, seen, got interlock.Token) {
+	s.Helper()
+	s.mustFail(err, interlock.Definite, interlock.ErrStaleToken)
+	var stale *interlock.StaleTokenError
+	if want := (interlock.StaleTokenError{Resource: resource, Seen: seen, Got: got}); !errors.As(err, &stale) || *stale != want {
+		s.Fatalf("the refusal reports %+v, want %+v", stale, want)
+	}
+}
+
+// eachName calls store with each odd name, and returns those that it does not reject with ErrName.
+func (s *storeScene[S]) eachName(store func(i int, name string) error) (taken []string) {
+	s.Helper()
+	for i, name := range oddNames {
+		if err := store(i, name); err == nil {
+			taken = append(taken, name)
+		} else if !errors.Is(err, interlock.ErrName) {
+			s.Fatalf("name %q: %v", name, err)
+		}
+	}
+	if len(taken) < len(oddNames)/2 {
+		s.Fatalf("only %d of %d names are allowed", len(taken), len(oddNames))
+	}
+	return taken
+}
+
 // persist repeats errors that may be repeated, as the portable types do.
 func (s *storeScene[S]) persist(what string, try func(context.Context) error) {
 	s.Helper()

@@ -3,7 +3,6 @@ package drivertest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/interlock-dev/interlock"
@@ -18,7 +17,7 @@ type ValuesBackend = StoreBackend[driver.Values]
 
 // RunValues runs the conformance suite of driver.Values.
 func RunValues(t *testing.T, h ValuesHarness) {
-	runStore(t, h, func(s *storeScene[driver.Values]) *valuesScene { return &valuesScene{storeScene: s, values: s.store} }, []suiteTest[*valuesScene]{
+	runStore(t, h, func(s *storeScene[driver.Values]) *valuesScene { return &valuesScene{storeScene: s} }, []suiteTest[*valuesScene]{
 		// Storing.
 		{"MissingValue", 0, testMissingValue},
 		{"ValuesAreOrderedByToken", 0, testValuesAreOrderedByToken},
@@ -53,11 +52,10 @@ const valueName = "config/limits"
 // valuesScene is one test with its store and a first opening of it.
 type valuesScene struct {
 	*storeScene[driver.Values]
-	values driver.Values
 }
 
 func (s *valuesScene) put(token interlock.Token, data string) error {
-	return s.values.Put(s.Context(), valueName, driver.Value{Data: []byte(data), Token: token})
+	return s.store.Put(s.Context(), valueName, driver.Value{Data: []byte(data), Token: token})
 }
 
 func (s *valuesScene) mustPut(token interlock.Token, data string) {
@@ -80,16 +78,6 @@ func (s *valuesScene) mustHave(v driver.Values, name string, token interlock.Tok
 	s.Helper()
 	if value := s.get(v, name); value.Token != token || !bytes.Equal(value.Data, []byte(data)) {
 		s.Fatalf("%q is %.200q with %d, want %.200q with %d", name, value.Data, value.Token, data, token)
-	}
-}
-
-// mustBeStale requires a refusal that reports both tokens.
-func (s *valuesScene) mustBeStale(err error, seen, got interlock.Token) {
-	s.Helper()
-	s.mustFail(err, interlock.Definite, interlock.ErrStaleToken)
-	var stale *interlock.StaleTokenError
-	if !errors.As(err, &stale) || *stale != (interlock.StaleTokenError{Resource: valueName, Seen: seen, Got: got}) {
-		s.Fatalf("the refusal reports %+v, want %q, %d seen, %d got", stale, valueName, seen, got)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // testLockMetadata: a holder describes itself and is asked to release.
 func testLockMetadata(s *valuesScene) {
 	space := memory.NewSpace()
-	here, there := s.locks(space, s.values), s.locks(space, s.open())
+	here, there := s.locks(space, s.store), s.locks(space, s.open())
 	first := s.claim(here)
 	longest := bytes.Repeat([]byte("x"), lock.MaxMetadata)
 	s.must(first.Describe(s.Context(), []byte("backup of db7")))
@@ -45,7 +45,7 @@ func testLockMetadata(s *valuesScene) {
 	s.mustShow(here, second.Token(), nil)
 	s.must(second.Describe(s.Context(), []byte("report")))
 	late := driver.Value{Token: first.Token(), Data: []byte("late")}
-	if err := s.values.Put(s.Context(), "described/"+lockName, late); !errors.Is(err, interlock.ErrStaleToken) {
+	if err := s.store.Put(s.Context(), "described/"+lockName, late); !errors.Is(err, interlock.ErrStaleToken) {
 		s.Fatalf("a late request of the former holder: %v", err)
 	}
 	s.mustShow(here, second.Token(), []byte("report"))
@@ -59,7 +59,7 @@ func testLockMetadata(s *valuesScene) {
 // testSemaphoreSize checks that all processes see the permits that one of them sets.
 func testSemaphoreSize(s *valuesScene) {
 	space := memory.NewSpace()
-	here, there := s.permits(space, s.values), s.permits(space, s.open())
+	here, there := s.permits(space, s.store), s.permits(space, s.open())
 	s.must(there.Resize(s.Context(), lockName, 2))
 	for _, permits := range []*semaphore.Semaphore{here, there} {
 		if n, err := permits.Size(s.Context(), lockName); err != nil || n != 2 {

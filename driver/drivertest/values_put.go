@@ -16,7 +16,7 @@ import (
 
 // testMissingValue checks that a missing value is the zero Value.
 func testMissingValue(s *valuesScene) {
-	value := s.get(s.values, valueName)
+	value := s.get(s.store, valueName)
 	if len(value.Data) > 0 || value.Token != 0 || value.Source != "" || !value.Written.IsZero() {
 		s.Fatalf("the value of a name that nothing was written under: %+v", value)
 	}
@@ -37,13 +37,13 @@ func testValuesAreOrderedByToken(s *valuesScene) {
 		err := s.put(token, text)
 		switch {
 		case !step.accepted:
-			s.mustBeStale(err, seen, token)
+			s.mustBeStale(err, valueName, seen, token)
 		case err != nil:
 			s.Fatal(err)
 		default:
 			seen, data = token, text
 		}
-		s.mustHave(s.values, valueName, seen, data)
+		s.mustHave(s.store, valueName, seen, data)
 		s.mustHave(other, valueName, seen, data)
 	}
 }
@@ -52,13 +52,13 @@ func testValuesAreOrderedByToken(s *valuesScene) {
 func testValueHasSourceAndTime(s *valuesScene) {
 	const source = "worker \"7\"\n на mail \\ {}"
 	value := driver.Value{Data: []byte("x"), Token: s.token(1, 3), Source: source}
-	testbed.OK(s, s.values.Put(s.Context(), valueName, value))
-	was := s.get(s.values, valueName)
+	testbed.OK(s, s.store.Put(s.Context(), valueName, value))
+	was := s.get(s.store, valueName)
 	if was.Source != source || !was.Written.IsZero() && time.Since(was.Written).Abs() > 5*time.Minute {
 		s.Fatalf("the value is %+v", was)
 	}
 	value.Token, value.Source = s.token(1, 2), "another"
-	s.mustBeStale(s.values.Put(s.Context(), valueName, value), s.token(1, 3), s.token(1, 2))
+	s.mustBeStale(s.store.Put(s.Context(), valueName, value), valueName, s.token(1, 3), s.token(1, 2))
 	now := s.get(s.open(), valueName)
 	if now.Source != was.Source || !now.Written.Equal(was.Written) {
 		s.Fatalf("the value is %+v, was %+v", now, was)
@@ -70,45 +70,36 @@ func testValueDataIsData(s *valuesScene) {
 	long := bytes.Repeat([]byte("0123456789abcde\xff"), driver.MaxValue/16)
 	for i, data := range []string{"", "x", "\x00\xff binary\r\n", "{\"a\": [1]}", "'; drop table x; --", "ключ", string(long), "", "short again"} {
 		s.mustPut(s.token(int64(i), 0), data)
-		s.mustHave(s.values, valueName, s.token(int64(i), 0), data)
+		s.mustHave(s.store, valueName, s.token(int64(i), 0), data)
 	}
 	mine := []byte("mine")
-	testbed.OK(s, s.values.Put(s.Context(), valueName, driver.Value{Data: mine, Token: s.token(20, 0)}))
+	testbed.OK(s, s.store.Put(s.Context(), valueName, driver.Value{Data: mine, Token: s.token(20, 0)}))
 	copy(mine, "used")
-	value := s.get(s.values, valueName)
+	value := s.get(s.store, valueName)
 	copy(value.Data, "read")
-	s.mustHave(s.values, valueName, s.token(20, 0), "mine")
-	if err := s.values.Put(s.Context(), valueName, driver.Value{Token: s.token(21, 0)}); err != nil {
+	s.mustHave(s.store, valueName, s.token(20, 0), "mine")
+	if err := s.store.Put(s.Context(), valueName, driver.Value{Token: s.token(21, 0)}); err != nil {
 		s.Fatalf("no data at all: %v", err)
 	}
-	s.mustHave(s.values, valueName, s.token(21, 0), "")
+	s.mustHave(s.store, valueName, s.token(21, 0), "")
 }
 
 // testValueNamesAreData checks that each name has its own value. The tokens fall, so a
 // name that shared a value would be rejected.
 func testValueNamesAreData(s *valuesScene) {
 	tokens := map[string]interlock.Token{}
-	for i, name := range oddNames {
-		token := s.token(int64(-i), i)
-		switch err := s.values.Put(s.Context(), name, driver.Value{Data: []byte(name), Token: token}); {
-		case errors.Is(err, interlock.ErrName):
-			continue
-		case err != nil:
-			s.Fatalf("name %q: %v", name, err)
-		}
-		tokens[name] = token
-	}
-	if len(tokens) < len(oddNames)/2 {
-		s.Fatalf("only %d of %d names are allowed", len(tokens), len(oddNames))
-	}
-	for name, token := range tokens {
-		s.mustHave(s.values, name, token, name)
+	taken := s.eachName(func(i int, name string) error {
+		tokens[name] = s.token(int64(-i), i)
+		return s.store.Put(s.Context(), name, driver.Value{Data: []byte(name), Token: tokens[name]})
+	})
+	for _, name := range taken {
+		s.mustHave(s.store, name, tokens[name], name)
 	}
 	for _, name := range []string{"", strings.Repeat("x", driver.MaxName+1)} {
-		s.mustFail(s.values.Put(s.Context(), name, driver.Value{Token: s.token(0, 0)}), interlock.Bug, interlock.ErrName)
-		_, err := s.values.Get(s.Context(), name)
+		s.mustFail(s.store.Put(s.Context(), name, driver.Value{Token: s.token(0, 0)}), interlock.Bug, interlock.ErrName)
+		_, err := s.store.Get(s.Context(), name)
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
-		s.mustFail(s.values.Watch(s.Context(), name, func(driver.Value) {}), interlock.Bug, interlock.ErrName)
+		s.mustFail(s.store.Watch(s.Context(), name, func(driver.Value) {}), interlock.Bug, interlock.ErrName)
 	}
 }
 
@@ -126,10 +117,10 @@ func testValueRefusesImplausibleToken(s *valuesScene) {
 		}
 	}
 	refuse()
-	s.mustHave(s.values, valueName, 0, "")
+	s.mustHave(s.store, valueName, 0, "")
 	s.mustPut(s.token(0, 0), "plausible")
 	refuse()
-	s.mustHave(s.values, valueName, s.token(0, 0), "plausible")
+	s.mustHave(s.store, valueName, s.token(0, 0), "plausible")
 	s.mustPut(at(interlock.MaxAhead-time.Hour), "nearly absurd")
 }
 
@@ -138,7 +129,7 @@ func testValueWithoutTokenIsABug(s *valuesScene) {
 	for _, token := range []interlock.Token{0, -1, math.MinInt64, 1, interlock.MaxSub} {
 		s.mustFail(s.put(token, "x"), interlock.Bug, nil)
 	}
-	s.mustHave(s.values, valueName, 0, "")
+	s.mustHave(s.store, valueName, 0, "")
 }
 
 // testValueCompetition has claims of several processes write at the same time. The
@@ -157,14 +148,14 @@ func testValueCompetition(s *valuesScene) {
 			done = true
 		case <-time.After(100 * time.Microsecond): // advances virtual time
 		}
-		value := s.get(s.values, valueName)
+		value := s.get(s.store, valueName)
 		if value.Token < last || value.Token > 0 && string(value.Data) != value.Token.String() {
 			s.Fatalf("%q with %d was read after %d", value.Data, value.Token, last)
 		}
 		last = value.Token
 	}
 	highest := s.token(claims, 1)
-	s.mustHave(s.values, valueName, highest, highest.String())
+	s.mustHave(s.store, valueName, highest, highest.String())
 }
 
 // competePut writes. It must be rejected only for a higher token. If it is accepted,
@@ -177,8 +168,7 @@ func (s *valuesScene) competePut(v driver.Values, token interlock.Token) error {
 				break
 			}
 		}
-		var stale *interlock.StaleTokenError
-		if errors.As(err, &stale) {
+		if stale, found := errors.AsType[*interlock.StaleTokenError](err); found {
 			return stale.Seen, nil
 		}
 		return 0, err
@@ -202,13 +192,13 @@ func (s *valuesScene) competePut(v driver.Values, token interlock.Token) error {
 func testValuesContextAlreadyEnded(s *valuesScene) {
 	s.mustPut(s.token(0, 0), "before")
 	ctx, cause := endedContext(s.T)
-	s.mustFail(s.values.Put(ctx, valueName, driver.Value{Data: []byte("x"), Token: s.token(1, 0)}), interlock.Definite, cause)
-	_, err := s.values.Get(ctx, valueName)
+	s.mustFail(s.store.Put(ctx, valueName, driver.Value{Data: []byte("x"), Token: s.token(1, 0)}), interlock.Definite, cause)
+	_, err := s.store.Get(ctx, valueName)
 	s.mustFail(err, interlock.Definite, cause)
-	if err := s.values.Watch(ctx, valueName, func(driver.Value) {}); !errors.Is(err, cause) {
+	if err := s.store.Watch(ctx, valueName, func(driver.Value) {}); !errors.Is(err, cause) {
 		s.Fatalf("a watch under an ended context returned %v, want the cause", err)
 	}
-	s.mustHave(s.values, valueName, s.token(0, 0), "before")
+	s.mustHave(s.store, valueName, s.token(0, 0), "before")
 }
 
 // testLostReplyToPut checks that the outcome is unknown and a repetition converges, also
@@ -216,7 +206,7 @@ func testValuesContextAlreadyEnded(s *valuesScene) {
 func testLostReplyToPut(s *valuesScene) {
 	s.mustPut(s.token(0, 0), "before") // the connection is open
 	put := func(ctx context.Context) error {
-		return s.values.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(1, 0)})
+		return s.store.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(1, 0)})
 	}
 	s.loseReply(put)
 	fresh := s.open()
@@ -233,18 +223,18 @@ func testLostReplyToPut(s *valuesScene) {
 func testValuesOverARestart(s *valuesScene) {
 	s.mustPut(s.token(1, 0), "kept")
 	s.restartAround(func(ctx context.Context) error {
-		return s.values.Put(ctx, valueName, driver.Value{Data: []byte("nowhere"), Token: s.token(1, 1)})
+		return s.store.Put(ctx, valueName, driver.Value{Data: []byte("nowhere"), Token: s.token(1, 1)})
 	})
 	s.persist("get after the restart", func(ctx context.Context) error {
-		value, err := s.values.Get(ctx, valueName)
+		value, err := s.store.Get(ctx, valueName)
 		if err == nil && s.durable && string(value.Data) != "kept" {
 			s.Fatalf("a restart made of %q: %q", "kept", value.Data)
 		}
 		return err
 	})
 	s.persist("put after the restart", func(ctx context.Context) error {
-		return s.values.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(2, 0)})
+		return s.store.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(2, 0)})
 	})
-	s.mustHave(s.values, valueName, s.token(2, 0), "after")
-	s.mustBeStale(s.put(s.token(1, 0), "late"), s.token(2, 0), s.token(1, 0))
+	s.mustHave(s.store, valueName, s.token(2, 0), "after")
+	s.mustBeStale(s.put(s.token(1, 0), "late"), valueName, s.token(2, 0), s.token(1, 0))
 }

@@ -68,7 +68,7 @@ func (w *valueWatch) await(token interlock.Token, data string) {
 
 // testWatchValueBegins checks that a watch starts with the current value, even if empty.
 func testWatchValueBegins(s *valuesScene) {
-	early := s.watch(s.values, 0)
+	early := s.watch(s.store, 0)
 	early.await(0, "")
 	s.mustPut(s.token(0, 0), "first")
 	early.await(s.token(0, 0), "first")
@@ -99,13 +99,13 @@ func testWatchValueSeesEqualTokens(s *valuesScene) {
 
 // testWatchValueKeepsToItsName checks that other names and refusals are not reported.
 func testWatchValueKeepsToItsName(s *valuesScene) {
-	w := s.watch(s.values, 0)
+	w := s.watch(s.store, 0)
 	s.mustPut(s.token(1, 0), "first")
 	w.await(s.token(1, 0), "first")
 	for _, name := range []string{valueName + "x", valueName + "/", valueName[:len(valueName)-1], "Config/limits", "config"} {
-		testbed.OK(s, s.values.Put(s.Context(), name, driver.Value{Data: []byte("of " + name), Token: s.token(5, 0)}))
+		testbed.OK(s, s.store.Put(s.Context(), name, driver.Value{Data: []byte("of " + name), Token: s.token(5, 0)}))
 	}
-	s.mustBeStale(s.put(s.token(0, 0), "late"), s.token(1, 0), s.token(0, 0))
+	s.mustBeStale(s.put(s.token(0, 0), "late"), valueName, s.token(1, 0), s.token(0, 0))
 	s.mustPut(s.token(2, 0), "second")
 	w.await(s.token(2, 0), "second")
 	w.end(nil)
@@ -120,7 +120,7 @@ func testWatchValueKeepsToItsName(s *valuesScene) {
 // testWatchValueOfManyWriters checks that reports do not go back and include the highest.
 func testWatchValueOfManyWriters(s *valuesScene) {
 	const writers, each = 4, 15
-	watches := []*valueWatch{s.watch(s.values, 0), s.watch(s.open(), 0)}
+	watches := []*valueWatch{s.watch(s.store, 0), s.watch(s.open(), 0)}
 	s.atOnce(writers, func(i int, v driver.Values) error {
 		for j := range each {
 			if err := s.writeAsOneOfMany(v, s.token(int64(j), i), 3); err != nil {
@@ -154,7 +154,7 @@ func (s *valuesScene) writeAsOneOfMany(v driver.Values, token interlock.Token, t
 
 // testWatchValueBySlowReader checks that it skips values and delays no one else.
 func testWatchValueBySlowReader(s *valuesScene) {
-	slow, quick := s.watch(s.values, 200*time.Millisecond), s.watch(s.values, 0)
+	slow, quick := s.watch(s.store, 200*time.Millisecond), s.watch(s.store, 0)
 	const n = 60
 	data := strings.Repeat("x", 1<<10)
 	for i := range n {
@@ -168,7 +168,7 @@ func testWatchValueBySlowReader(s *valuesScene) {
 // testWatchValueEnds checks that a watch ends soon, with the cause and no later report.
 func testWatchValueEnds(s *valuesScene) {
 	s.mustPut(s.token(0, 0), "first")
-	ending, witness := s.watch(s.values, 0), s.watch(s.values, 0)
+	ending, witness := s.watch(s.store, 0), s.watch(s.store, 0)
 	ending.await(s.token(0, 0), "first")
 	cause := errors.New("the caller stopped watching")
 	if err := ending.end(cause); !errors.Is(err, cause) {
@@ -208,7 +208,7 @@ func testWatchValueOverAPausedServer(s *valuesScene) {
 func (s *valuesScene) watchValueOver(begin, end func()) *valueWatch {
 	s.Helper()
 	s.mustPut(s.token(0, 0), "before.1")
-	w := s.watch(s.values, 0)
+	w := s.watch(s.store, 0)
 	w.await(s.token(0, 0), "before.1")
 	s.mustPut(s.token(0, 0), "before.2")
 	begin()

@@ -21,9 +21,6 @@ func RunVersions(t *testing.T, h VersionsHarness) {
 		{"MissingState", 0, testMissingState},
 		{"StatesAreOrderedByStamp", 0, testStatesAreOrderedByStamp},
 		{"StatesAreJudgedAsSpecified", 0, testStatesAreJudgedAsSpecified},
-		{"StatesConvergeInEveryOrder", 0, testStatesConvergeInEveryOrder},
-		{"TombstoneKeepsOldStatesOut", 0, testTombstoneKeepsOldStatesOut},
-		{"TerminalStateStays", 0, testTerminalStateStays},
 		{"StateCompetition", 0, testStateCompetition},
 		// Replace.
 		{"ReplaceComparesAndSets", 0, testReplaceComparesAndSets},
@@ -57,12 +54,6 @@ func tombstone(version int64) driver.Versioned {
 
 func terminal(v driver.Versioned) driver.Versioned {
 	v.Terminal = true
-	return v
-}
-
-// wins makes v a terminal state that also replaces newer states.
-func wins(v driver.Versioned) driver.Versioned {
-	v.Terminal, v.TerminalWins = true, true
 	return v
 }
 
