@@ -25,48 +25,32 @@ import (
 // realTTL is the TTL on real systems.
 const realTTL = 3 * time.Second
 
-// led returns a server with its own path for each process, which opens the URL of the path's
+// at returns a server with its own path for each process, which opens the URL of the path's
 // address.
-func led(server *testbed.Server, url func(addr string) string) rwlocktest.World {
-	p, to := paths.New[driver.Fenced](server), map[driver.Fenced]*testbed.Proxy{}
-	return rwlocktest.World{TTL: realTTL, Crash: p.Crash,
-		Cut: func(d driver.Fenced) (heal func()) {
-			to[d].Cut()
-			return to[d].Heal
-		},
-		Open: func(t *testing.T) driver.Fenced {
-			t.Helper()
-			var path *testbed.Proxy
-			d, err := p.Lead(t, func(new *testbed.Proxy) (driver.Fenced, error) {
-				path = new
-				b, err := backend.Open(t.Context(), url(path.Addr()))
-				if err != nil {
-					return nil, err
-				}
-				t.Cleanup(func() { _ = b.Close(context.Background()) })
-				return b.Fenced(t.Context(), backend.LockOptions{TTL: realTTL})
-			})
-			testbed.OK(t, err)
-			to[d] = path
-			return d
-		}}
+func at(server *testbed.Server, url func(addr string) string) rwlocktest.World {
+	return paths.At(server, func(t *testing.T, addr string) (driver.Fenced, error) {
+		b, err := backend.Open(t.Context(), url(addr))
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { _ = b.Close(context.Background()) })
+		return b.Fenced(t.Context(), backend.LockOptions{TTL: realTTL})
+	})
 }
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
-	rwlocktest.Run(t, led(testbed.Redis(t), func(addr string) string { return "redis://" + addr }))
+	rwlocktest.Run(t, at(testbed.Redis(t), func(addr string) string { return "redis://" + addr }))
 }
 
 func TestPostgres(t *testing.T) {
 	t.Parallel()
-	rwlocktest.Run(t, led(testbed.Postgres(t), postgresAt))
+	rwlocktest.Run(t, at(testbed.Postgres(t), postgresAt))
 }
 
 func TestPostgresTable(t *testing.T) {
 	t.Parallel()
-	b := led(testbed.Postgres(t), func(addr string) string { return postgresAt(addr) + "&mode=table" })
-	b.Slow = true // pgx gives a connection 15 s to close
-	rwlocktest.Run(t, b)
+	rwlocktest.Run(t, at(testbed.Postgres(t), func(addr string) string { return postgresAt(addr) + "&mode=table" }))
 }
 
 func postgresAt(addr string) string {
@@ -75,12 +59,12 @@ func postgresAt(addr string) string {
 
 func TestZooKeeper(t *testing.T) {
 	t.Parallel()
-	rwlocktest.Run(t, led(testbed.ZooKeeper(t), func(addr string) string { return "zookeeper://" + addr }))
+	rwlocktest.Run(t, at(testbed.ZooKeeper(t), func(addr string) string { return "zookeeper://" + addr }))
 }
 
 func TestConsul(t *testing.T) {
 	t.Parallel()
-	rwlocktest.Run(t, led(testbed.Consul(t), func(addr string) string { return "consul://" + addr }))
+	rwlocktest.Run(t, at(testbed.Consul(t), func(addr string) string { return "consul://" + addr }))
 }
 
 func TestMariaDB(t *testing.T) {
@@ -89,7 +73,7 @@ func TestMariaDB(t *testing.T) {
 	for name, mode := range map[string]string{"sessions": "session", "table": "table"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rwlocktest.Run(t, led(server, func(addr string) string { return "mysql://root@" + addr + "/test?mode=" + mode }))
+			rwlocktest.Run(t, at(server, func(addr string) string { return "mysql://root@" + addr + "/test?mode=" + mode }))
 		})
 	}
 }

@@ -6,22 +6,15 @@ import (
 
 	"github.com/interlock-dev/interlock/claim/rwlock/rwlocktest"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 // TestShapes: readers and writers, permits and several names on etcd.
 func TestShapes(t *testing.T) {
 	t.Parallel()
-	p := paths.New[driver.Fenced](serverFor(t))
-	rwlocktest.Run(t, rwlocktest.World{TTL: suiteTTL, Crash: p.Crash, Open: func(t *testing.T) driver.Fenced {
-		t.Helper()
-		d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-			return Open(t.Context(), dial(t, path.Addr()), &Options{TTL: suiteTTL, Prefix: "shapes/"})
-		})
-		testbed.OK(t, err)
-		return d
-	}})
+	rwlocktest.Run(t, paths.At(serverFor(t), func(t *testing.T, addr string) (driver.Fenced, error) {
+		return Open(t.Context(), dial(t, addr), &Options{TTL: suiteTTL, Prefix: "shapes/"})
+	}))
 }
 
 func TestCostOfShapes(t *testing.T) {

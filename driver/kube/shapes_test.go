@@ -19,13 +19,7 @@ import (
 // TestShapes: readers and writers, permits and several names on Kubernetes.
 func TestShapes(t *testing.T) {
 	t.Parallel()
-	b := start(t, sharedServer(t))
-	rwlocktest.Run(t, rwlocktest.World{TTL: suiteTTL, Crash: b.Crash, Open: func(t *testing.T) driver.Fenced {
-		t.Helper()
-		d, err := b.Open(t)
-		testbed.OK(t, err)
-		return d
-	}})
+	rwlocktest.Run(t, start(t, sharedServer(t)))
 }
 
 // testElection: each leader resigns, and the next one has a higher term.

@@ -1,6 +1,6 @@
 // Package rwlocktest is the conformance suite of a lock system for read-write locks,
 // semaphores, and locks of several names. It does not test the system's locks, which package
-// drivertest does.
+// drivertest does, nor what holds on every such system: the packages' own tests do, in memory.
 package rwlocktest
 
 import (
@@ -27,45 +27,23 @@ const (
 	name     = "prices"
 )
 
-// World is one lock system. Its functions are called one at a time.
-type World struct {
-	// TTL is the drivers' TTL.
-	TTL time.Duration
+// World is one lock system. A drivertest.Backend is one.
+type World interface {
 	// Open opens the driver like another process. It closes it by t.Cleanup.
-	Open func(t *testing.T) driver.Fenced
+	Open(t *testing.T) (driver.Fenced, error)
 	// Crash disconnects d permanently, without closing it.
-	Crash func(t *testing.T, d driver.Fenced)
-	// Cut disconnects d until heal is called; nil skips the tests that need it.
-	Cut func(d driver.Fenced) (heal func())
-	// Slow skips further crashes, if a disconnected driver takes long to close.
-	Slow bool
+	Crash(t *testing.T, d driver.Fenced)
 }
 
 // Run runs the suite.
 func Run(t *testing.T, w World) {
-	b := &backend{World: w}
-	for _, c := range []struct {
-		name string
-		test func(*testing.T, *backend)
-		more bool // another test has the same kind of crash
-	}{
-		{"StoppedWriter", testStoppedWriter, false},
-		{"ReadersAndWriters", testReadersAndWriters, false},
-		{"DeadReader", testDeadReader, true},
-		{"ReaderThatComesBack", testReaderThatComesBack, true},
-		{"Permits", testPermits, false},
-		{"DeadPermit", testDeadPermit, true},
-		{"AllNames", testAllNames, false},
-		{"Downgrade", testDowngrade, false},
-		{"WeightedPermits", testWeightedPermits, false},
+	for name, test := range map[string]func(*testing.T, World){
+		"StoppedWriter":     testStoppedWriter,
+		"ReadersAndWriters": testReadersAndWriters,
+		"Permits":           testPermits,
+		"AllNames":          testAllNames,
 	} {
-		if w.Slow && c.more {
-			continue
-		}
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.test(t, b)
-		})
+		t.Run(name, func(t *testing.T) { test(t, w) })
 	}
 }
 
@@ -91,26 +69,6 @@ func Costs(t *testing.T, d driver.Fenced, count func() int64) {
 			t.Errorf("%s: %d requests in %d rounds, want %d each", c.what, got, rounds, c.want)
 		}
 	}
-}
-
-// backend calls the functions of a World one at a time.
-type backend struct {
-	World
-	mu sync.Mutex
-}
-
-func (b *backend) open(t *testing.T) driver.Fenced {
-	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Open(t)
-}
-
-func (b *backend) crash(t *testing.T, d driver.Fenced) {
-	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.Crash(t, d)
 }
 
 type releaser interface{ Release(context.Context) error }
@@ -196,7 +154,7 @@ func atRandom(random *rand.Rand) time.Duration {
 	return time.Duration(random.IntN(15)) * time.Millisecond
 }
 
-func testReadersAndWriters(t *testing.T, b *backend) {
+func testReadersAndWriters(t *testing.T, w World) {
 	guard, ctx := memory.NewSpace().Fence(), bounded(t)
 	var mu sync.Mutex
 	var last interlock.Token
@@ -233,7 +191,7 @@ func testReadersAndWriters(t *testing.T, b *backend) {
 	}
 	var all sync.WaitGroup
 	for i := range uint64(3) {
-		p := newGuarded(t, b.open(t), guard)
+		p := newGuarded(t, must(w.Open(t))(t), guard)
 		for j := range uint64(2) {
 			random := rand.New(rand.NewPCG(i, j))
 			all.Go(func() {
@@ -258,17 +216,17 @@ func testReadersAndWriters(t *testing.T, b *backend) {
 
 // testStoppedWriter: the guard rejects a writer that is disconnected and continues, once a later
 // reader has sealed it.
-func testStoppedWriter(t *testing.T, b *backend) {
+func testStoppedWriter(t *testing.T, w World) {
 	guard, ctx := memory.NewSpace().Fence(), bounded(t)
-	stopped, reader := newGuarded(t, b.open(t), guard), newGuarded(t, b.open(t), guard)
-	w := must(stopped.shared.AcquireWrite(ctx, "stopped writer"))(t)
-	check(t, stopped.write(ctx, w, "first"))
-	b.crash(t, stopped.d)
+	stopped, reader := newGuarded(t, must(w.Open(t))(t), guard), newGuarded(t, must(w.Open(t))(t), guard)
+	claim := must(stopped.shared.AcquireWrite(ctx, "stopped writer"))(t)
+	check(t, stopped.write(ctx, claim, "first"))
+	w.Crash(t, stopped.d)
 	err := reader.shared.Read(ctx, "stopped writer", func(ctx context.Context, r *rwlock.ReadClaim) error {
-		if w.Valid() {
+		if claim.Valid() {
 			t.Error("the writer's claim is still valid")
 		}
-		if err := stopped.write(ctx, w, "late"); !errors.Is(err, interlock.ErrStaleToken) {
+		if err := stopped.write(ctx, claim, "late"); !errors.Is(err, interlock.ErrStaleToken) {
 			t.Errorf("the late write: %v", err)
 		}
 		if got := reader.value(); got != "first" || !r.Valid() {
@@ -279,59 +237,14 @@ func testStoppedWriter(t *testing.T, b *backend) {
 	check(t, err)
 }
 
-func testDeadReader(t *testing.T, b *backend) {
-	ctx := bounded(t)
-	dying, writer := newProcess(t, b.open(t)), newProcess(t, b.open(t))
-	r := must(dying.shared.AcquireRead(ctx, "dead reader"))(t)
-	b.crash(t, dying.d)
-	began := time.Now()
-	w := must(writer.shared.AcquireWrite(ctx, "dead reader"))(t)
-	if r.Valid() {
-		t.Error("the reader's claim is valid beside a writer's")
-	}
-	if took := time.Since(began); took > 3*b.TTL { // Consul ends a session after twice its TTL
-		t.Errorf("the writer waited %v for a lease of %v", took, b.TTL)
-	}
-	release(t, w)
-}
-
-// testReaderThatComesBack: a reader is disconnected for longer than its lease, then continues.
-func testReaderThatComesBack(t *testing.T, b *backend) {
-	if b.Cut == nil {
-		t.Skip("its paths are not cut and healed")
-	}
-	guard, ctx := memory.NewSpace().Fence(), bounded(t)
-	absent, writer := newGuarded(t, b.open(t), guard), newGuarded(t, b.open(t), guard)
-	r := must(absent.shared.AcquireRead(ctx, "comes back"))(t)
-	first := absent.value()
-	b.mu.Lock()
-	heal := b.Cut(absent.d)
-	b.mu.Unlock()
-	w := must(writer.shared.AcquireWrite(ctx, "comes back"))(t)
-	check(t, writer.write(ctx, w, "meanwhile"))
-	heal()
-	if second := absent.value(); r.Valid() || second == first {
-		t.Errorf("it read %q, then %q, and its claim is valid: %v", first, second, r.Valid())
-	}
-	release(t, r)
-	if !errors.Is(context.Cause(r.Context()), interlock.ErrExpired) && !errors.Is(context.Cause(r.Context()), interlock.ErrSessionEnded) {
-		t.Errorf("cause %v", context.Cause(r.Context()))
-	}
-	if !w.Valid() {
-		t.Error("the late release took the writer's claim")
-	}
-	release(t, w)
-	release(t, must(absent.shared.AcquireRead(ctx, "comes back"))(t))
-}
-
-func testPermits(t *testing.T, b *backend) {
+func testPermits(t *testing.T, w World) {
 	ctx := bounded(t)
 	var mu sync.Mutex
 	out := map[int]interlock.Token{} // the holder's token, by slot
 	last := map[int]interlock.Token{}
 	var all sync.WaitGroup
 	for i := range uint64(3) {
-		p := newProcess(t, b.open(t))
+		p := newProcess(t, must(w.Open(t))(t))
 		for j := range uint64(2) {
 			random := rand.New(rand.NewPCG(i, j))
 			all.Go(func() {
@@ -364,33 +277,14 @@ func testPermits(t *testing.T, b *backend) {
 	}
 }
 
-func testDeadPermit(t *testing.T, b *backend) {
-	ctx := bounded(t)
-	dying, living := newProcess(t, b.open(t)), newProcess(t, b.open(t))
-	dead := must(dying.permits.Acquire(ctx, "dead permit"))(t)
-	kept := must(living.permits.Acquire(ctx, "dead permit"))(t)
-	b.crash(t, dying.d)
-	began := time.Now()
-	next := must(living.permits.Acquire(ctx, "dead permit"))(t)
-	if dead.Valid() || next.Slot() != dead.Slot() || next.Claim().Token() <= dead.Claim().Token() {
-		t.Errorf("slot %d with token %d after slot %d with %d, which is valid: %v", next.Slot(), next.Claim().Token(),
-			dead.Slot(), dead.Claim().Token(), dead.Valid())
-	}
-	if took := time.Since(began); took > 3*b.TTL { // Consul ends a session after twice its TTL
-		t.Errorf("it waited %v for a lease of %v", took, b.TTL)
-	}
-	release(t, next)
-	release(t, kept)
-}
-
-func testAllNames(t *testing.T, b *backend) {
+func testAllNames(t *testing.T, w World) {
 	ctx := bounded(t)
 	names := []string{"all/a", "all/b", "all/c"}
 	var mu sync.Mutex
 	inside := map[string]bool{}
 	var all sync.WaitGroup
 	for i := range uint64(3) {
-		p, random := newProcess(t, b.open(t)), rand.New(rand.NewPCG(i, i))
+		p, random := newProcess(t, must(w.Open(t))(t)), rand.New(rand.NewPCG(i, i))
 		all.Go(func() {
 			for range 6 {
 				mine := slices.Clone(names)
@@ -419,38 +313,4 @@ func testAllNames(t *testing.T, b *backend) {
 		})
 	}
 	all.Wait()
-}
-
-// testDowngrade: after a downgrade others can read, and none can write.
-func testDowngrade(t *testing.T, b *backend) {
-	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
-	ctx := bounded(t)
-	w := must(here.shared.AcquireWrite(ctx, "downgrade"))(t)
-	r := must(w.Downgrade(ctx))(t)
-	if w.Valid() || !r.Valid() {
-		t.Errorf("the write claim is valid: %v, the read claim: %v", w.Valid(), r.Valid())
-	}
-	if _, err := there.shared.TryWrite(ctx, "downgrade"); !errors.Is(err, interlock.ErrHeld) {
-		t.Errorf("another write claim: %v", err)
-	}
-	release(t, must(there.shared.AcquireRead(ctx, "downgrade"))(t))
-	release(t, r)
-	release(t, must(there.shared.AcquireWrite(ctx, "downgrade"))(t))
-}
-
-// testWeightedPermits: an acquire gets all its permits at once, or none.
-func testWeightedPermits(t *testing.T, b *backend) {
-	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
-	ctx := bounded(t)
-	all := must(here.permits.AcquireN(ctx, "weighted", permits))(t)
-	if _, err := there.permits.TryAcquireN(ctx, "weighted", 1); !errors.Is(err, interlock.ErrHeld) {
-		t.Errorf("one permit too many: %v", err)
-	}
-	release(t, all)
-	one := must(here.permits.AcquireN(ctx, "weighted", 1))(t)
-	if _, err := there.permits.TryAcquireN(ctx, "weighted", permits); !errors.Is(err, interlock.ErrHeld) {
-		t.Errorf("all beside one: %v", err)
-	}
-	release(t, must(there.permits.AcquireN(ctx, "weighted", permits-1))(t)) // the refused call took none
-	release(t, one)
 }
