@@ -46,8 +46,7 @@ func Example() {
 	}
 	run := func(ctx context.Context, from, to string) {
 		err := transfer(ctx, true, from, to)
-		var cycle *deadlock.Error
-		if errors.As(err, &cycle) {
+		if cycle, found := errors.AsType[*deadlock.Error](err); found {
 			fmt.Println(cycle)
 			err = transfer(ctx, false, from, to)
 		}

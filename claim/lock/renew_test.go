@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -27,12 +28,8 @@ func TestTTLOfALock(t *testing.T) {
 			l, err := lock.NewFenced(d, &o)
 			testbed.OK(b, err)
 			own, every := o.TTL, o.RenewEvery
-			if own == 0 {
-				own = ttl
-			}
-			if every == 0 {
-				every = own / 3
-			}
+			own = cmp.Or(own, ttl)
+			every = cmp.Or(every, own/3)
 			c := b.acquire(l)
 			if left := c.Remaining(); left > own || left < own-own/50 {
 				b.Errorf("%v remain of %v", left, own)

@@ -189,21 +189,6 @@ func TestADeadReaderCostsItsLease(t *testing.T) {
 	})
 }
 
-func TestADeadWriterCostsItsLease(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		dying, d := b.process(nil)
-		reader, _ := b.process(nil)
-		w := b.write(dying)
-		_ = d.Close(b.Context())
-		began := time.Now()
-		r := b.read(reader)
-		if took := time.Since(began); took > ttl+ttl/10 || w.Valid() {
-			b.Errorf("the reader waited %v; writer valid %v", took, w.Valid())
-		}
-		b.release(r)
-	})
-}
-
 // slow is a process that does not renew its door, and is paused for longer than the door's lease
 // just before it requests a reader's lock.
 type slow struct {
@@ -423,8 +408,7 @@ func TestWaitIsBounded(t *testing.T) {
 		bounded := func(wait func() error, owner string) {
 			began := time.Now()
 			err := wait()
-			held := (*interlock.HeldError)(nil)
-			if !errors.As(err, &held) || held.Name != name || held.Owner != owner || time.Since(began) != 2*time.Second {
+			if held, found := errors.AsType[*interlock.HeldError](err); !found || held.Name != name || held.Owner != owner || time.Since(began) != 2*time.Second {
 				b.Errorf("after %v: %v", time.Since(began), err)
 			}
 		}
@@ -573,28 +557,7 @@ func TestADriverWithoutAViewIsRefused(t *testing.T) {
 	d := memory.NewSpace().Open(nil)
 	defer d.Close(t.Context())
 	_, err := rwlock.New(bare{d}, nil)
-	unmet := (*interlock.UnmetError)(nil)
-	if !errors.As(err, &unmet) || len(unmet.Unmet) != 2 || unmet.Driver != "memory" {
+	if unmet, found := errors.AsType[*interlock.UnmetError](err); !found || len(unmet.Unmet) != 2 || unmet.Driver != "memory" {
 		t.Fatalf("got %v", err)
 	}
-}
-
-func TestCloseEndsTheWait(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		here, _ := b.process(nil)
-		there, _ := b.process(nil)
-		r := b.read(here)
-		told := make(chan error)
-		go func() { _, err := there.AcquireWrite(b.Context(), name); told <- err }()
-		synctest.Wait()
-		closed := make(chan error)
-		go func() { closed <- there.Close(b.Context()) }()
-		if err := <-told; !errors.Is(err, interlock.ErrClosed) {
-			b.Errorf("got %v", err)
-		}
-		if err := <-closed; err != nil {
-			b.Error(err)
-		}
-		b.release(r)
-	})
 }

@@ -233,30 +233,6 @@ func TestADeadHoldersPermitExpires(t *testing.T) {
 	})
 }
 
-// TestADeadWaiterCostsItsLease: after a waiter died in the door, the next one gets its place.
-func TestADeadWaiterCostsItsLease(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		holder, _ := b.process(1, nil)
-		dying, d := b.process(1, nil)
-		next, _ := b.process(1, nil)
-		p := b.acquire(holder)
-		ctx, cancel := context.WithCancel(b.Context())
-		gone := make(chan error)
-		go func() { _, err := dying.Acquire(ctx, name); gone <- err }()
-		synctest.Wait()
-		_ = d.Driver.Close(b.Context())
-		told := b.waits(next)
-		b.release(p)
-		cancel()
-		<-gone
-		began := time.Now()
-		b.release(<-told)
-		if took := time.Since(began); took > ttl+ttl/10 {
-			b.Errorf("it took %v", took)
-		}
-	})
-}
-
 func TestCancelledWaitersLeaveNothing(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		holder, _ := b.process(1, nil)
@@ -289,8 +265,7 @@ func TestTryAndWait(t *testing.T) {
 		first, second := b.acquire(s), b.acquire(s)
 		before := d.spent()
 		_, err := s.TryAcquire(b.Context(), name)
-		held := (*interlock.HeldError)(nil)
-		if !errors.As(err, &held) || held.Name != name {
+		if held, found := errors.AsType[*interlock.HeldError](err); !found || held.Name != name {
 			b.Errorf("try: %v", err)
 		}
 		if spent := d.spent() - before; spent != 2 {
@@ -484,26 +459,6 @@ func TestNamesDoNotMix(t *testing.T) {
 				b.Fatalf("%q: %v", other, err)
 			}
 			b.release(q)
-		}
-		b.release(p)
-	})
-}
-
-func TestCloseEndsTheWait(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		here, _ := b.process(1, nil)
-		there, _ := b.process(1, nil)
-		p := b.acquire(here)
-		told := make(chan error)
-		go func() { _, err := there.Acquire(b.Context(), name); told <- err }()
-		synctest.Wait()
-		closed := make(chan error)
-		go func() { closed <- there.Close(b.Context()) }()
-		if err := <-told; !errors.Is(err, interlock.ErrClosed) {
-			b.Errorf("got %v", err)
-		}
-		if err := <-closed; err != nil {
-			b.Error(err)
 		}
 		b.release(p)
 	})

@@ -1,6 +1,7 @@
 package schedule_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -112,9 +113,7 @@ func TestOneRunForEachTickOverAllProcesses(t *testing.T) {
 		for range 3 {
 			b.process(o, func(_ context.Context, tick schedule.Tick) error {
 				l.note(tick, "run")
-				if token == 0 {
-					token = tick.Term.Token()
-				}
+				token = cmp.Or(token, tick.Term.Token())
 				if tick.Term.Token() != token {
 					t.Errorf("token %d after %d without a new leader", tick.Term.Token(), token)
 				}
