@@ -349,8 +349,7 @@ func TestBounded(t *testing.T) {
 			delta, err = b.Take(own, n)
 			change = -n
 		}
-		var short *ShortError
-		if err != nil && (change > 0 || n <= share || !errors.As(err, &short) || *short != ShortError{own, n, share}) {
+		if short, found := errors.AsType[*ShortError](err); err != nil && (change > 0 || n <= share || !found || *short != ShortError{own, n, share}) {
 			t.Fatalf("%d of %d units: %v", n, share, err)
 		}
 		if err != nil {

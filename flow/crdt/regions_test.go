@@ -23,8 +23,8 @@ import (
 var ok = testbed.OK
 
 // TestDeltasByOutboxAndQueue: a region keeps a set in PostgreSQL. Each transaction replaces its
-// state and adds the delta to an outbox, which sends it to a queue on Redis Streams, here twice;
-// the other region merges it. A rolled back addition neither remains nor arrives, and the next
+// state and adds the delta to an outbox, which sends it to a queue on Redis Streams, here twice.
+// The other region merges it. A rolled back addition neither remains nor arrives, and the next
 // addition reuses its number.
 func TestDeltasByOutboxAndQueue(t *testing.T) {
 	t.Parallel()

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,69 +69,6 @@ func TestStore(t *testing.T) {
 		c := GCounter{driver.Lattice{Max: map[string]string{"+eu": driver.FormatPadded(1)}}}
 		if err := s.Load(ctx, "x", &c); interlock.Kind(err) != interlock.Definite || c.Value() != 1 {
 			t.Errorf("a value of another type: %v, %d", err, c.Value())
-		}
-	})
-}
-
-// TestShares: goroutines in three regions sell 200 units. A region's process is replaced while it
-// sells; the former one continues, and is rejected. Then the region dies, and another sells its
-// remaining units.
-func TestShares(t *testing.T) {
-	eachStore(t, func(t *testing.T, s *Store) {
-		const supply = 200
-		ctx := t.Context()
-		open := func(replica string, n int64) *Share {
-			t.Helper()
-			h, err := s.Share(ctx, "{tv}", replica, token(n))
-			ok(t, err)
-			return h
-		}
-		eu := open("eu", 1)
-		ok(t, eu.Add(ctx, supply))
-		ok(t, eu.Move(ctx, "us", 70))
-		ok(t, eu.Move(ctx, "ap", 50))
-		former, ap := open("us", 1), open("ap", 1)
-		us := open("us", 2)
-		var sold atomic.Int64
-		sell := func(h *Share, most int, wantErr any) func() {
-			return func() {
-				for range most {
-					err := h.Take(ctx, 1)
-					if err != nil {
-						if !errors.As(err, wantErr) {
-							t.Errorf("%s: %v", h.replica, err)
-						}
-						return
-					}
-					sold.Add(1)
-				}
-			}
-		}
-		var all sync.WaitGroup
-		for range 3 {
-			all.Go(sell(eu, supply, new(*ShortError)))
-			all.Go(sell(us, 5, nil)) // then it dies
-			all.Go(sell(ap, supply, new(*ShortError)))
-			all.Go(sell(former, supply, new(*interlock.StaleTokenError)))
-		}
-		all.Wait()
-		if left := open("us", 3).Left(); left != 55 {
-			t.Fatalf("a dead region left %d units", left)
-		}
-		heir := open("us", 4)
-		ok(t, heir.Move(ctx, "eu", heir.Left()))
-		if err := us.Take(ctx, 1); !errors.Is(err, interlock.ErrStaleToken) {
-			t.Errorf("the dead region woke up and sold: %v", err)
-		}
-		ok(t, eu.Refresh(ctx))
-		sell(eu, supply, new(*ShortError))()
-		var b Bounded
-		ok(t, s.Load(ctx, "{tv}", &b))
-		if sold.Load() != supply || b.Value() != 0 {
-			t.Errorf("%d of %d units were sold, %d are left", sold.Load(), supply, b.Value())
-		}
-		if _, err := s.Share(ctx, "{tv}", "us", token(3)); !errors.Is(err, interlock.ErrStaleToken) {
-			t.Errorf("an old token: %v", err)
 		}
 	})
 }

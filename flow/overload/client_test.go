@@ -35,8 +35,7 @@ func TestRetries(t *testing.T) {
 		p := policy(t, nil)
 		begun := time.Now()
 		calls, err := answers(t.Context(), p, errBusy)
-		var rejected *RejectedError
-		if calls != 3 || !errors.As(err, &rejected) || !rejected.NoRetry || interlock.Kind(err) != interlock.Definite {
+		if rejected, found := errors.AsType[*RejectedError](err); calls != 3 || !found || !rejected.NoRetry || interlock.Kind(err) != interlock.Definite {
 			t.Errorf("%d calls, %v", calls, err)
 		}
 		// Two waits: two seconds plus up to one, and two seconds plus up to two.
@@ -220,8 +219,7 @@ func TestOnce(t *testing.T) {
 			time.Sleep(time.Second)
 			return 0, errBusy
 		})
-		var rejected *RejectedError
-		if calls != 1 || !errors.As(err, &rejected) || !rejected.NoRetry {
+		if rejected, found := errors.AsType[*RejectedError](err); calls != 1 || !found || !rejected.NoRetry {
 			t.Errorf("%d calls, %v", calls, err)
 		}
 	})

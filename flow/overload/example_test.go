@@ -45,8 +45,7 @@ func ExampleCall() {
 		log.Fatal(err)
 	}
 	price, err := overload.Call(context.Background(), backend, func(ctx context.Context) (int, error) { return 42, nil })
-	var rejected *overload.RejectedError
-	if errors.As(err, &rejected) {
+	if _, found := errors.AsType[*overload.RejectedError](err); found {
 		log.Print("answer from the cache instead")
 	}
 	fmt.Println(price, err)

@@ -48,8 +48,7 @@ func admitted(ctx context.Context, p *Policy) (result func() (done func(), err e
 }
 
 func reasonOf(err error) string {
-	var rejected *RejectedError
-	if errors.As(err, &rejected) {
+	if rejected, found := errors.AsType[*RejectedError](err); found {
 		return rejected.Reason
 	}
 	return ""

@@ -92,8 +92,7 @@ func ExampleColumn() {
 			return err
 		})
 	})
-	var missing *fence.NoRowError
-	if errors.As(err, &missing) {
+	if _, found := errors.AsType[*fence.NoRowError](err); found {
 		fmt.Println("there is no such account, and no mark that could protect it")
 	}
 }

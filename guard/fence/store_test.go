@@ -3,7 +3,6 @@ package fence_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -95,36 +94,6 @@ func TestStoreRefusesWhatIsOver(t *testing.T) {
 	if _, ok := f.Get("k"); ok {
 		t.Error("a claim that is over wrote")
 	}
-}
-
-// TestStoreOrdersClaims: many claims enter, read and write, and the final value is that
-// of the highest; a claim enters any number of times, or once.
-func TestStoreOrdersClaims(t *testing.T) {
-	const claims = 40
-	f := memory.NewSpace().Fence()
-	store := fence.NewStore(f)
-	var running sync.WaitGroup
-	for i := range claims {
-		running.Go(func() {
-			c := grant(1+i*7%claims, bound)
-			err := store.Enter(t.Context(), c, "r")
-			if err == nil {
-				err = store.Enter(t.Context(), c, "r", driver.Write{Key: "k", Value: []byte(c.Owner())})
-			}
-			if err != nil && !errors.Is(err, interlock.ErrStaleToken) {
-				t.Error(err)
-			}
-		})
-	}
-	running.Wait()
-	highest := grant(claims, bound)
-	if value, _ := f.Get("k"); string(value) != highest.Owner() {
-		t.Errorf("written by %q, want %q", value, highest.Owner())
-	}
-	wantStale(t, store.EnterOnce(t.Context(), highest, "r"), highest.token, highest.token)
-	next := grant(claims+1, bound)
-	ok(t, store.EnterOnce(t.Context(), next, "r"))
-	wantStale(t, store.EnterOnce(t.Context(), next, "r"), next.token, next.token)
 }
 
 // bypassed is a store that reports each written key as bypassed.

@@ -173,8 +173,7 @@ func (c *claim) Remaining() time.Duration {
 
 func wantStale(t *testing.T, err error, seen, got interlock.Token) {
 	t.Helper()
-	var stale *interlock.StaleTokenError
-	if !errors.As(err, &stale) || stale.Seen != seen || stale.Got != got || interlock.Kind(err) != interlock.Definite {
+	if stale, found := errors.AsType[*interlock.StaleTokenError](err); !found || stale.Seen != seen || stale.Got != got || interlock.Kind(err) != interlock.Definite {
 		t.Errorf("%v (%v), want a refusal of %d for %d", err, interlock.Kind(err), got, seen)
 	}
 }

@@ -143,8 +143,7 @@ func ExamplePhase() {
 		})
 	}
 	_, err = store.Do(ctx, idempotency.Call{Operation: "order", Key: "message 17", Fingerprint: "three books"}, order)
-	var busy *idempotency.InFlightError
-	if errors.As(err, &busy) {
+	if busy, found := errors.AsType[*idempotency.InFlightError](err); found {
 		fmt.Println("another attempt is at work; ask again within", busy.Remaining)
 	}
 }

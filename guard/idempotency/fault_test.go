@@ -204,8 +204,7 @@ func testClosed(t *testing.T, w world) {
 	ok(t, err)
 	closed()
 	_, err = open(t, idempotency.NewSQL(db, idempotency.Table{}), nil).Do(t.Context(), order("k"), never)
-	var typed *interlock.Error
-	if !errors.As(err, &typed) || errors.Is(err, interlock.ErrUncertain) {
+	if _, found := errors.AsType[*interlock.Error](err); !found || errors.Is(err, interlock.ErrUncertain) {
 		t.Errorf("%v (%v)", err, interlock.Kind(err))
 	}
 	got, err := w.store.Do(t.Context(), order("k"), func(context.Context) (idempotency.Response, error) { return answer(200, ""), nil })

@@ -18,10 +18,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
-	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/idempotency"
-	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 // site is a server whose handler has the guard.
@@ -419,58 +416,5 @@ func TestBodyIsKept(t *testing.T) {
 	}
 	if got := s.ask(t, "k"); got.Status != 201 || got.Body != `{"n":1}` || s.runs.Load() != 1 {
 		t.Errorf("%+v", got)
-	}
-}
-
-// TestManyAtOnce sends a request 32 times at once: it takes effect once, and each gets
-// the same answer, or that it is in flight.
-func TestManyAtOnce(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		w := newWorld(t, open(t), nil)
-		manyAtOnce(t, w.records, func(r *http.Request) error {
-			_, err := phase(r.Context(), w.records, "pay")
-			return err
-		})
-		if got := w.effects(t, "k"); got != "pay by 1" {
-			t.Errorf("effects: %s", got)
-		}
-	})
-	t.Run("redis", func(t *testing.T) {
-		client, err := redis.Dial(testbed.Redis(t).URL())
-		ok(t, err)
-		defer client.Close()
-		manyAtOnce(t, redis.NewIdempotency(client, "orders"), func(*http.Request) error { return nil })
-	})
-}
-
-func manyAtOnce(t *testing.T, records driver.Idempotency, work func(*http.Request) error) {
-	next := func(w http.ResponseWriter, r *http.Request) {
-		if err := work(r); err != nil {
-			http.Error(w, err.Error(), 500)
-			return
-		}
-		create(w, r)
-	}
-	s := serve(t, records, nil, next)
-	patient := serve(t, records, &idempotency.HandlerOptions{Wait: bound}, next)
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	statuses, bodies := map[int]int{}, map[string]int{}
-	for i := range 32 {
-		wg.Go(func() {
-			from := []*site{s, patient}[i%2]
-			got := from.ask(t, "k")
-			mu.Lock()
-			defer mu.Unlock()
-			if statuses[got.Status]++; got.Status == 201 {
-				bodies[got.Body]++
-			} else if from == patient || got.reason != "in-flight" {
-				t.Errorf("%d %s", got.Status, got.Body)
-			}
-		})
-	}
-	wg.Wait()
-	if n := s.runs.Load() + patient.runs.Load(); n != 1 || len(bodies) != 1 || statuses[201] < 16 || statuses[201]+statuses[409] != 32 {
-		t.Errorf("run %d times: %v, %v", n, statuses, bodies)
 	}
 }

@@ -30,7 +30,6 @@ func TestSQL(t *testing.T) {
 		{"a clock that was set back loses nothing", testClockSetBack},
 		{"results survive, or the phase does not", testResults},
 		{"a closed database is reported", testClosed},
-		{"any interleaving of retries, expiries and crashes", testAnyInterleaving},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {

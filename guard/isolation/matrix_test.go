@@ -124,8 +124,8 @@ func markdown(cells map[string]string) string {
 
 <!-- Written by: go test ./guard/isolation -run TestMatrix -update -->
 
-Two transactions run at the same level, in the order that brings the anomaly about if anything does, on PostgreSQL 15 and
-MariaDB 10.11 as they are by default. The same test compares this page with what the servers do.
+Two transactions run at the same level, in the order that brings the anomaly about if anything does. The servers are
+PostgreSQL 15 and MariaDB 10.11 as they are by default. The same test compares this page with what the servers do.
 
 - **happens**: both were committed, and the anomaly was there.
 - *not visible*: both were committed; the reader saw the state from before.
@@ -136,7 +136,7 @@ MariaDB 10.11 as they are by default. The same test compares this page with what
 	for _, db := range []struct{ id, title, note string }{
 		{string(driver.Postgres), "PostgreSQL 15", "READ UNCOMMITTED is READ COMMITTED there, which is the default."},
 		{string(driver.MariaDB), "MariaDB 10.11", `REPEATABLE READ is the default there. It reads from a snapshot, and writes on top of what the snapshot does not
-show: a lost update is not noticed, unless the read locks (` + "`for update`" + `) or innodb_snapshot_isolation is on. At SERIALIZABLE
+show. A lost update is not noticed, unless the read locks (` + "`for update`" + `) or innodb_snapshot_isolation is on. At SERIALIZABLE
 every read locks what it reads for others to read only; two that then both write are a deadlock.`},
 	} {
 		fmt.Fprintf(&b, "## %s\n\n|", db.title)

@@ -88,8 +88,7 @@ func ExampleInbox() {
 		_, err := tx.ExecContext(ctx, `update item set stock = stock - 3 where id = 42`)
 		return err
 	})
-	var gap *once.GapError
-	if errors.As(err, &gap) {
+	if gap, found := errors.AsType[*once.GapError](err); found {
 		fmt.Printf("%d came, and %d is missing\n", gap.Got, gap.Want)
 	}
 }

@@ -63,8 +63,7 @@ func testSequence(t *testing.T, w world) {
 		again := numbered(key, 2, 2)
 		again.Payload = []byte("another")
 		outcome, err := w.deliver(t.Context(), again)
-		var mismatch *once.MismatchError
-		if !errors.As(err, &mismatch) || outcome != once.Mismatched || mismatch.Message != key+"@2.2" {
+		if mismatch, found := errors.AsType[*once.MismatchError](err); !found || outcome != once.Mismatched || mismatch.Message != key+"@2.2" {
 			t.Errorf("%v, %v", outcome, err)
 		}
 		if got := databases.One[int64](t, w.DB, `select count(*) from effect where message like '`+key+`%'`); got != 6 {

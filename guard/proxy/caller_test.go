@@ -203,8 +203,7 @@ func testWhatIsKnownToBeUnsentLeavesNoDoubt(t *testing.T, db *databases.DB) {
 	wantKind(t, err, interlock.Retryable, lost)
 	for range 2 { // nor does a refusal
 		_, err = c.Do(t.Context(), grant(1, bound), "api", "b", failing(nil))
-		var doubt *proxy.InDoubtError
-		if !errors.As(err, &doubt) {
+		if _, found := errors.AsType[*proxy.InDoubtError](err); !found {
 			t.Errorf("not in doubt any more: %v", err)
 		}
 	}

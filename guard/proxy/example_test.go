@@ -92,8 +92,7 @@ func ExampleNewRecorded() {
 	}
 	var c interlock.Claim // of a lock, a partition or a request
 	_, err = calls.Do(ctx, c, "account/42", "payout/7", func(context.Context, *proxy.Call) (int, error) { return 200, nil })
-	var doubt *proxy.InDoubtError
-	if errors.As(err, &doubt) {
+	if doubt, found := errors.AsType[*proxy.InDoubtError](err); found {
 		log.Print("ask the bank whether it was paid, and tell table.Settle: ", doubt)
 	}
 }

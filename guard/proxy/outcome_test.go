@@ -316,7 +316,7 @@ func worker(ctx context.Context, at *crash.Points, args []string) error {
 	}
 	defer closed()
 	// The statements that keep the session are no crash points, since their number depends on the
-	// duration of the call; the claim lasts long enough without them.
+	// duration of the call. The claim lasts long enough without them.
 	points := paced{crash.Beginner[driver.SQL](db, at), func() {}}
 	calls, err := proxy.NewRecorded(points, fence.Table{}, proxy.Calls{}, &proxy.Options{Repeat: args[3] == "repeat"})
 	if err != nil {
@@ -329,8 +329,7 @@ func worker(ctx context.Context, at *crash.Points, args []string) error {
 		return post(by, args[2], "pay")(ctx, call)
 	})
 	var done *proxy.DoneError
-	var doubt *proxy.InDoubtError
-	if errors.As(err, &done) || errors.As(err, &doubt) {
+	if _, found := errors.AsType[*proxy.InDoubtError](err); errors.As(err, &done) || found {
 		return nil
 	}
 	return err

@@ -137,8 +137,7 @@ func testACrashAfterTheCallForgetsNothing(t *testing.T, db *databases.DB) {
 	newer := crash.Start(t, "owner", 0, db.Client, db.URL, api.URL, "2", "60s", "honest", dies)
 	newer.Wait(bound)
 	_, err := caller(t, db, nil).Do(t.Context(), grant(1, bound), "api", "late", post(transport(t), api.URL, "1"))
-	var stale *interlock.StaleTokenError
-	if !errors.As(err, &stale) || stale.Seen != token(2) || fmt.Sprint(api.seen()) != "[2]" {
+	if stale, found := errors.AsType[*interlock.StaleTokenError](err); !found || stale.Seen != token(2) || fmt.Sprint(api.seen()) != "[2]" {
 		t.Errorf("calls %v: %v", api.seen(), err)
 	}
 }

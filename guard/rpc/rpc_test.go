@@ -204,8 +204,7 @@ func TestEveryReasonTravels(t *testing.T) {
 		c := serve(t, b, nil, nil)
 		for way, call := range c.each() {
 			err := call(wire.Under(t.Context(), grant("account/42", token(1), bound), ""), "42")
-			var r *wire.Refusal
-			if !errors.As(err, &r) || *r != want || interlock.Kind(err) != interlock.Kind(&want) {
+			if r, found := errors.AsType[*wire.Refusal](err); !found || *r != want || interlock.Kind(err) != interlock.Kind(&want) {
 				t.Errorf("%s, %s: %+v", reason, way, r)
 			}
 			if code := status.Code(err); code == codes.OK || code == codes.Internal || (code == codes.Unknown) != (reason == wire.Unknown) {
@@ -223,8 +222,7 @@ func TestOtherErrorsAreLeftAlone(t *testing.T) {
 		c := serve(t, &bank{withdraw: func(context.Context, string) error { return given }}, nil, nil)
 		for way, call := range c.each() {
 			err := call(wire.Under(t.Context(), grant("account/42", token(1), bound), ""), "42")
-			var r *wire.Refusal
-			if status.Code(err) != want || errors.As(err, &r) != (given == error(inside)) || err != nil && strings.Contains(err.Error(), "10.1.2.3") {
+			if _, found := errors.AsType[*wire.Refusal](err); status.Code(err) != want || found != (given == error(inside)) || err != nil && strings.Contains(err.Error(), "10.1.2.3") {
 				t.Errorf("%v, %s: %v", given, way, err)
 			}
 		}

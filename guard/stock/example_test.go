@@ -73,8 +73,7 @@ func ExampleTable() {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		return stocks.Hold(ctx, postgres.Tx(tx), "order/17", 10*time.Minute, seat)
 	})
-	var short *stock.ShortError
-	if errors.As(err, &short) {
+	if _, found := errors.AsType[*stock.ShortError](err); found {
 		fmt.Println("the seat is taken")
 		return
 	}
@@ -86,8 +85,7 @@ func ExampleTable() {
 		}
 		return stocks.Confirm(ctx, postgres.Tx(tx), "order/17")
 	})
-	var late *stock.SettledError
-	if errors.As(err, &late) {
+	if _, found := errors.AsType[*stock.SettledError](err); found {
 		fmt.Println("too late, the money goes back: the hold had expired, and others have the seat")
 	}
 }

@@ -227,8 +227,7 @@ func testEarlySnapshot(t *testing.T, w world) {
 		}
 		ok(t, w.hold(fmt.Sprint("new", i), time.Hour, one(item)))
 		err := w.Hold(t.Context(), tx, fmt.Sprint("late", i), time.Hour, one(item))
-		var short *stock.ShortError
-		if !errors.As(err, &short) && interlock.Kind(err) != interlock.Retryable {
+		if _, found := errors.AsType[*stock.ShortError](err); !found && interlock.Kind(err) != interlock.Retryable {
 			t.Errorf("%v: %v (%v)", level, err, interlock.Kind(err))
 		}
 		ok(t, tx.Rollback(t.Context()))

@@ -113,8 +113,7 @@ func raceCrowd(t *testing.T, s shop) {
 		id := fmt.Sprint("buyer/", i)
 		for range 1 + r.IntN(2) { // as after a lost answer
 			err := s.hold(id, time.Hour, one("x"))
-			var short *stock.ShortError
-			if errors.As(err, &short) && short.Available == 0 {
+			if short, found := errors.AsType[*stock.ShortError](err); found && short.Available == 0 {
 				refused.Add(1)
 				return
 			}
@@ -151,8 +150,7 @@ func (s shop) undisturbed(t *testing.T) {
 // wantTooFew requires that a failed call found too few units.
 func wantTooFew(t *testing.T, id string, err error) {
 	t.Helper()
-	var short *stock.ShortError
-	if !errors.As(err, &short) || short.Available >= short.Want {
+	if short, found := errors.AsType[*stock.ShortError](err); !found || short.Available >= short.Want {
 		t.Errorf("%s: %v (%v)", id, err, interlock.Kind(err))
 	}
 }

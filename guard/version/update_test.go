@@ -83,9 +83,8 @@ func testConflicts(w world) {
 		return nil
 	}
 	err := version.Update(w.Context(), updater(w.T, version.Options{Hooks: stats.Hooks()}), w.DB, accounts, "1", overtaken)
-	var conflict *version.ConflictError
 	mustFail(w.T, err, interlock.Retryable, version.ErrConflict)
-	if !errors.As(err, &conflict) || conflict.Attempts != version.DefaultAttempts || conflict.Name != "1" || calls != version.DefaultAttempts {
+	if conflict, found := errors.AsType[*version.ConflictError](err); !found || conflict.Attempts != version.DefaultAttempts || conflict.Name != "1" || calls != version.DefaultAttempts {
 		w.Errorf("after %d attempts: %v", calls, err)
 	}
 	if c := stats.Counts(); c != (version.Counts{Attempts: 4, Conflicts: 4, Retries: 3, Exhausted: 1}) || c.ConflictRate() != 1 {

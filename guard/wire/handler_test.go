@@ -113,8 +113,7 @@ func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
 			strings.Contains(err.Error(), "10.1.2.3") {
 			t.Errorf("%v is answered as %d: %v (%v)", c.err, status, err, interlock.Kind(err))
 		}
-		var got *interlock.StaleTokenError
-		if errors.As(err, &got) != (c.reason == wire.Stale) || got != nil && *got != *stale {
+		if got, found := errors.AsType[*interlock.StaleTokenError](err); found != (c.reason == wire.Stale) || got != nil && *got != *stale {
 			t.Errorf("%v is answered as %+v", c.err, got)
 		}
 	}
@@ -268,7 +267,7 @@ func FuzzRefusal(f *testing.F) {
 }
 
 // reading returns the result of [time.Now] after both clocks moved from t by different durations. A
-// time.Time with both clocks keeps whole wall seconds in bits 30 to 62 of its first word; there is
+// time.Time with both clocks keeps whole wall seconds in bits 30 to 62 of its first word. There is
 // no other way to set them separately.
 func reading(t time.Time, monotonic, wall time.Duration) time.Time {
 	t = t.Add(monotonic)

@@ -170,8 +170,7 @@ func TestClient(t *testing.T) {
 		}}
 		client := serve(t, s, nil, loadshed.UnaryClient(policy(t, overload.Options{Backoff: time.Microsecond}), func(string) bool { return !c.once }))
 		r, err := client.Check(t.Context(), &pb.HealthCheckRequest{})
-		var rejected *overload.RejectedError
-		if s.calls.Load() != c.want || status.Code(err) != c.code || errors.As(err, &rejected) != c.rejected || rejected != nil && !rejected.NoRetry {
+		if rejected, found := errors.AsType[*overload.RejectedError](err); s.calls.Load() != c.want || status.Code(err) != c.code || found != c.rejected || rejected != nil && !rejected.NoRetry {
 			t.Errorf("%s: %d calls, want %d; %v", name, s.calls.Load(), c.want, err)
 		}
 		if err == nil && r.Status != pb.HealthCheckResponse_NOT_SERVING || err != nil && status.Convert(err).Message() != "the reason" {
