@@ -1,29 +1,39 @@
-// Package driver defines the interfaces that a backend implements. The interfaces are small,
-// and each method documents its obligations. The package contains no logic for users of locks,
-// who use claim/lock and guard/fence.
+// Package driver defines the interfaces that a backend implements. It contains no logic for
+// users of locks, who use claim/lock and guard/fence.
 //
-// # Responsibilities
+// A driver sends requests, renews its grants, and reports their loss. The portable types above
+// it queue goroutines, retry, count hand-overs, end contexts and release. To write one, start
+// from driver/memory, the executable specification, and run driver/drivertest against the real
+// system. The interfaces may change until version 1.
 //
-// A driver implements one backend's protocol: it sends requests, renews its grants, and reports
-// their loss. The portable types above it queue goroutines, retry, count hand-overs, end
-// contexts and release. A driver never retries a request, and its client library must not
-// either. (The periodic renewal of a lease is not a retry.) If a write is sent twice unnoticed,
-// a lock that was acquired can look like a lock of another owner.
+// # Obligations of every driver
 //
-// # Obligations of every method
+//   - Atomicity: a check and the write that depends on it are one atomic step of the backend.
+//   - Tokens: they rise in the order of grants, across processes and restarts; see [Fenced]. A
+//     store rejects tokens that are lower than a stored one, or implausible; see [Fence].
+//   - Clocks: a deadline is monotonic, on package boottime, and starts when the request was
+//     sent; see [Lease]. What expires in a store expires by the store's clock.
+//   - Unknown outcomes: a lost reply is Uncertain, never Definite or Retryable. Each error has
+//     an interlock.Kind, and errors.As reaches the backend's native error. A driver never
+//     retries a request, nor does its client library: a write that is sent twice unnoticed can
+//     look like another owner's. The caller repeats a call, which converges by its owner, id,
+//     position or stamp. A renewal is not a retry.
+//   - Contexts: a method returns soon after ctx is done, with an error that wraps
+//     context.Cause(ctx). If anything was sent by then, the error is Uncertain, otherwise
+//     Definite.
+//   - Goroutines: every method is safe for concurrent use. No goroutine outlives Close. After a
+//     call of Release no callback of its request is called; see [Events].
+//   - Release is idempotent: it removes the grant, the place in the queue or the attempt with
+//     an unknown outcome, and never affects another owner; see [Advisory].
+//   - Close ends all renewal and every goroutine, and waits for them. Held leases expire. Later
+//     calls return interlock.ErrClosed.
+//   - Names are data: they are never spliced into a script, a statement or a log line. If the
+//     backend cannot store a name, the error is interlock.ErrName, and the name is not changed.
+//   - Guarantees states only what a test shows.
 //
-//   - It returns soon after ctx is done, with an error that wraps context.Cause(ctx). If
-//     anything had been sent by then, the error is Uncertain.
-//   - Every error has an interlock.Kind, and errors.As reaches the backend's native error. A
-//     lost reply is Uncertain, never Definite or Retryable.
-//   - It is safe for concurrent use.
-//   - A user's name is data: it is never spliced into a script, a statement or a log line. If
-//     the backend's layout cannot hold a name, the driver returns interlock.ErrName and never
-//     changes the name.
-//   - It starts no goroutine that outlives Close.
-//
-// # Writing a driver
-//
-// Start from driver/memory, the executable specification, and run driver/drivertest against the
-// real system. The interfaces here may change until version 1.
+// Each method documents its further obligations. Locks: [Advisory], [Fenced], and the optional
+// [Batch], [Inspector], [Watcher] and [Breaker]. Stores: [Fence], [Values], [Versions], [Stock],
+// [Once], [Idempotency], [KeyValues], [Lattices], and [Limiter], whose calls do not converge.
+// Transactions: [Journal], [Barrier], [Preparer], [Participant]. Messages: [Queue], [Sink],
+// [Notifier].
 package driver
