@@ -76,7 +76,7 @@ type Resource struct {
 	Board Board
 	Name  string // 1 to driver.MaxName bytes
 	// Permits is the number of permits of a semaphore. It must not increase while a task waits.
-	// 0 means a lock or a read-write lock: a wait ends only after all holders have released it.
+	// 0 means a lock or a read-write lock. A wait ends only after all holders have released it.
 	Permits int
 	// Wanted is how many permits to acquire, 1 to Permits; 0 means 1.
 	Wanted int
@@ -199,9 +199,7 @@ type Detector struct {
 // New returns a detector and starts its goroutine. It performs no I/O before a task waits.
 // Close it.
 func New(o *Options) *Detector {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	d := &Detector{options: *o, id: rand.Text(), hooks: o.Hooks.WithDefaults(), wake: make(chan struct{}, 1),
 		sights: sights{}, tasks: map[*member]struct{}{}}
 	d.options.Delay = cmp.Or(max(o.Delay, 0), DefaultDelay)

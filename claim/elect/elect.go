@@ -85,10 +85,7 @@ type Options struct {
 }
 
 func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	if r.Identity == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -97,9 +94,7 @@ func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 		r.Identity = fmt.Sprintf("%.150s:%d", host, os.Getpid())
 	}
 	r.StandBack = cmp.Or(r.StandBack, r.TTL, g.TTL, 30*time.Second)
-	if r.Hooks == nil {
-		r.Hooks = &Hooks{}
-	}
+	r.Hooks = cmp.Or(r.Hooks, &Hooks{})
 	return r, r.validate()
 }
 
@@ -148,10 +143,7 @@ type Election struct {
 // backend has any.
 func Open(ctx context.Context, url string, o *Options) (*Election, error) {
 	e, b, err := backend.Build(ctx, url, func(b *backend.Backend, d driver.Fenced) (*Election, error) {
-		var options Options
-		if o != nil {
-			options = *o
-		}
+		options := *cmp.Or(o, &Options{})
 		if options.Values == nil {
 			var err error
 			if options.Values, err = b.ValuesIfAny(ctx, ""); err != nil {

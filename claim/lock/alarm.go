@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// alarms wake any number of holds by one timer. The removal of a hold leaves the timer as it is: it
+// alarms wake any number of holds by one timer. The removal of a hold leaves the timer as it is. It
 // then fires without a hold that is due, and is set for the next one.
 type alarms struct {
 	ring  func()

@@ -120,8 +120,7 @@ func (l *locker) reportAcquired(first string, claims Claims, took time.Duration,
 		f(observe.LockAcquired{Name: c.Name(), Owner: c.Owner(), Token: c.Token(), Wait: took})
 	}
 	if err != nil {
-		var held *interlock.HeldError
-		if errors.As(err, &held) {
+		if held, found := errors.AsType[*interlock.HeldError](err); found {
 			first = held.Name
 		}
 		f(observe.LockAcquired{Name: first, Wait: took, Err: err})

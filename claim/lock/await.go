@@ -139,14 +139,12 @@ func (w *wait) changed() (names []string) {
 func (w *wait) run(ctx context.Context) error {
 	for {
 		var changed []string
-		timer := time.NewTimer(w.pace())
 		select {
 		case <-w.hinted:
 			changed = w.changed()
-		case <-timer.C:
+		case <-time.After(w.pace()):
 		case <-ctx.Done():
 		}
-		timer.Stop()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -1,5 +1,5 @@
 // Package lock lets one of many processes act on a name at a time. It does not guarantee mutual
-// exclusion by itself: a process can be paused while it holds the lock, and continue after
+// exclusion by itself. A process can be paused while it holds the lock, and continue after
 // another process has acquired it. Every claim therefore has a fencing token. A guard (package
 // guard/fence) protects the data by rejecting older tokens.
 //
@@ -22,6 +22,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -48,10 +49,7 @@ type Fenced struct {
 // the backend.
 func Open(ctx context.Context, url string, o *Options) (*Fenced, error) {
 	f, b, err := backend.Build(ctx, url, func(b *backend.Backend, d driver.Fenced) (*Fenced, error) {
-		var options Options
-		if o != nil {
-			options = *o
-		}
+		options := *cmp.Or(o, &Options{})
 		if options.Values == nil {
 			var err error
 			if options.Values, err = b.ValuesIfAny(ctx, ""); err != nil {

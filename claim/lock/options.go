@@ -32,7 +32,7 @@ type Options struct {
 	// Require is checked at construction against the driver's guarantees.
 	Require interlock.Requirements
 	// Handovers is how often in a row goroutines of this process hand the lock over, before
-	// other processes get their turn. 0 means [DefaultHandovers], negative means never; the
+	// other processes get their turn. 0 means [DefaultHandovers], negative means never. The
 	// maximum is interlock.MaxSub.
 	Handovers int
 	// Turn is how long after the backend's grant the lock may still be handed over inside the
@@ -52,7 +52,7 @@ type Options struct {
 	// holder calls Renew. Then nothing is sent in the background, only Renew detects a loss,
 	// and claims are not handed over inside the process.
 	NoRenewal bool
-	// MinValidity is how long a claim must remain valid to be handed over inside the process; 0
+	// MinValidity is how long a claim must remain valid to be handed over inside the process. 0
 	// means a quarter of the time that the backend first granted.
 	MinValidity time.Duration
 	// ReleaseTimeout limits a release including retries, whatever the caller's context; 0 means
@@ -91,10 +91,7 @@ type Options struct {
 }
 
 func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	if r.Identity == "" {
 		host, err := os.Hostname()
 		if err != nil {

@@ -223,11 +223,9 @@ func (m *Map) run() {
 
 // wait blocks for at most longest.
 func (m *Map) wait(longest time.Duration, changed <-chan struct{}) {
-	timer := time.NewTimer(longest)
-	defer timer.Stop()
 	select {
 	case <-changed:
-	case <-timer.C:
+	case <-time.After(longest):
 	case <-m.ctx.Done():
 	}
 }
@@ -325,7 +323,7 @@ func (m *Map) ask(ctx context.Context) (p picture, err error) {
 }
 
 // place puts the owner of a partition into the picture. While the layout changes no partition
-// has an owner: the holder of its lock is the member that changes the layout, or is about to
+// has an owner. The holder of its lock is the member that changes the layout, or is about to
 // release it.
 func (m *Map) place(p *picture, l driver.LockState) {
 	generation, i, ok := m.names.isPartition(l.Name)

@@ -110,10 +110,7 @@ type Options struct {
 const maxText = 200
 
 func (o *Options) resolve() (Options, error) {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	if r.Identity == "" {
 		host, err := os.Hostname()
 		if err != nil {

@@ -25,6 +25,7 @@
 package rwlock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -78,14 +79,8 @@ func Open(ctx context.Context, url string, o *Options) (*Lock, error) {
 // driver.Watcher, the error is an [*interlock.UnmetError]. It does not own d: close the lock
 // first, then d.
 func New(d driver.Fenced, o *Options) (*Lock, error) {
-	var options Options
-	if o != nil {
-		options = *o
-	}
-	var inner lock.Options
-	if options.Lock != nil {
-		inner = *options.Lock
-	}
+	options := *cmp.Or(o, &Options{})
+	inner := *cmp.Or(options.Lock, &lock.Options{})
 	view, err := lock.ViewOf(d)
 	if err != nil {
 		return nil, err

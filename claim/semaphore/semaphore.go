@@ -23,6 +23,7 @@
 package semaphore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,7 +71,7 @@ type Semaphore struct {
 }
 
 // Open connects to the lock service at a URL, as lock.Open does, and returns its semaphores
-// with the given number of permits per name; see [New] and [Semaphore.Close].
+// with the given number of permits per name. See [New] and [Semaphore.Close].
 func Open(ctx context.Context, url string, permits int, o *Options) (*Semaphore, error) {
 	s, b, err := backend.Build(ctx, url, func(_ *backend.Backend, d driver.Fenced) (*Semaphore, error) { return New(d, permits, o) })
 	if err != nil {
@@ -92,14 +93,8 @@ func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
 	if err != nil {
 		return nil, err
 	}
-	var options Options
-	if o != nil {
-		options = *o
-	}
-	var inner lock.Options
-	if options.Lock != nil {
-		inner = *options.Lock
-	}
+	options := *cmp.Or(o, &Options{})
+	inner := *cmp.Or(options.Lock, &lock.Options{})
 	s := &Semaphore{view: view, values: options.Values, driver: d.Guarantees().Driver, size: permits, wait: inner.Wait}
 	if s.wait > 0 {
 		inner.Wait = 0

@@ -27,6 +27,6 @@
 // # Failures
 //
 // If the store does not decide within [Options.Timeout], the call fails with an error and nothing
-// is admitted; [Options.OnFailure] can admit all calls, or a share of the rate, instead. A call
+// is admitted. [Options.OnFailure] can admit all calls, or a share of the rate, instead. A call
 // whose answer is lost may have consumed its units.
 package limit

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -106,11 +107,7 @@ func (l *Limits) Wait(ctx context.Context, key string, r Rate) error {
 		if err != nil || d.Allowed {
 			return err
 		}
-		timer := time.NewTimer(d.RetryAfter)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !backoff.Sleep(ctx, d.RetryAfter) {
 			return context.Cause(ctx)
 		}
 	}

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -46,10 +47,7 @@ type Options struct {
 }
 
 func (o *Options) withDefaults() (Options, error) {
-	var d Options
-	if o != nil {
-		d = *o
-	}
+	d := *cmp.Or(o, &Options{})
 	switch {
 	case d.Timeout < 0 || d.OnFailure < Refuse || d.OnFailure > Share:
 		return d, invalid("timeout %v, failure policy %d", d.Timeout, d.OnFailure)

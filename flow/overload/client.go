@@ -93,12 +93,10 @@ func hedge[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 		return cancel
 	}
 	cancelFirst, cancelSecond := start(true), func() {}
-	timer := time.NewTimer(p.o.Hedge)
-	defer timer.Stop()
 	var r result
 	select {
 	case r = <-results:
-	case <-timer.C:
+	case <-time.After(p.o.Hedge):
 		if p.hedges.withdraw() {
 			cancelSecond = start(false)
 		}
@@ -121,9 +119,8 @@ func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 		if err == nil {
 			return v, nil
 		}
-		var rejected *RejectedError
 		var after time.Duration
-		if errors.As(err, &rejected) {
+		if rejected, found := errors.AsType[*RejectedError](err); found {
 			after = rejected.RetryAfter
 		}
 		first := max(p.o.Backoff, after/2) // spreads callers that got the same Retry-After
@@ -138,8 +135,7 @@ func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 
 // final returns an error for the caller: a rejection that no layer above retries.
 func final(err error) error {
-	var rejected *RejectedError
-	if errors.As(err, &rejected) {
+	if rejected, found := errors.AsType[*RejectedError](err); found {
 		return &RejectedError{Reason: rejected.Reason, RetryAfter: rejected.RetryAfter, NoRetry: true}
 	}
 	return err
@@ -164,8 +160,7 @@ func attempt[T any](ctx context.Context, p *Policy, call func(context.Context) (
 
 // record reports rejections to the throttle and failures to the breaker.
 func (p *Policy) record(failed bool, err error) {
-	var rejected *RejectedError
-	if errors.As(err, &rejected) {
+	if _, found := errors.AsType[*RejectedError](err); found {
 		p.throttle.RecordFailure()
 	} else {
 		p.throttle.RecordSuccess()

@@ -51,8 +51,7 @@ func HeaderClassOf(r *http.Request) Class {
 // Reject answers 503. If err has a [RejectedError], the response says when to retry, or that no client
 // may. Pass the error of a [Call], so that only one layer retries.
 func Reject(w http.ResponseWriter, err error) {
-	var rejected *RejectedError
-	if errors.As(err, &rejected) {
+	if rejected, found := errors.AsType[*RejectedError](err); found {
 		if rejected.NoRetry {
 			w.Header().Set(HeaderNoRetry, "true")
 		} else {

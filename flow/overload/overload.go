@@ -1,6 +1,7 @@
 package overload
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -111,9 +112,7 @@ type Policy struct {
 
 // New returns a policy. Invalid options are a Bug.
 func New(o *Options) (*Policy, error) {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	if err := o.Validate(); err != nil {
 		return nil, &interlock.Error{Op: "make overload policy", Kind: interlock.Bug, Err: err}
 	}

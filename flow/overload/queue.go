@@ -34,8 +34,8 @@ func (w *waiter) late(now time.Time, takes time.Duration) bool {
 // standing reports whether the queue was not empty for maxWait.
 func (q *queue) standing(now time.Time) bool { return q.size > 0 && now.Sub(q.since) >= q.maxWait }
 
-// push adds a waiter and returns how long it may wait. If the queue is full, it removes and returns the
-// oldest waiter of the least critical class below that of w; if there is none, ok is false.
+// push adds a waiter and returns how long it may wait. If the queue is full, it removes and returns
+// the oldest waiter of the least critical class below that of w. If there is none, ok is false.
 func (q *queue) push(now time.Time, w *waiter) (wait time.Duration, out *waiter, ok bool) {
 	if q.most <= 0 {
 		return 0, nil, false

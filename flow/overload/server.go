@@ -77,12 +77,10 @@ func (p *Policy) permit() adaptivelimiter.Permit {
 
 // await waits for a permit; nil means none.
 func (p *Policy) await(ctx context.Context, w *waiter, wait time.Duration) adaptivelimiter.Permit {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case permit := <-w.granted:
 		return permit
-	case <-timer.C:
+	case <-time.After(wait):
 	case <-ctx.Done():
 	}
 	p.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -44,7 +45,7 @@ var looks = backoff.Policy{First: 20 * time.Millisecond, Max: 500 * time.Millise
 // await claims until the request is not in flight, for at most wait. The returned request has
 // not begun.
 func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.Duration) (*Request, outcome, error) {
-	until := s.now().Add(wait)
+	until := time.Now().Add(wait)
 	for n := 1; ; n++ {
 		r, err := s.claim(ctx, c)
 		if errors.Is(err, interlock.ErrUncertain) {
@@ -54,8 +55,7 @@ func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.
 			return nil, 0, err
 		}
 		outcome := classify(c, r.record)
-		delay := looks.Delay(n, s.random())
-		if left := until.Sub(s.now()); outcome != inFlight || left <= 0 || pause(ctx, min(left, delay)) != nil {
+		if left := time.Until(until); outcome != inFlight || left <= 0 || !backoff.Sleep(ctx, min(left, looks.Delay(n, rand.Float64()))) {
 			return r, outcome, nil
 		}
 	}
@@ -65,7 +65,7 @@ func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.
 func (s *Store) claim(ctx context.Context, c driver.IdempotencyClaim) (*Request, error) {
 	r := &Request{store: s, id: c.ID, owner: c.Owner, busy: make(chan struct{}, 1)}
 	err := s.persist(ctx, func(int) (bool, error) {
-		r.sent = s.now()
+		r.sent = time.Now()
 		ctx, cancel := context.WithTimeout(ctx, cleanup) // also if the caller would wait for ever
 		defer cancel()
 		var err error

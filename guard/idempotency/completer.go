@@ -1,10 +1,14 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
+	crand "crypto/rand"
+	"math/rand/v2"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -35,9 +39,7 @@ type Completer struct {
 // data of a request from [Request.Input] and from the results of its phases.
 func NewCompleter(s *Store, by map[string]Func, o *CompleterOptions) *Completer {
 	c := &Completer{store: s, by: by}
-	if o != nil {
-		c.options = *o
-	}
+	c.options = *cmp.Or(o, &CompleterOptions{})
 	or(&c.options.After, time.Minute)
 	or(&c.options.Attempts, 20)
 	or(&c.options.Batch, 100)
@@ -97,7 +99,7 @@ func (c *Completer) complete(ctx context.Context, record driver.IdempotencyRecor
 // takeUp claims an unfinished request. If the request is finished, in flight or removed, it
 // returns nil.
 func (s *Store) takeUp(ctx context.Context, record driver.IdempotencyRecord) (*Request, error) {
-	claim := driver.IdempotencyClaim{ID: record.ID, Fingerprint: record.Fingerprint, Owner: s.owner(), Lease: s.options.Lease}
+	claim := driver.IdempotencyClaim{ID: record.ID, Fingerprint: record.Fingerprint, Owner: crand.Text(), Lease: s.options.Lease}
 	r, outcome, err := s.await(ctx, claim, 0)
 	switch {
 	case err != nil:
@@ -131,9 +133,7 @@ func (s *Store) each(ctx context.Context, interval time.Duration, pass func(cont
 	for ctx.Err() == nil {
 		pass(ctx)
 		// A random pause spreads processes that started together.
-		if err := pause(ctx, interval/2+time.Duration(s.random()*float64(interval))); err != nil {
-			return err
-		}
+		backoff.Sleep(ctx, interval/2+time.Duration(rand.Float64()*float64(interval)))
 	}
 	return context.Cause(ctx)
 }

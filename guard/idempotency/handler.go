@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -121,9 +122,7 @@ func operation(r *http.Request) string {
 		return r.Pattern
 	}
 	what := r.Pattern
-	if what == "" {
-		what = r.URL.EscapedPath()
-	}
+	what = cmp.Or(what, r.URL.EscapedPath())
 	if len(r.Method)+len(what) >= driver.MaxIdempotencyName {
 		what = "sha256:" + Fingerprint([]byte(what))
 	}
@@ -225,10 +224,7 @@ type HandlerOptions struct {
 }
 
 func (o *HandlerOptions) orDefault(s *Store) HandlerOptions {
-	var h HandlerOptions
-	if o != nil {
-		h = *o
-	}
+	h := *cmp.Or(o, &HandlerOptions{})
 	if len(h.Methods) == 0 {
 		h.Methods = []string{http.MethodPost, http.MethodPatch}
 	}

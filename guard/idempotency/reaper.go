@@ -1,12 +1,14 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -36,9 +38,7 @@ type Reaper struct {
 // NewReaper returns a Reaper for s. One for all processes is enough; several do no harm.
 func NewReaper(s *Store, o *ReaperOptions) *Reaper {
 	r := &Reaper{store: s}
-	if o != nil {
-		r.options = *o
-	}
+	r.options = *cmp.Or(o, &ReaperOptions{})
 	or(&r.options.Overdue, time.Hour)
 	or(&r.options.Batch, 1000)
 	or(&r.options.Interval, time.Minute)
@@ -127,20 +127,20 @@ func (r *Request) renew(ctx context.Context) {
 	s := r.store
 	lease := s.options.Lease
 	until := r.sent.Add(lease)
-	for wait := until.Sub(s.now()) - lease*2/3; pause(ctx, wait) == nil; {
-		sent := s.now()
+	for wait := time.Until(until) - lease*2/3; backoff.Sleep(ctx, wait); {
+		sent := time.Now()
 		err := r.renewal(ctx, until)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
 			until = sent.Add(lease)
-			wait = until.Sub(s.now()) - lease*2/3
+			wait = time.Until(until) - lease*2/3
 			continue
 		case errors.Is(err, interlock.ErrLost):
 			r.lost(interlock.ErrLost)
 			return
-		case !s.now().Before(until):
+		case !time.Now().Before(until):
 			r.lost(interlock.ErrExpired)
 			return
 		}
@@ -148,13 +148,13 @@ func (r *Request) renew(ctx context.Context) {
 			hook(observe.IdempotencyRenewed{Scope: r.id.Scope, Operation: r.id.Operation, Key: r.id.Key,
 				Attempt: r.record.Attempt, Err: err})
 		}
-		wait = min(lease/10, until.Sub(s.now()))
+		wait = min(lease/10, time.Until(until))
 	}
 }
 
 // renewal requests another lease, within the time of the current one.
 func (r *Request) renewal(ctx context.Context, until time.Time) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, until.Sub(r.store.now()), interlock.ErrExpired)
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Until(until), interlock.ErrExpired)
 	defer cancel()
 	return r.store.records.Update(ctx, driver.IdempotencyUpdate{ID: r.id, Owner: r.owner, Lease: r.store.options.Lease})
 }

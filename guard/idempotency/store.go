@@ -1,10 +1,10 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
-	mathrand "math/rand/v2"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -40,19 +40,10 @@ type Options struct {
 }
 
 func (o *Options) orDefault() (Options, error) {
-	var options Options
-	if o != nil {
-		options = *o
-	}
-	if options.Lease == 0 {
-		options.Lease = DefaultLease
-	}
-	if options.Retention == 0 {
-		options.Retention = DefaultRetention
-	}
-	if options.MaxAnswer == 0 {
-		options.MaxAnswer = DefaultMaxAnswer
-	}
+	options := *cmp.Or(o, &Options{})
+	options.Lease = cmp.Or(options.Lease, DefaultLease)
+	options.Retention = cmp.Or(options.Retention, DefaultRetention)
+	options.MaxAnswer = cmp.Or(options.MaxAnswer, DefaultMaxAnswer)
 	options.Hooks = options.Hooks.WithDefaults()
 	switch {
 	case options.Lease < 100*time.Millisecond || options.Lease > time.Hour:
@@ -71,11 +62,6 @@ type Store struct {
 	records driver.Idempotency
 	options Options
 	opened  *opened // nil if the records are the caller's
-
-	// Sources of time and randomness.
-	now    func() time.Time
-	random func() float64
-	owner  func() string
 }
 
 // New returns a store on records: an [SQL], or a type of a key-value driver. Invalid options
@@ -88,7 +74,7 @@ func New(records driver.Idempotency, o *Options) (*Store, error) {
 	if records == nil {
 		return nil, failure.Bug("open store", "", "records are required")
 	}
-	return &Store{records: records, options: options, now: time.Now, random: mathrand.Float64, owner: rand.Text}, nil
+	return &Store{records: records, options: options}, nil
 }
 
 // A Func executes a request. Its context ends with the context of Do and with the attempt's
@@ -112,10 +98,10 @@ type Func func(ctx context.Context) (Response, error)
 //
 // If ctx ends, the context of fn ends. Records that follow are still written.
 func (s *Store) Do(ctx context.Context, call Call, fn Func) (Response, error) {
-	began := s.now()
+	began := time.Now()
 	event := observe.IdempotencyAnswered{Scope: call.Scope, Operation: call.Operation, Key: call.Key}
 	response, err := s.do(ctx, call, fn, &event)
-	event.Replayed, event.Err, event.Took = response.Replayed, err, s.now().Sub(began)
+	event.Replayed, event.Err, event.Took = response.Replayed, err, time.Since(began)
 	if hook := s.options.Hooks.Answered; hook != nil {
 		hook(event)
 	}
@@ -129,7 +115,7 @@ func (s *Store) do(ctx context.Context, call Call, fn Func, event *observe.Idemp
 	if err := call.validate(); err != nil {
 		return Response{}, err
 	}
-	c := driver.IdempotencyClaim{ID: call.id(), Fingerprint: call.Fingerprint, Owner: s.owner(),
+	c := driver.IdempotencyClaim{ID: call.id(), Fingerprint: call.Fingerprint, Owner: rand.Text(),
 		Lease: s.options.Lease, Input: call.Input}
 	r, outcome, err := s.await(ctx, c, call.Wait)
 	switch {
@@ -175,7 +161,7 @@ func (s *Store) persist(ctx context.Context, try func(n int) (again bool, err er
 		if err == nil || !repeat || n == attempts || ctx.Err() != nil {
 			return err
 		}
-		if pause(ctx, retries.Delay(n, s.random())) != nil {
+		if !retries.Wait(ctx, n) {
 			return err
 		}
 	}
@@ -186,18 +172,6 @@ func (s *Store) persist(ctx context.Context, try func(n int) (again bool, err er
 func again(err error) bool {
 	var e *interlock.Error
 	return errors.As(err, &e) && e.Kind == interlock.Retryable
-}
-
-// pause waits for a duration, or until ctx ends.
-func pause(ctx context.Context, wait time.Duration) error {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // opened is the state that Close ends.

@@ -145,7 +145,7 @@ type Options struct {
 	// attempt, doubled before each later one, up to a second.
 	Attempts int
 	// Idle is how long a transaction may be idle before the server ends it, so that a paused
-	// process does not block others; 0 keeps the session's setting. MariaDB counts it in whole
+	// process does not block others. 0 keeps the session's setting. MariaDB counts it in whole
 	// seconds.
 	Idle time.Duration
 	// Statement is how long one statement may run or wait for locks; it requires Idle. 0 keeps

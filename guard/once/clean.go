@@ -138,7 +138,7 @@ const rotatePatience = "2000"
 // grows.
 //
 // It blocks up to two seconds, or the session's lock_timeout if that is less, for transactions
-// that have recorded messages; no other transaction can record meanwhile. If that is not
+// that have recorded messages. No other transaction can record meanwhile. If that is not
 // enough, it returns [interlock.ErrHeld], Retryable. Call it in its own transaction. If the
 // clock is set back, Rotate is late; if it is set forward, Rotate is early.
 func (in Inbox) Rotate(ctx context.Context, db driver.SQL) (bool, error) {

@@ -1,13 +1,11 @@
 package once
 
 import (
+	"cmp"
 	"context"
 	crand "crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -49,7 +47,6 @@ type BestEffort struct {
 	once     driver.Once
 	consumer string
 	options  BestEffortOptions
-	random   func() float64   // in [0,1), for waits
 	now      func() time.Time // which bounds effects
 }
 
@@ -63,17 +60,13 @@ func NewBestEffort(once driver.Once, consumer string, o *BestEffortOptions) (*Be
 	if err := validateName("consumer", consumer); err != nil {
 		return nil, err
 	}
-	s := &BestEffort{once: once, consumer: consumer, random: randomness(), now: time.Now}
-	if o != nil {
-		s.options = *o
-	}
+	s := &BestEffort{once: once, consumer: consumer, now: time.Now}
+	s.options = *cmp.Or(o, &BestEffortOptions{})
 	for _, d := range []struct {
 		value    *time.Duration
 		standard time.Duration
 	}{{&s.options.Lease, DefaultLease}, {&s.options.Retention, DefaultRetention}} {
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
+		*d.value = cmp.Or(*d.value, d.standard)
 		if *d.value < time.Millisecond || *d.value > driver.MaxKeep {
 			return nil, failure.Bug("open store", consumer, "%v is not between a millisecond and %v", *d.value, driver.MaxKeep)
 		}
@@ -188,25 +181,8 @@ func (s *BestEffort) retry(ctx context.Context, do func() error) error {
 		if err == nil || n == attempts || kind == interlock.Definite || kind == interlock.Bug || errors.Is(err, interlock.ErrHeld) {
 			return err
 		}
-		wait := time.NewTimer(retries.Delay(n, s.random()))
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
+		if !retries.Wait(ctx, n) {
 			return err
 		}
-	}
-}
-
-// randomness returns a function that returns numbers in [0,1), safe for concurrent use.
-func randomness() func() float64 {
-	var seed [16]byte
-	crand.Read(seed[:]) // never fails
-	random := rand.New(rand.NewPCG(binary.NativeEndian.Uint64(seed[:8]), binary.NativeEndian.Uint64(seed[8:])))
-	var mu sync.Mutex
-	return func() float64 {
-		mu.Lock()
-		defer mu.Unlock()
-		return random.Float64()
 	}
 }

@@ -37,10 +37,7 @@ type Options struct {
 }
 
 func (o *Options) resolve() Options {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	r.Statuses = maps.Clone(r.Statuses)
 	r.Waiting = cmp.Or(r.Waiting, DefaultWaiting)
 	r.Hooks = r.Hooks.WithDefaults()
@@ -76,7 +73,7 @@ func NewUnrecorded(store *fence.Store, o *Options) *Caller {
 	return newCaller(loose{store}, o.resolve())
 }
 
-// Do makes a call to resource under c: it waits for its turn, enters the token of c, and then
+// Do makes a call to resource under c. It waits for its turn, enters the token of c, and then
 // runs send at most once. operation is 1 to [MaxOperation] bytes of UTF-8 without NUL. It is
 // empty for a call that changes nothing; such a call is not recorded and has no key.
 //

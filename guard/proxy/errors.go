@@ -45,8 +45,7 @@ func (e *InDoubtError) Unwrap() error { return interlock.ErrUncertain }
 // unsent returns the error of a call that was certainly not sent. If err is Uncertain, the
 // doubt concerns only the mark or the record, so the call is Retryable.
 func unsent(err error) error {
-	var doubt *InDoubtError
-	if err == nil || errors.As(err, &doubt) || interlock.Kind(err) != interlock.Uncertain {
+	if _, found := errors.AsType[*InDoubtError](err); err == nil || found || interlock.Kind(err) != interlock.Uncertain {
 		return err
 	}
 	return notSent("make call", err)

@@ -43,10 +43,7 @@ type HandlerOptions struct {
 }
 
 func (o *HandlerOptions) resolve() HandlerOptions {
-	var r HandlerOptions
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &HandlerOptions{})
 	r.MaxBody = cmp.Or(r.MaxBody, DefaultMaxBody)
 	r.MaxAnswer = cmp.Or(r.MaxAnswer, DefaultMaxAnswer)
 	if r.Transport == nil {
@@ -107,9 +104,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.options.MaxBody))
 	if err != nil {
-		var large *http.MaxBytesError
 		code := http.StatusBadRequest
-		if errors.As(err, &large) {
+		if _, found := errors.AsType[*http.MaxBytesError](err); found {
 			code = http.StatusRequestEntityTooLarge
 		}
 		http.Error(w, "the body cannot be passed on", code)

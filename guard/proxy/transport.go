@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
@@ -39,10 +40,7 @@ type Transport struct {
 // NewTransport returns a Transport with its own connections; close them by
 // [Transport.CloseIdleConnections].
 func NewTransport(o *TransportOptions) *Transport {
-	var options TransportOptions
-	if o != nil {
-		options = *o
-	}
+	options := *cmp.Or(o, &TransportOptions{})
 	base := options.Base
 	if base == nil {
 		base, _ = http.DefaultTransport.(*http.Transport)

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -24,9 +25,7 @@ type ClientOptions struct {
 
 // outgoing returns the outbound call, with its token in the context.
 func (o *ClientOptions) outgoing(ctx context.Context) (out wire.Outbound, err error) {
-	if o == nil {
-		o = &ClientOptions{}
-	}
+	o = cmp.Or(o, &ClientOptions{})
 	out, under, err := wire.Outgoing(ctx, o.Signer, o.Audience)
 	if err != nil || !under {
 		return out, err
@@ -59,8 +58,7 @@ func UnaryClient(o *ClientOptions) grpc.UnaryClientInterceptor {
 // blame returns the error of a call for its caller.
 func blame(out wire.Outbound, err error) error {
 	refusal := Refusal(err)
-	var r *wire.Refusal
-	if errors.As(refusal, &r) {
+	if _, found := errors.AsType[*wire.Refusal](refusal); found {
 		return refusal
 	}
 	return out.Outcome(refusal)

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -38,12 +39,12 @@ type IdempotencyOptions struct {
 	KeepRequest bool
 }
 
-// Idempotent makes each unary call with a key take effect once, and answers its
-// retries with the same reply, or the same status. scope returns the authenticated
-// owner of the call: a client that shares a scope and knows a key can get the answer.
-// The service has phases like an HTTP handler; if the last one is an
-// [idempotency.LastPhase], [Reply] makes its answer. Headers and trailers of the
-// service are not stored; a replay has the header [IdempotencyReplayed].
+// Idempotent makes each unary call with a key take effect once, and answers its retries with
+// the same reply, or the same status. scope returns the authenticated owner of the call. A
+// client that shares a scope and knows a key can get the answer. The service has phases like an
+// HTTP handler; if the last one is an [idempotency.LastPhase], [Reply] makes its answer.
+// Headers and trailers of the service are not stored; a replay has the header
+// [IdempotencyReplayed].
 //
 // Results that depend on the request alone are stored: a reply, InvalidArgument,
 // NotFound, AlreadyExists, OutOfRange and Unimplemented. Unauthenticated,
@@ -60,9 +61,7 @@ type IdempotencyOptions struct {
 // The fingerprint covers the method and the request's bytes as encoded by this
 // program: another version of protobuf may encode the same request differently.
 func Idempotent(s *idempotency.Store, scope func(context.Context) string, o *IdempotencyOptions) grpc.UnaryServerInterceptor {
-	if o == nil {
-		o = &IdempotencyOptions{}
-	}
+	o = cmp.Or(o, &IdempotencyOptions{})
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		key, err := idempotency.ParseKey(metadata.ValueFromIncomingContext(ctx, IdempotencyKey))
 		switch {

@@ -97,7 +97,7 @@ const MaxSweep = 1000
 // Sweep deletes up to limit reservations, with any outcome, that expired longer than Table.Keep
 // ago, and as many operations of that age. It returns how many it deleted. Only the size of the
 // tables depends on it. Call it from time to time, each call in a transaction of its own, until
-// it returns 0. limit is 1 to [MaxSweep]; several processes may sweep concurrently.
+// it returns 0. limit is 1 to [MaxSweep]. Several processes may sweep concurrently.
 func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (forgotten int, err error) {
 	const op = "sweep stock"
 	if limit < 1 || limit > MaxSweep {

@@ -1,6 +1,7 @@
 package stock
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -29,9 +30,7 @@ type Options struct {
 
 // NewStore returns a Store on s, which a driver package provides. It does not block.
 func NewStore(s driver.Stock, o *Options) *Store {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	return &Store{stock: s, observe: o.Observe}
 }
 

@@ -119,6 +119,5 @@ func (t Table) Show(ctx context.Context, db driver.SQL, item string) (driver.Sto
 	if err != nil {
 		return driver.StockLevel{}, err
 	}
-	level, err := l.show(ctx, item)
-	return level, err
+	return l.show(ctx, item)
 }

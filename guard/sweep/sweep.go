@@ -9,6 +9,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/transact"
 )
@@ -83,15 +85,9 @@ func Start(ctx context.Context, url string, o *Options, tables ...Table) (*Sweep
 // New is [Start] on the user's own pool, which stays open.
 func New[T any](db interlock.Beginner[T], o *Options, tables ...Table) (*Sweeper, error) {
 	s := &Sweeper{ended: make(chan struct{})}
-	if o != nil {
-		s.options = *o
-	}
-	if s.options.Every == 0 {
-		s.options.Every = 10 * time.Minute
-	}
-	if s.options.Batch == 0 {
-		s.options.Batch = 500
-	}
+	s.options = *cmp.Or(o, &Options{})
+	s.options.Every = cmp.Or(s.options.Every, 10*time.Minute)
+	s.options.Batch = cmp.Or(s.options.Batch, 500)
 	if db == nil || s.options.Every < 0 || s.options.Batch < 0 {
 		return nil, failure.Bug("start sweeper", "", "it needs a database, and an interval and a batch above zero")
 	}
@@ -116,12 +112,7 @@ func (s *Sweeper) run(ctx context.Context) {
 				s.failed(err)
 			}
 		}
-		pause := time.NewTimer(s.options.Every + time.Duration(rand.Float64()*float64(s.options.Every)/4))
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-		}
-		pause.Stop()
+		backoff.Sleep(ctx, s.options.Every+time.Duration(rand.Float64()*float64(s.options.Every)/4))
 	}
 }
 

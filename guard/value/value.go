@@ -27,19 +27,16 @@ package value
 import (
 	"cmp"
 	"context"
-	crand "crypto/rand"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
-	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // DefaultAttempts is the default of Options.Attempts.
@@ -64,25 +61,17 @@ type Options struct {
 type Store struct {
 	values  driver.Values
 	options Options
-
-	mu     sync.Mutex
-	random *rand.Rand
 }
 
 // New returns a store on v, which a driver package provides. It does not block. If the options
 // are invalid, the error is of kind Bug.
 func New(v driver.Values, o *Options) (*Store, error) {
 	s := &Store{values: v}
-	if o != nil {
-		s.options = *o
-	}
+	s.options = *cmp.Or(o, &Options{})
 	if s.options.Attempts < 0 {
-		return nil, &interlock.Error{Op: "make store of values", Kind: interlock.Bug, Err: errors.New("a negative number of Attempts")}
+		return nil, failure.Bug("make store of values", "", "a negative number of Attempts")
 	}
 	s.options.Attempts = cmp.Or(s.options.Attempts, DefaultAttempts)
-	var seed [16]byte
-	_, _ = crand.Read(seed[:]) // it never fails
-	s.random = rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:])))
 	return s, nil
 }
 
@@ -99,8 +88,8 @@ func (s *Store) Put(ctx context.Context, c interlock.Claim, data []byte) error {
 	if err := writable(op, c, data); err != nil {
 		return err
 	}
-	ctx, cancel := whileHeld(ctx, c)
-	defer cancel(nil)
+	ctx, leave := join.Context(ctx, c.Context())
+	defer leave()
 	v := driver.Value{Data: data, Token: c.Token(), Source: c.Owner()}
 	doubt := false
 	err := s.retry(ctx, func() error {
@@ -137,7 +126,7 @@ func (s *Store) retry(ctx context.Context, try func() error) error {
 		if err == nil || !repeatable(err) || n == s.options.Attempts {
 			return err
 		}
-		if !s.pause(ctx, n) {
+		if !retries.Wait(ctx, n) {
 			return fmt.Errorf("%w; then %w", err, context.Cause(ctx))
 		}
 	}
@@ -148,22 +137,6 @@ func repeatable(err error) bool {
 	return kind == interlock.Retryable || kind == interlock.Uncertain
 }
 
-// pause waits before the next attempt, after n have failed. If ctx ends first, it returns
-// false.
-func (s *Store) pause(ctx context.Context, n int) bool {
-	s.mu.Lock()
-	delay := retries.Delay(n, s.random.Float64())
-	s.mu.Unlock()
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // writable returns an error for arguments that no store accepts.
 func writable(op string, c interlock.Claim, data []byte) error {
 	if err := named(op, c.Name()); err != nil {
@@ -171,9 +144,9 @@ func writable(op string, c interlock.Claim, data []byte) error {
 	}
 	switch {
 	case !c.Token().Valid():
-		return bug(op, c.Name(), fmt.Errorf("token %d was never issued", int64(c.Token())))
+		return failure.Bug(op, c.Name(), "token %d was never issued", int64(c.Token()))
 	case len(data) > driver.MaxValue:
-		return bug(op, c.Name(), fmt.Errorf("it has %d bytes, at most %d are allowed", len(data), driver.MaxValue))
+		return failure.Bug(op, c.Name(), "it has %d bytes, at most %d are allowed", len(data), driver.MaxValue)
 	}
 	return nil
 }
@@ -182,11 +155,7 @@ func named(op, name string) error {
 	if name != "" && len(name) <= driver.MaxName {
 		return nil
 	}
-	return bug(op, name, fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(name), driver.MaxName))
-}
-
-func bug(op, name string, err error) error {
-	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: err}
+	return failure.Bug(op, name, "%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(name), driver.MaxName)
 }
 
 // over returns the error for a claim that has ended. Its context may not have ended yet.
@@ -196,16 +165,6 @@ func over(op string, c interlock.Claim) error {
 		cause = interlock.ErrExpired
 	}
 	return &interlock.Error{Op: op, Name: c.Name(), Kind: interlock.Definite, Err: cause}
-}
-
-// whileHeld returns a ctx that also ends with the claim.
-func whileHeld(ctx context.Context, c interlock.Claim) (context.Context, context.CancelCauseFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })
-	return ctx, func(cause error) {
-		stop()
-		cancel(cause)
-	}
 }
 
 // JSON is a view of a [Store] whose values are of type T, stored as JSON. It has no state of
@@ -224,7 +183,7 @@ type Of[T any] struct {
 func (j JSON[T]) Put(ctx context.Context, c interlock.Claim, data T) error {
 	text, err := json.Marshal(data)
 	if err != nil {
-		return bug("put value", c.Name(), err)
+		return failure.Bug("put value", c.Name(), "%w", err)
 	}
 	return j.Store.Put(ctx, c, text)
 }

@@ -82,7 +82,7 @@ func (s *Store) follow(ctx context.Context, name string, latest slot) error {
 		if s.options.Interrupted != nil {
 			s.options.Interrupted(name, err)
 		}
-		s.pause(ctx, failures)
+		retries.Wait(ctx, failures)
 	}
 }
 

@@ -121,7 +121,7 @@ select version, tie, terminal, (select count(*) from raised) > 0 from stored`,
 // into NULL. A user's column may contain that NULL, which counts as no tie.
 
 // replacesMaria is Versioned.Judge in SQL, and winsMaria is the same for a change with
-// TerminalWins: the text of a terminal change is above all that are not terminal.
+// TerminalWins. The text of a terminal change is above all that are not terminal.
 const (
 	replacesMaria = `stamp < '1' and substr(stamp, 2) < substr(values(stamp), 2)`
 	winsMaria     = `stamp < '1' and stamp < values(stamp) and substr(stamp, 2) <> substr(values(stamp), 2)`

@@ -3,12 +3,9 @@ package version
 import (
 	"cmp"
 	"context"
-	crand "crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -40,10 +37,7 @@ type Options struct {
 
 // validate returns o with defaults, or an error if it is invalid.
 func (o *Options) validate() (Options, error) {
-	var c Options
-	if o != nil {
-		c = *o
-	}
+	c := *cmp.Or(o, &Options{})
 	if c.Attempts < 0 || c.First < 0 || c.Max < 0 {
 		return c, bug("make updater", "", errors.New("a negative number of Attempts, or a negative pause"))
 	}
@@ -55,12 +49,7 @@ func (o *Options) validate() (Options, error) {
 
 // An Updater attempts optimistic updates a few times, with delays in between. It is safe for
 // concurrent use, and one Updater serves all entities.
-type Updater struct {
-	options Options
-
-	mu     sync.Mutex
-	random *rand.Rand
-}
+type Updater struct{ options Options }
 
 // NewUpdater returns an updater. If the options are invalid, the error is of kind Bug.
 func NewUpdater(o *Options) (*Updater, error) {
@@ -68,10 +57,7 @@ func NewUpdater(o *Options) (*Updater, error) {
 	if err != nil {
 		return nil, err
 	}
-	var seed [16]byte
-	_, _ = crand.Read(seed[:]) // it never fails
-	source := rand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:]))
-	return &Updater{options: options, random: rand.New(source)}, nil
+	return &Updater{options}, nil
 }
 
 // update attempts until an attempt succeeds, its error is not worth a retry, or there are no
@@ -98,7 +84,7 @@ func (u *Updater) update(ctx context.Context, name string, isRetryable func(erro
 		if hook := u.options.Hooks.Retrying; hook != nil {
 			hook(observe.VersionRetrying{Name: name, Attempt: n, Delay: delay, Err: err})
 		}
-		if !pause(ctx, delay) {
+		if !backoff.Sleep(ctx, delay) {
 			return fmt.Errorf("%w; then %w", err, context.Cause(ctx))
 		}
 	}
@@ -127,7 +113,7 @@ func (u *Updater) persist(ctx context.Context, request func() error) (doubt bool
 		if n >= u.options.Attempts {
 			return doubt, err
 		}
-		if !pause(ctx, u.delay(n)) {
+		if !backoff.Sleep(ctx, u.delay(n)) {
 			return doubt, fmt.Errorf("%w; then %w", err, context.Cause(ctx))
 		}
 	}
@@ -135,21 +121,7 @@ func (u *Updater) persist(ctx context.Context, request func() error) (doubt bool
 
 // delay returns the delay after n attempts.
 func (u *Updater) delay(n int) time.Duration {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return backoff.Policy{First: u.options.First, Max: u.options.Max}.Delay(n, u.random.Float64())
-}
-
-// pause waits for d. If ctx ends first, it returns false.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
+	return backoff.Policy{First: u.options.First, Max: u.options.Max}.Delay(n, rand.Float64())
 }
 
 // Tx runs fn in a new transaction and commits it. After a conflict it retries in another

@@ -42,10 +42,7 @@ type Options struct {
 }
 
 func (o *Options) resolve() Options {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	r.Remaining = cmp.Or(r.Remaining, DefaultRemaining)
 	r.Longest = cmp.Or(r.Longest, DefaultLongest)
 	r.MaxAhead = min(cmp.Or(r.MaxAhead, DefaultMaxAhead), interlock.MaxAhead)
@@ -102,8 +99,7 @@ func (o *Options) read(values []string) (pass Pass, err error) {
 }
 
 func (o *Options) refused(p Pass, err error) {
-	var r *Refusal
-	if o.Hooks.Refused != nil && errors.As(err, &r) {
+	if r, found := errors.AsType[*Refusal](err); o.Hooks.Refused != nil && found {
 		o.Hooks.Refused(observe.WireRefused{Resource: p.Resource, Owner: p.Owner, Token: p.Token, Reason: string(r.Reason), Err: err})
 	}
 }

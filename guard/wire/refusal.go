@@ -166,8 +166,7 @@ func ended(err error) bool {
 }
 
 func nameOf(err error) string {
-	var e *interlock.Error
-	if errors.As(err, &e) {
+	if e, found := errors.AsType[*interlock.Error](err); found {
 		return e.Name
 	}
 	return ""

@@ -47,10 +47,7 @@ func NewSigner(id string, key ed25519.PrivateKey, o *SignerOptions) (*Signer, er
 	if len(key) != ed25519.PrivateKeySize || !keyID(id) {
 		return nil, failure.Bug("make signer", id, "it needs a key of Ed25519 and an id of 1 to 64 visible characters")
 	}
-	var options SignerOptions
-	if o != nil {
-		options = *o
-	}
+	options := *cmp.Or(o, &SignerOptions{})
 	s := &Signer{key: key, life: cmp.Or(options.Life, DefaultLife), now: options.now}
 	if s.life < time.Millisecond {
 		return nil, failure.Bug("make signer", id, "a token cannot last for %v", s.life)

@@ -41,10 +41,7 @@ type Verifier struct {
 
 // NewVerifier returns a Verifier that accepts signatures of keys, by their ids, for audience.
 func NewVerifier(audience string, keys map[string]ed25519.PublicKey, o *VerifierOptions) (*Verifier, error) {
-	var options VerifierOptions
-	if o != nil {
-		options = *o
-	}
+	options := *cmp.Or(o, &VerifierOptions{})
 	v := &Verifier{audience: audience, skew: max(0, cmp.Or(options.Skew, DefaultSkew)),
 		maxLife: cmp.Or(options.MaxLife, DefaultMaxLife), now: options.now}
 	if v.maxLife < 0 {

@@ -147,7 +147,7 @@ func (l *leader) save(ctx context.Context, s state) error {
 	return nil
 }
 
-// lookAgain is the interval for reading the wall clock while the next tick is far: the clock may
+// lookAgain is the interval for reading the wall clock while the next tick is far. The clock may
 // be set, and timers do not count while the machine sleeps.
 const lookAgain = 10 * time.Second
 

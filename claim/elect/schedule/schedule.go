@@ -44,7 +44,7 @@ type Timetable interface {
 	Next(t time.Time) time.Time
 }
 
-// Every returns a timetable with a tick at each multiple of d since the year 1, in UTC: every
+// Every returns a timetable with a tick at each multiple of d since the year 1, in UTC. Every
 // hour is on the hour. d must be above zero.
 func Every(d time.Duration) Timetable { return every(d) }
 
@@ -96,12 +96,12 @@ type Options struct {
 	Missed Missed // zero is Skip
 	// MaxLate is how many missed ticks RunLate runs late: the newest MaxLate of those that are
 	// due. It skips older ones and reports them to Hooks.Missed. 1 runs the job once, however
-	// long there was no leader. 0 means [DefaultMaxLate]; a negative number means no bound.
+	// long there was no leader. 0 means [DefaultMaxLate]. A negative number means no bound.
 	MaxLate int
 	// Report receives each missed tick, if Missed is Report. The leader calls it between jobs.
 	// It reports a tick again if the leadership ends before the report is recorded.
 	Report func(ctx context.Context, tick Tick)
-	// Tolerance is the maximum delay with which a job may begin without being missed; 0 means
+	// Tolerance is the maximum delay with which a job may begin without being missed. 0 means
 	// half of the time to the next tick, at most a minute.
 	Tolerance time.Duration
 	// Hooks receive events; nil logs failures, see package observe.

@@ -277,8 +277,7 @@ func testLayoutsDiffer(s *scene) {
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
 	_, err := partition.Join(ctx, d, values, group, partition.Layout{Partitions: partitions + 1}, nil)
-	var differs *partition.LayoutError
-	if !errors.As(err, &differs) || differs.Stored.Count() != partitions {
+	if differs, found := errors.AsType[*partition.LayoutError](err); !found || differs.Stored.Count() != partitions {
 		s.Errorf("joined with another layout: %v", err)
 	}
 }

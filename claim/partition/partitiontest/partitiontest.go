@@ -226,8 +226,7 @@ func (s *scene) touch(m *member, key string) bool {
 		defer s.ledger.end(key)
 		return nil
 	})
-	var elsewhere *partition.NotOwnerError
-	if err != nil && !errors.As(err, &elsewhere) {
+	if _, found := errors.AsType[*partition.NotOwnerError](err); err != nil && !found {
 		s.Errorf("%s at %s: %v", key, m.Self().Identity, err)
 	}
 	return err == nil

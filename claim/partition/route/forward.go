@@ -83,8 +83,7 @@ type forwarder struct {
 
 // codeOf returns the status code for a request that cannot be read.
 func codeOf(err error) int {
-	var long *http.MaxBytesError
-	if errors.As(err, &long) {
+	if _, found := errors.AsType[*http.MaxBytesError](err); found {
 		return http.StatusRequestEntityTooLarge
 	}
 	return http.StatusBadRequest

@@ -65,10 +65,7 @@ type Options struct {
 }
 
 func (o *Options) resolve() Options {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	if r.Transport == nil {
 		r.Transport = http.DefaultTransport
 	}
