@@ -11,8 +11,8 @@ import (
 const head = `# What each backend promises
 
 Made from what the drivers say of themselves (` + "`Guarantees`" + `) on real servers, and from
-` + "`server/internal/guarantees/proofs.yaml`" + `, which names for every cell the test that proves it or
-the scenario that breaks it. To generate it again: ` + "`go test ./server/internal/guarantees -update`" + `.
+` + "`server/internal/guarantees/proofs.yaml`" + `. That file names for every cell the test that proves it
+or the scenario that breaks it. To generate it again: ` + "`go test ./server/internal/guarantees -update`" + `.
 
 No backend promises that only one process acts: a holder that was paused goes on without knowing that its lease expired.
 The promise is that **a guarded store never accepts a lower token after a higher one has
@@ -32,7 +32,7 @@ func (t *Table) Markdown() string {
 		}
 	}
 	b.WriteString("\n# What proves it\n\nTests are named by the directory and the function, those of the conformance suites " +
-		"([driver/drivertest](../driver/drivertest)) by their case: each backend runs them against the real server:\n\n")
+		"([driver/drivertest](../driver/drivertest)) by their case. Each backend runs them against the real server:\n\n")
 	t.suites(&b)
 	for _, p := range t.Promises {
 		t.evidence(&b, p)
