@@ -1,11 +1,21 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
 	"time"
 
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -224,4 +234,222 @@ func runSweep(ctx context.Context, s Sweep, mark journal.Mark) (swept SweepResul
 		}
 	}()
 	return s.Run(ctx, mark)
+}
+
+// A Reconciliation summarizes a comparison of ended transactions with their participants.
+type Reconciliation struct {
+	Wrong    int       `json:"wrong"`    // effects that differ from the journal
+	Repaired int       `json:"repaired"` // effects that differed, and were repaired
+	Unknown  int       `json:"unknown"`  // effects that could not be determined
+	Findings []Finding `json:"findings"` // the first hundred
+}
+
+// An Effect is the effect of a step or branch, according to the journal or a participant.
+type Effect string
+
+// EffectUnknown means that the effect could not be determined, as an empty Effect does.
+const EffectUnknown Effect = "unsure"
+
+// A Finding is a step or branch whose effect differs from the journal, or could not be
+// determined.
+type Finding struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	State    State  `json:"-"`                  // at the end of the transaction
+	Step     string `json:"step,omitempty"`     // or branch; empty for the whole transaction
+	Want     Effect `json:"want,omitempty"`     // according to the journal
+	Got      Effect `json:"got,omitempty"`      // according to the participant, after a repair if there was one
+	Repaired bool   `json:"repaired,omitempty"` // Got equals Want after a repair
+	Refused  bool   `json:"-"`                  // the participant refuses the decided operation, by Err
+	Err      error  `json:"-"`                  // of the check or the repair, or why the transaction cannot be read
+	Error    string `json:"error,omitempty"`    // the text of Err, in a [Reconciliation]
+}
+
+const maxFindings = 100
+
+// Add counts a finding, and keeps it if there is room.
+func (r *Reconciliation) Add(f Finding) {
+	switch {
+	case f.Refused:
+		f.Got = Effect("refused: " + f.Err.Error())
+	case f.Err != nil:
+		f.Error = f.Err.Error()
+	}
+	switch {
+	case f.Repaired:
+		r.Repaired++
+	case f.Error != "" || f.Got == f.Want || f.Got == EffectUnknown:
+		r.Unknown++
+	default:
+		r.Wrong++
+	}
+	if len(r.Findings) < maxFindings {
+		f.Error = strings.ToValidUTF8(fmt.Sprintf("%.500s", f.Error), "\uFFFD")
+		r.Findings = append(r.Findings, f)
+	}
+}
+
+// A Reconciler compares the transactions of a protocol with their participants. It is for
+// packages of protocols.
+type Reconciler struct {
+	Protocol string
+	// Every is the interval in the background unless Options.Reconcile sets it; 0 means never,
+	// and below zero never, whatever the value of Options.Reconcile.
+	Every time.Duration
+	// Find iterates over the findings of transactions that ended at or after a time. An error
+	// without an ID ends it; one with an ID belongs to that transaction.
+	Find func(ctx context.Context, since time.Time) iter.Seq2[Finding, error]
+	// Found and Done are hooks; nil disables them.
+	Found func(Finding)
+	Done  func(observe.Reconciled)
+}
+
+// run collects the findings, and reports them to the hooks.
+func (r Reconciler) run(ctx context.Context, now func() time.Time, since time.Time) (all Reconciliation, err error) {
+	began := now()
+	for f, problem := range r.Find(ctx, since) {
+		if problem != nil && f.ID == "" {
+			err = problem
+			break
+		}
+		f.Err = errors.Join(problem, f.Err)
+		if r.Found != nil {
+			r.Found(f)
+		}
+		all.Add(f)
+	}
+	if r.Done != nil && ctx.Err() == nil {
+		r.Done(observe.Reconciled{Since: since, Wrong: all.Wrong, Repaired: all.Repaired, Unknown: all.Unknown, Took: now().Sub(began), Err: err})
+	}
+	return all, err
+}
+
+// Reconcile calls check for the transactions that ended at or after a time of the store's clock, in
+// the order of their ids, and yields its findings. A transaction that cannot be read or checked is
+// yielded with its id and an error; an error without an id ends the iteration.
+func (r Records[M, O]) Reconcile(ctx context.Context, j *journal.Journal, since time.Time,
+	check func(ctx context.Context, t Transaction[M]) ([]Finding, error)) iter.Seq2[Finding, error] {
+	return func(yield func(Finding, error) bool) {
+		for t, err := range r.Ended(ctx, j, since) {
+			if err != nil && t.Head.Transaction == "" {
+				yield(Finding{}, err) // the last one
+				return
+			}
+			id := t.Head.Transaction
+			kind, _ := r.Type(t.Head.Type)
+			var found []Finding
+			if err == nil {
+				found, err = check(ctx, t)
+			}
+			if err != nil && !yield(Finding{ID: id, Type: kind, Want: EffectUnknown, Got: EffectUnknown}, err) {
+				return
+			}
+			for _, f := range found {
+				if f.ID, f.Type, f.State = id, cmp.Or(f.Type, kind), r.State(t.State); !yield(f, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// reconcileTimeout bounds one run.
+const reconcileTimeout = 6 * time.Hour
+
+// overlap is the time before the last run that is compared again, because clocks differ and recent ends
+// may not be visible yet.
+const overlap = 10 * time.Minute
+
+// Reconciles registers a protocol for reconciliation: every Options.Reconcile in the background,
+// of transactions that ended since the last run, and on request of a command; see
+// [RequestReconciliation].
+func (c *Coordinator) Reconciles(r Reconciler) error {
+	every := c.options.Reconcile
+	if every == 0 || r.Every < 0 {
+		every = r.Every
+	}
+	if err := c.Handle(r.Protocol+reconcileSuffix, reconcileRequests{r, c.Now}); err != nil || every <= 0 {
+		return err
+	}
+	since := c.options.Now().Add(-2 * every)
+	return c.Background(Job{Name: "reconcile " + r.Protocol, Every: every, Run: func(ctx context.Context) error {
+		began := c.options.Now()
+		_, err := r.run(ctx, c.Now, since.Add(-overlap))
+		if err == nil {
+			since = began
+		}
+		return err
+	}})
+}
+
+// reconcileSuffix marks the type of a transaction that requests a reconciliation.
+const reconcileSuffix = "-reconcile"
+
+type request struct {
+	Since time.Time `json:"since"`
+}
+
+// RequestReconciliation requests a comparison of the transactions of a protocol that ended since
+// a time. One of the services of the journal executes it. It returns the request's id for
+// [ReconciliationOf].
+func RequestReconciliation(ctx context.Context, j *journal.Journal, protocol string, since, now time.Time) (id string, err error) {
+	data, err := json.Marshal(request{since.UTC()})
+	if err != nil {
+		return "", failure.About("request reconciliation", protocol, err)
+	}
+	id = "interlock.reconcile/" + rand.Text()
+	_, err = j.Begin(ctx, id, protocol+reconcileSuffix+":request", now, journal.Entry{Kind: "begin", Data: data})
+	return id, err
+}
+
+// ReconciliationOf returns the result of a request, or nil while it is running.
+func ReconciliationOf(ctx context.Context, j *journal.Journal, id string) (*Reconciliation, error) {
+	log, entries, err := j.Open(ctx, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case log == nil:
+		return nil, &interlock.Error{Op: "read reconciliation", Name: id, Kind: interlock.Definite, Err: fmt.Errorf("there is no such request")}
+	case log.Head().Ended.IsZero():
+		return nil, nil
+	}
+	var r Reconciliation
+	if err := json.Unmarshal(entries[len(entries)-1].Data, &r); err != nil {
+		return nil, failure.About("read reconciliation", id, err)
+	}
+	return &r, nil
+}
+
+// reconcileRequests drives the requests of one protocol.
+type reconcileRequests struct {
+	Reconciler
+	now func() time.Time
+}
+
+// Drive runs a reconciliation without a slot, and ends the request with the result. A run that failed
+// is repeated after Options.Recheck.
+func (a reconcileRequests) Drive(t *Turn) error {
+	var req request
+	if err := json.Unmarshal(t.Entries()[0].Data, &req); err != nil {
+		return failure.Bug("reconcile", t.ID(), "its request is not JSON: %w", err)
+	}
+	var found Reconciliation
+	err := t.Round(Task{Target: "interlock.reconcile", Timeout: reconcileTimeout,
+		Call: branch.Call{Transaction: t.ID(), Branch: "reconcile", Operation: branch.Do, Attempt: 1},
+		Do: func(ctx context.Context) (err error) {
+			found, err = a.run(ctx, a.now, req.Since)
+			return err
+		}})[0]
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(found)
+	if err != nil {
+		return failure.Bug("reconcile", t.ID(), "%w", err)
+	}
+	if len(data) > driver.MaxPayload {
+		found.Findings = nil
+		data, _ = json.Marshal(found)
+	}
+	return t.End(journal.Entry{Kind: "end", Data: data})
 }

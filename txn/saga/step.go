@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // An Action is a step of sagas with input I; its output is O. Both are encoded as JSON. An Action
@@ -212,4 +216,242 @@ func (s step) resolved() step {
 		s.target = s.name
 	}
 	return s
+}
+
+// Steps and starts in the same database transaction as their records.
+
+// Appender is a journal in a database that can append in a user's transaction: a
+// [*journal.Table].
+type Appender = journal.TxStore
+
+// localAction runs a step in a transaction of its own, records its output there by record, and commits
+// both.
+type localAction func(ctx context.Context, input json.RawMessage, record recordIn) (driver.Append, error)
+
+// recordIn appends within a transaction that a step was done.
+type recordIn func(ctx context.Context, table Appender, db driver.SQL, output json.RawMessage) (driver.Append, error)
+
+// local reports whether a sent step commits together with its record. Without the record it was not done,
+// because an abort has read the last record.
+func (p plan) local(sent *progress) bool {
+	s := p.undoOf(sent.undo)
+	return sent.undo != "" && s != nil && s.local != nil
+}
+
+func (c *call) local() bool { return c.step.local != nil && c.phase != inUndo }
+
+// StepTx returns a step that runs exactly once: in a transaction of db, which has the table of
+// the engine's journal. The transaction commits the effects together with the step's record. The
+// action must not end the transaction. An error rolls back; Fail aborts the saga, any other error
+// is retried. An undo works like that of a [Step]. Do not turn a Step into a StepTx of the same
+// name while sagas with it are unfinished: a call without a record would count as never made.
+func StepTx[I, O, T any](name string, db driver.Beginner[T], table Appender, action func(ctx context.Context, tx driver.Tx[T], input I) (O, error)) Action[I, O] {
+	s := step{name: name, key: name}
+	if action == nil || db == nil || table == nil {
+		return Action[I, O]{s}
+	}
+	s.local = func(ctx context.Context, text json.RawMessage, record recordIn) (a driver.Append, err error) {
+		var input I
+		if err := json.Unmarshal(text, &input); err != nil {
+			return a, Retry(fmt.Errorf("read the input of step %q: %w", name, err))
+		}
+		written := false
+		err = transact.Do(ctx, db.Begin, name, func(tx driver.Tx[T]) error {
+			output, err := action(ctx, tx, input)
+			if err != nil {
+				return err
+			}
+			text, err := stored(name, output)
+			if err != nil {
+				return err
+			}
+			a, err = record(ctx, table, tx, text)
+			written = err == nil
+			return err
+		})
+		return a, asConflict(err, written)
+	}
+	return Action[I, O]{s}
+}
+
+// asConflict turns an error after which the journal must be read again into a [journal.ErrConflict].
+func asConflict(err error, written bool) error {
+	var elsewhere *driver.PositionError
+	if errors.As(err, &elsewhere) || written && interlock.Kind(err) == interlock.Uncertain {
+		return fmt.Errorf("%w: %w", journal.ErrConflict, err)
+	}
+	return err
+}
+
+// runLocal runs a step that commits together with its record. Pending records are written with it.
+func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
+	var after machine
+	a, err := c.step.local(ctx, input, func(ctx context.Context, table Appender, db driver.SQL, output json.RawMessage) (a driver.Append, err error) {
+		done := journal.Entry{Kind: recordDone, Step: c.p.key, Data: output}
+		if after, err = d.m.with(done); err != nil {
+			return a, bug("drive saga", d.ID(), err)
+		}
+		due := d.Now().Add(parked)
+		return d.Log().AppendIn(ctx, table, db, due, d.appendPending(done)...)
+	})
+	if err != nil {
+		return err
+	}
+	d.m = after
+	d.flushed()
+	return d.Write(func(context.Context) error {
+		d.Log().Accept(a)
+		return nil
+	})
+}
+
+// StartTx is [Definition.Start] in a transaction of the user, on the database that has the
+// table of the engine's journal. The saga begins if and when the transaction commits. Its owner
+// finds it within Options.Poll of the coordinator; [coordinator.Coordinator.Nudge] after the
+// commit makes that immediate. Roll the transaction back after an error. StartTx needs no other
+// connection, whether or not the saga exists and however large the input is.
+func (d Definition[I]) StartTx(ctx context.Context, e *Engine, table Appender, tx driver.SQL, id string, input I) error {
+	p, text, err := e.known(d.plan.key(), id, input)
+	if err != nil {
+		return err
+	}
+	now := e.coordinator.Now()
+	c, err := p.opening(id, text, now, time.Time{})
+	if err != nil {
+		return err
+	}
+	err = e.coordinator.Journal().BeginIn(ctx, table, tx, id, protocol+":"+p.key(), now, c.opened()...)
+	if errors.Is(err, journal.ErrExists) {
+		return attachIn(ctx, e.coordinator.Journal(), table, tx, p.key(), id, text)
+	}
+	return err
+}
+
+// attachIn is attach within a transaction of the user.
+func attachIn(ctx context.Context, j *journal.Journal, table Appender, tx driver.SQL, definition, id string, input []byte) error {
+	head, first, err := j.FirstIn(ctx, table, tx, id)
+	if err != nil {
+		return err
+	}
+	m, err := replay([]journal.Entry{first})
+	if err != nil {
+		return bug("read saga", id, err)
+	}
+	return mismatch(head, &m, definition, input)
+}
+
+// forever is the pause between two turns of a saga with an unbounded wait.
+const forever = 24 * time.Hour
+
+// Signal returns a stage that waits for a signal, such as an approval, and outputs its value. The
+// name is unique among the steps of the saga. A signal that arrives before its stage is kept.
+// [Action.Within] bounds the wait and [Action.Else] sets the value after it; without them it is
+// unbounded. A Signal cannot be part of a group. A waiting saga uses no memory.
+func Signal[I, O any](name string) Action[I, O] {
+	return Action[I, O]{step{name: name, key: name, sleep: true, signal: true}}
+}
+
+// Within bounds the wait for a Signal, counted from when its stage begins. Then the stage fails
+// without an effect, and the saga is undone. After the pivot that is impossible, so
+// [Action.Else] is required. It does not affect other steps.
+func (a Action[I, O]) Within(d time.Duration) Action[I, O] {
+	if a.s.signal {
+		a.s.wait = d
+	}
+	return a
+}
+
+// Else sets the output of a Signal that does not arrive in time; the saga then continues. It does
+// not affect other steps.
+func (a Action[I, O]) Else(value O) Action[I, O] {
+	if text, err := compact(value); err == nil && a.s.signal {
+		a.s.absent = text
+	}
+	return a
+}
+
+// Await waits for a Signal in a [DefineFunc] function. It returns when the signal has arrived, or
+// when the time is over and there is an Else.
+func (a Action[I, O]) Await(s *Run) (output O, err error) {
+	if err := s.Join(); err != nil {
+		return output, err
+	}
+	s.stage([]step{a.s})
+	return (&Future[O]{s: s, key: a.s.key}).Output()
+}
+
+// ErrSignalled means that a signal of this name with another value arrived first. It is Definite.
+var ErrSignalled = fmt.Errorf("another signal of that name arrived first")
+
+// SendSignal sends a signal to a saga, whichever process drives it. Value is JSON and becomes the
+// output of the stage of that name. SendSignal returns when the signal is durable; the owner
+// continues within Options.Poll of its coordinator. The first signal of a name counts. The same
+// value again changes nothing; another one is rejected with [ErrSignalled]. If the saga is
+// neither RUNNING nor COMPLETING the error is a [*StateError]. After an Uncertain error send it
+// again.
+func SendSignal(ctx context.Context, j *journal.Journal, id, name string, value json.RawMessage) error {
+	const op = "signal"
+	if value == nil {
+		value = json.RawMessage("null")
+	}
+	var text bytes.Buffer
+	if err := json.Compact(&text, value); err != nil || text.Len() > driver.MaxPayload {
+		return bug(op, id, fmt.Errorf("the value is not JSON, or has more than %d bytes", driver.MaxPayload))
+	}
+	if err := (plan{}).named(name, name); err != nil {
+		return bug(op, id, err)
+	}
+	return NewOperator(j).append(ctx, op, id, name, func(m *machine) ([]journal.Entry, error) {
+		if there, is := m.signals[name]; is && bytes.Equal(there, text.Bytes()) {
+			return nil, nil
+		} else if is {
+			return nil, ErrSignalled
+		}
+		return []journal.Entry{{Kind: recordSignal, Step: name, Data: text.Bytes()}}, nil
+	})
+}
+
+// Signal is [SendSignal] with a value that is encoded as JSON. If this process drives the saga,
+// it continues at once.
+func (e *Engine) Signal(ctx context.Context, id, name string, value any) error {
+	text, err := compact(value)
+	if err != nil {
+		return &interlock.Error{Op: "signal", Name: id, Kind: interlock.Bug, Err: err}
+	}
+	if err := SendSignal(ctx, e.coordinator.Journal(), id, name, text); err != nil {
+		return err
+	}
+	e.coordinator.Nudge(id)
+	return nil
+}
+
+func (m *machine) applySignal(e journal.Entry) error {
+	if _, twice := m.signals[e.Step]; twice || m.state != Running && m.state != Completing {
+		return errOrder
+	}
+	m.signals = maps.Clone(m.signals)
+	if m.signals == nil {
+		m.signals = map[string]json.RawMessage{}
+	}
+	m.signals[e.Step] = e.Data
+	return nil
+}
+
+func (m *machine) applyDelayed(journal.Entry) error {
+	if m.state != Running || m.start.IsZero() || len(m.steps) > 0 {
+		return errOrder
+	}
+	return nil
+}
+
+// waitForStart leaves the saga until its start time.
+func (c *execution) waitForStart(now time.Time) (action, error) {
+	switch wait := c.m.start.Sub(now); {
+	case c.scheduled.Equal(c.m.start):
+		return action{rest: true}, nil
+	case wait <= parked:
+		return action{wait: c.m.start}, nil
+	}
+	err := c.note(now, true, journal.Entry{Kind: recordLater})
+	return action{write: true, due: c.m.start, rest: true}, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -186,4 +188,119 @@ func (m *Engine) decided(id, kind string, d Decision, reason string) {
 	if f := m.options.Hooks.Decided; f != nil {
 		f(observe.TCCDecided{Transaction: id, Type: name(kind), Decision: string(d), Reason: reason})
 	}
+}
+
+// An Operator changes transactions by hand. It needs no resources, and owns no shard: the owner of
+// the shard finds its records. It is safe for concurrent use.
+//
+// A change that the transaction's state does not allow is a [*StateError], and an id without
+// a transaction an [ErrNone]; both are Definite. After an Uncertain error look whether the change is
+// recorded.
+type Operator struct {
+	journal *journal.Journal
+	now     func() time.Time
+}
+
+// NewOperator returns an operator on a journal, and does not close it.
+func NewOperator(j *journal.Journal) *Operator { return &Operator{journal: j, now: time.Now} }
+
+// Operator returns an operator on the engine's journal.
+func (m *Engine) Operator() *Operator { return NewOperator(m.coordinator.Journal()) }
+
+// List yields the transactions that match the filter, in the order of their ids; see
+// [coordinator.Records.List].
+func (o *Operator) List(ctx context.Context, f Filter) iter.Seq2[Outcome, error] {
+	return records.List(ctx, o.journal, f)
+}
+
+// Retry makes the owner call a dead branch again, or all dead branches if branch is empty. A branch
+// that waits for its next call is called now.
+func (o *Operator) Retry(ctx context.Context, id, branch string, by By) error {
+	return o.act(ctx, "retry", id, branch, by, coordinator.Record(recordRetry, branch, by))
+}
+
+// Skip records that an operator has settled a branch by hand. It is not called again.
+func (o *Operator) Skip(ctx context.Context, id, branch string, by By) error {
+	if branch == "" {
+		return failure.Bug("skip", id, "no branch is named")
+	}
+	return o.act(ctx, "skip", id, branch, by, coordinator.Record(recordSkip, branch, by))
+}
+
+// Resolve ends a dead letter without further calls.
+func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
+	return o.act(ctx, "resolve", id, "", by, coordinator.Record(recordResolved, "", by), journal.Entry{Kind: recordEnd})
+}
+
+func (o *Operator) act(ctx context.Context, op, id, branch string, by By, entries ...journal.Entry) error {
+	if err := by.Check(op, id); err != nil {
+		return err
+	}
+	return records.Change(ctx, o.journal, o.now, op, id, branch, func(coordinator.Transaction[machine]) ([]journal.Entry, error) {
+		return entries, nil
+	})
+}
+
+// Finding is a branch that contradicts the journal. Want is the decision; see
+// [coordinator.Finding].
+type Finding = coordinator.Finding
+
+// Reconcile repeats the last call of each branch, under the same key. It does so for transactions
+// that ended at or after a time of the store's clock, in the order of their ids. A resource that
+// has executed the call answers as before and changes nothing. One that has lost it, such as by a
+// restored backup, executes it again or rejects it. Rejections and unknown outcomes are yielded.
+// An error without an ID ends the iteration. Branches that an operator has resolved or skipped are
+// left out. Keep since within the time for which resources store calls: a day suits the defaults
+// of [coordinator.Retention].
+func (m *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
+	return records.Reconcile(ctx, m.coordinator.Journal(), since, m.recheck)
+}
+
+// recheck repeats the last calls of a transaction.
+func (m *Engine) recheck(ctx context.Context, t coordinator.Transaction[machine]) (all []Finding, _ error) {
+	of := t.State
+	if of.state() != Confirmed && of.state() != Cancelled {
+		return nil, nil
+	}
+	begun := t.Entries[0].Written.Truncate(time.Millisecond)
+	for _, b := range of.members {
+		if b.fate != settled {
+			continue
+		}
+		if err := m.repeat(ctx, t.Head.Transaction, begun, of.decision, b); err != nil {
+			class, _ := branch.ClassOf(err)
+			all = append(all, Finding{Step: b.name, Want: coordinator.Effect(of.decision), Got: coordinator.EffectUnknown, Refused: class == branch.ClassFail, Err: err})
+		}
+	}
+	return all, nil
+}
+
+// repeat repeats the last call of a branch.
+func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decision, b member) error {
+	h, ok := m.handles[b.resource]
+	if !ok {
+		return fmt.Errorf("the engine has no resource %q: add it", b.resource)
+	}
+	do, op := h.confirm, branch.Confirm
+	if d == Cancel {
+		do, op = h.cancel, branch.Cancel
+	}
+	ctx, end := context.WithTimeout(ctx, m.options.Timeout)
+	defer end()
+	c := branch.Call{Transaction: id, Branch: b.name, Operation: op, Attempt: 1, Begun: begun}
+	c.Deadline, _ = ctx.Deadline()
+	return coordinator.CatchPanic(branch.With(ctx, c), func(ctx context.Context) error { return do(ctx, b.request, b.hold) })
+}
+
+// reconciles registers the reconciliation, which runs in the background only if the coordinator's options
+// enable it.
+func (m *Engine) reconciles() coordinator.Reconciler {
+	hooks := m.options.Hooks
+	r := coordinator.Reconciler{Protocol: strings.TrimSuffix(protocol, ":"), Find: m.Reconcile, Done: hooks.Reconciled}
+	if hooks.Mismatched != nil {
+		r.Found = func(f Finding) {
+			hooks.Mismatched(observe.TCCMismatched{Transaction: f.ID, Type: f.Type, Branch: f.Step, Decision: string(f.Want), Refused: f.Refused, Err: f.Err})
+		}
+	}
+	return r
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -356,4 +357,108 @@ func (s *settleAttempts) judge(p Policy, c branch.Class) verdict {
 		return markDead
 	}
 	return again
+}
+
+// Kinds of records. A transaction of Run begins with its tried branches and the decision, in one
+// append. A transaction of Submit begins with an open record and its requests; the append of the
+// decision has the holds.
+const (
+	recordOpen     = "open"     // by Submit: the run has begun; it decides until a time
+	recordTried    = "tried"    // a branch: its request and hold
+	recordHeld     = "held"     // after open: the outcome of the try of a branch
+	recordDecide   = "decide"   // Step is confirm or cancel; one, ever
+	recordDone     = "done"     // the branch is confirmed
+	recordUndone   = "undone"   // the branch is cancelled
+	recordDead     = "dead"     // the branch has refused the decision
+	recordFailing  = "failing"  // the number of failed calls of the branch, which are repeated
+	recordTaken    = "taken"    // it was taken over while branches were called
+	recordHalted   = "halted"   // it was taken over too often: an operator must act
+	recordRemind   = "remind"   // a dead letter was reported again
+	recordRetry    = "retry"    // by an operator: Step, or all dead branches, are called again
+	recordSkip     = "skip"     // by an operator: Step is not called again
+	recordResolved = "resolved" // by an operator: it has ended without further calls
+	recordEnd      = coordinator.RecordEnd
+)
+
+// trying is the data of a tried record.
+type trying struct {
+	Resource string          `json:"resource"`
+	Request  json.RawMessage `json:"request"`
+	Hold     json.RawMessage `json:"hold,omitempty"`    // absent if it is unknown
+	Refused  bool            `json:"refused,omitempty"` // it has no hold to cancel
+}
+
+// deciding is the data of a decide record.
+type deciding struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// why is the data of dead, failing and halted records.
+type why struct {
+	Error    string `json:"error,omitempty"`
+	Attempts int    `json:"attempts,omitempty"`
+}
+
+func record(kind, step string, data any) journal.Entry { return coordinator.Record(kind, step, data) }
+
+func marshal(v any) (json.RawMessage, error) { return coordinator.Marshal(v) }
+
+// decided returns the records of the first append of a transaction of Run.
+func decided(d Decision, reason string, tries []try) []journal.Entry {
+	var entries []journal.Entry
+	for _, t := range tries {
+		entries = append(entries, record(recordTried, t.branch, trying{Resource: t.resource, Request: t.request, Hold: t.hold, Refused: t.refused}))
+	}
+	return append(entries, record(recordDecide, string(d), deciding{Reason: reason}))
+}
+
+// records reads and changes transactions in a journal.
+var records = coordinator.Records[machine, Outcome]{Protocol: "tcc", With: machine.with,
+	State:   func(m machine) State { return m.state() },
+	Outcome: func(t coordinator.Transaction[machine]) Outcome { return t.State.outcome(t.Head) }}
+
+func truncated(err error) string { return coordinator.Truncate(err.Error(), coordinator.MaxReason) }
+
+// Outcome is the state of a decided transaction.
+type Outcome struct {
+	coordinator.Summary
+
+	holds map[string]json.RawMessage
+}
+
+// Err returns nil if the decision is to confirm, and a [*CancelledError] if it is to cancel. For a
+// dead letter it returns a [*DeadLetterError].
+func (o Outcome) Err() error {
+	switch {
+	case o.State == DeadLetter:
+		return &DeadLetterError{o}
+	case o.Decision == Cancel:
+		return &CancelledError{ID: o.ID, Reason: o.Reason}
+	}
+	return nil
+}
+
+// outcome returns the outcome of a transaction with its head.
+func (m *machine) outcome(head driver.Head) Outcome {
+	o := Outcome{Summary: coordinator.SummaryOf(head), holds: map[string]json.RawMessage{}}
+	o.Decision, o.State, o.Reason, o.Halted = m.decision, m.state(), m.reason, m.halted
+	for _, b := range m.members {
+		if b.hold != nil {
+			o.holds[b.name] = b.hold
+		}
+		switch {
+		case b.fate == dead:
+			o.Dead = append(o.Dead, StepError{Step: b.name, Err: b.err, Attempts: b.attempts})
+		case b.fate == pending && m.halted != "":
+			o.Dead = append(o.Dead, StepError{Step: b.name, Err: m.halted, Attempts: b.attempts})
+		case b.fate == pending && b.err != "":
+			o.Failing = append(o.Failing, StepError{Step: b.name, Err: b.err, Attempts: b.attempts})
+		case b.fate == skipped:
+			o.Skipped = append(o.Skipped, b.name)
+		}
+	}
+	if m.by != nil {
+		o.Resolved = *m.by
+	}
+	return o
 }

@@ -9,6 +9,11 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
+	"github.com/interlock-dev/interlock/internal/transact"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // Table keeps items with a number of units, and the holds on them, in two tables of PostgreSQL or
@@ -170,3 +175,212 @@ func (e *ViolationError) Error() string {
 
 // ErrorKind returns [interlock.Definite].
 func (e *ViolationError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// layout names the tables of a [Table].
+var layout = sqltable.Layout{Part: "tcc", Default: "interlock_tcc",
+	Tables: map[string]string{"items": "", "holds": "_hold"}, Indexes: map[string]string{"ask": "_hold_ask"}}
+
+// ledger has the tables within one transaction. MariaDB evaluates assignments in order, so an assignment
+// that depends on a column comes before that column's. Texts are never empty, because one sql_mode
+// turns empty texts into NULL.
+type ledger struct{ sqltable.Tables }
+
+// open opens the tables in a transaction.
+func (t Table) open(op, about string, db driver.SQL) (ledger, error) {
+	tables, err := layout.Open(op, about, db, t.Name)
+	return ledger{tables}, err
+}
+
+// callOf returns the call of ctx, for a hold.
+func callOf(ctx context.Context, op string) (branch.Call, error) {
+	c := branch.From(ctx)
+	switch {
+	case c.Transaction == "" && c.Branch == "":
+		return c, failure.Bug(op, "", "the context has no call: see branch.With")
+	case c.Step != "":
+		return c, failure.Bug(op, c.Transaction, "branch %q has a step %q, but a hold belongs to a whole branch", c.Branch, c.Step)
+	}
+	if err := driver.CheckName(op, "a transaction", c.Transaction, driver.MaxTransaction); err != nil {
+		return c, err
+	}
+	return c, driver.CheckName(op, "a branch", c.Branch, maxBranch)
+}
+
+// maxBranch is the longest name of a branch or resource, in bytes.
+const maxBranch = 255
+
+// Confirm makes the hold of the branch of [branch.From] final: units of [Table.Take] are sold, and
+// units of [Table.Give] are added. fresh is false if it was already confirmed. If there is no hold,
+// the error is a [*ViolationError] in a branch.Fail.
+func (t Table) Confirm(ctx context.Context, db driver.SQL) (w Want, fresh bool, err error) {
+	const op = "confirm"
+	c, err := callOf(ctx, op)
+	if err != nil {
+		return w, false, err
+	}
+	l, err := t.open(op, c.Transaction, db)
+	if err != nil {
+		return w, false, err
+	}
+	changed, err := l.Exec(ctx, `update {holds} set state = 'confirmed', ask_ms = null, changed_ms = {millis now}
+		where transaction_id = ? and branch = ? and state = 'held'`, c.Transaction, c.Branch)
+	if err != nil {
+		return w, false, err
+	}
+	is, err := l.read(ctx, c)
+	switch {
+	case err != nil:
+		return w, false, err
+	case is.state != stateConfirmed:
+		return w, false, violation(c, op, is.state)
+	}
+	w = Want{Item: is.item, N: is.n}
+	if changed == 0 {
+		return w, false, nil
+	}
+	return w, true, l.settle(ctx, op, holdKinds[is.way].confirm, w, w.N, w.N, w.Item)
+}
+
+// read returns the hold of a call, and locks it. Its state is empty if there is none.
+func (l ledger) read(ctx context.Context, c branch.Call) (is row, err error) {
+	_, err = l.Row(ctx, `select state, way, item, n from {holds} where transaction_id = ? and branch = ? for update`,
+		[]any{c.Transaction, c.Branch}, &is.state, &is.way, &is.item, &is.n)
+	return is, err
+}
+
+// settle changes the item of a hold.
+func (l ledger) settle(ctx context.Context, op, query string, w Want, args ...any) error {
+	done, err := l.Exec(ctx, query, args...)
+	if err == nil && done != 1 {
+		err = &interlock.Error{Op: op, Name: w.Item, Kind: interlock.Definite, Err: errItemDeleted}
+	}
+	return err
+}
+
+// Cancel releases the hold of the branch of [branch.From]; fresh is false if there is none. A try of
+// the branch that arrives later is refused. If the hold is confirmed, the error is a
+// [*ViolationError] in a branch.Fail, and the transaction must be rolled back.
+func (t Table) Cancel(ctx context.Context, db driver.SQL) (w Want, fresh bool, err error) {
+	const op = "cancel"
+	c, err := callOf(ctx, op)
+	if err != nil {
+		return w, false, err
+	}
+	l, err := t.open(op, c.Transaction, db)
+	if err != nil {
+		return w, false, err
+	}
+	var is row
+	_, err = l.Row(ctx, `insert into {holds} {as present} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
+		values (?, ?, 'none', 'none', 0, 'blocked', 'none', 0, 0, null, {millis now})
+		{or transaction_id, branch} calls = {old calls} + 1, was = {old state}, ask_ms = null,
+			changed_ms = case when {old state} = 'held' then {new changed_ms} else {old changed_ms} end,
+			state = case when {old state} = 'held' then 'cancelled' else {old state} end
+		returning calls, was, way, item, n`, []any{c.Transaction, c.Branch}, &is.calls, &is.state, &is.way, &is.item, &is.n)
+	switch {
+	case err != nil:
+		return w, false, err
+	case is.state == stateConfirmed:
+		return w, false, violation(c, op, is.state)
+	case is.calls == 0 || is.state != stateHeld:
+		return w, false, nil
+	}
+	w = Want{Item: is.item, N: is.n}
+	return w, true, l.settle(ctx, op, holdKinds[is.way].cancel, w, w.N, w.Item)
+}
+
+func violation(c branch.Call, op, state string) error {
+	return branch.Fail(&ViolationError{Transaction: c.Transaction, Branch: c.Branch, Operation: op, State: state})
+}
+
+// Ask returns the coordinator's decision on a branch. It is [Engine.Decide], or calls it.
+type Ask func(ctx context.Context, transaction, branch string) (Decision, error)
+
+// ref is the key of a hold.
+type ref struct{ transaction, branch string }
+
+// due lists expired holds, the oldest first. It locks nothing.
+func (t Table) due(ctx context.Context, db driver.SQL, limit int) ([]ref, error) {
+	l, err := t.open("sweep", "", db)
+	if err != nil {
+		return nil, err
+	}
+	return sqltable.List(ctx, l.Tables, `select transaction_id, branch from {holds} where ask_ms <= {millis now} order by ask_ms limit ?`,
+		[]any{limit}, func(r *ref) []any { return []any{&r.transaction, &r.branch} })
+}
+
+// postpone sets when a sweep asks for the decision on a hold again.
+func (t Table) postpone(ctx context.Context, db driver.SQL, o ref, wait time.Duration) error {
+	l, err := t.open("sweep", o.transaction, db)
+	if err != nil {
+		return err
+	}
+	_, err = l.Exec(ctx, `update {holds} set ask_ms = {millis now} + ? where transaction_id = ? and branch = ? and state = 'held'`,
+		wait.Milliseconds(), o.transaction, o.branch)
+	return err
+}
+
+// Overdue returns the number of holds whose time is over, and the age of the oldest, by the
+// database's clock. If it stays above zero, confirmations do not arrive, no sweep runs, or the
+// coordinator is unreachable.
+func (t Table) Overdue(ctx context.Context, db driver.SQL) (holds int, oldest time.Duration, err error) {
+	l, err := t.open("count overdue holds", "", db)
+	if err != nil {
+		return 0, 0, err
+	}
+	var n, since int64
+	_, err = l.Row(ctx, `select count(*), coalesce(max({millis now} - until_ms), 0) from {holds} where ask_ms is not null and until_ms <= {millis now}`,
+		nil, &n, &since)
+	return int(n), time.Duration(since) * time.Millisecond, err
+}
+
+// Forget removes holds that were confirmed, cancelled or refused longer ago than age, by the
+// database's clock. It removes at most limit rows and returns their number. age is at least Longest,
+// so that a try which arrives later is refused as too late. A confirmation that is repeated later is
+// a violation, so choose age longer than transactions remain unfinished.
+func (t Table) Forget(ctx context.Context, db driver.SQL, age time.Duration, limit int) (int, error) {
+	const op = "forget holds"
+	if age < t.longest() || limit < 1 {
+		return 0, failure.Bug(op, t.Name, "an age of %v and a limit of %d: they must be at least %v and 1", age, limit, t.longest())
+	}
+	l, err := t.open(op, "", db)
+	if err != nil {
+		return 0, err
+	}
+	n, err := l.Delete(ctx, sqltable.Deletion{Table: "holds", Key: "transaction_id, branch",
+		Where: `state <> 'held' and changed_ms < {millis now} - ?`, Args: []any{age.Milliseconds()}, Limit: limit})
+	return int(n), err
+}
+
+// sweepBatch is the number of holds that one statement of a [Sweep] removes.
+const sweepBatch = 500
+
+// Sweep returns the retention of a table of holds: [Table.Forget] removes holds that ended longer
+// than age ago, and [Table.Overdue] reports holds past their time. An age of 0 means twice
+// coordinator.DefaultKeep.
+func Sweep[T any](name string, db driver.BeginnerAt[T], t Table, age time.Duration) coordinator.Sweep {
+	if age == 0 {
+		age = 2 * coordinator.DefaultKeep
+	}
+	return coordinator.Sweep{Name: name, Run: func(ctx context.Context, _ journal.Mark) (s coordinator.SweepResult, err error) {
+		for {
+			var n int
+			err := transact.Do(ctx, transact.At(db, driver.ReadCommitted), name, func(tx driver.Tx[T]) (err error) {
+				n, err = t.Forget(ctx, tx, max(age, t.longest()), sweepBatch)
+				return err
+			})
+			if err != nil {
+				return s, err
+			}
+			s.Removed += n
+			if n < sweepBatch {
+				break
+			}
+		}
+		err = transact.Do(ctx, transact.At(db, driver.ReadCommitted), name, func(tx driver.Tx[T]) (err error) {
+			s.Overdue, s.Oldest, err = t.Overdue(ctx, tx)
+			return err
+		})
+		return s, err
+	}}
+}

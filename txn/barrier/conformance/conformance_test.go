@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +16,9 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/virtual"
+	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
@@ -239,4 +242,26 @@ func ExampleRun() {
 	fmt.Println(report.Failures[0])
 	// Output:
 	// saga: undo, do: message 2, do: expected refused (held 0, confirmed 0), got done (held 0, confirmed 1)
+}
+
+// TestMemoryBarrierPasses: the executable specification agrees with the page.
+func TestMemoryBarrierPasses(t *testing.T) {
+	t.Parallel()
+	seats, p := memory.NewBarrier(), newSimple(none)
+	participant := barrier.Keyed[memory.Business]{Barrier: seats, Business: func(ctx context.Context, input []byte) (memory.Business, error) {
+		var in conformance.Input
+		if err := json.Unmarshal(input, &in); err != nil {
+			return nil, err
+		}
+		return func([]byte, bool) ([]byte, error) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			output, err := p.business.run(branch.From(ctx), in)
+			if err != nil {
+				err = memory.Refusal(err.Error())
+			}
+			return output, err
+		}, nil
+	}}
+	everything(t, served(t, participant.Call, p.effects))
 }

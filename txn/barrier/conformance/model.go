@@ -1,6 +1,10 @@
 package conformance
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+)
 
 // A key is a branch of a play: most have one, which is the zero key.
 type key struct{ branch, step string }
@@ -61,4 +65,92 @@ func (m model) effects() (sum Effects) {
 func (m model) units() int64 {
 	e := m.effects()
 	return e.Held + e.Confirmed
+}
+
+// A Protocol is a protocol whose messages are played.
+type Protocol string
+
+// The protocols.
+const (
+	Saga  Protocol = "saga" // do and undo
+	TCC   Protocol = "tcc"  // try, confirm and cancel
+	TwoPC Protocol = "2pc"  // prepare, commit and rollback: as TCC by other names
+)
+
+// Protocols returns all protocols.
+func Protocols() []Protocol { return []Protocol{Saga, TCC, TwoPC} }
+
+// A kind is the role of an operation, the same in all protocols.
+type kind int
+
+const (
+	first   kind = iota // does the work that can be undone
+	confirm             // makes it final
+	undo                // reverses it
+)
+
+// operations are the operations of the kinds; a saga has no confirm.
+var operations = map[Protocol][3]branch.Operation{
+	Saga:  {branch.Do, "", branch.Undo},
+	TCC:   {branch.Try, branch.Confirm, branch.Cancel},
+	TwoPC: {branch.Prepare, branch.Commit, branch.Rollback},
+}
+
+// An answer is the meaning of a participant's answer.
+type answer string
+
+const (
+	ok      answer = "done"     // 2xx
+	no      answer = "refused"  // 409: it has not happened and never will
+	not     answer = "not done" // anything but 2xx: a correct coordinator never sends it
+	unheard answer = "unheard"  // neither 2xx nor 409: it may come again without its fault
+)
+
+// A state is the state of a branch at its participant.
+type state int
+
+const (
+	unknown   state = iota // no message had an effect
+	held                   // the first was done
+	confirmed              // and made final
+	undone                 // reversed, or prevented
+	refused                // the business has refused the first
+	states
+)
+
+func (s state) String() string {
+	return [states]string{"unknown", "done", "confirmed", "undone", "refused"}[s]
+}
+
+// expected is the answer and the next state.
+type expected struct {
+	answer answer
+	next   state
+}
+
+// table has the expected answers. In addition, the business refuses a first in state
+// unknown if there is no room. It is not derived from any barrier.
+var table = [states][3]expected{
+	unknown:   {first: {ok, held}, confirm: {not, unknown}, undo: {ok, undone}},
+	held:      {first: {ok, held}, confirm: {ok, confirmed}, undo: {ok, undone}},
+	confirmed: {first: {ok, confirmed}, confirm: {ok, confirmed}, undo: {not, confirmed}},
+	undone:    {first: {no, undone}, confirm: {not, undone}, undo: {ok, undone}},
+	refused:   {first: {no, refused}, confirm: {not, refused}, undo: {ok, undone}},
+}
+
+// Effects are the units of an account.
+type Effects struct {
+	Held      int64 `json:"held"`      // by branches that are tried or prepared
+	Confirmed int64 `json:"confirmed"` // by branches that are confirmed, committed or done
+}
+
+// of returns the effects of a branch of one unit in a state.
+func (p Protocol) of(s state) Effects {
+	switch {
+	case s == confirmed, s == held && p == Saga:
+		return Effects{Confirmed: 1}
+	case s == held:
+		return Effects{Held: 1}
+	}
+	return Effects{}
 }

@@ -3,7 +3,10 @@ package tcctest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
+	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -238,3 +241,172 @@ func (r *run) broken() error {
 	}
 	return r.Invariant()
 }
+
+// explorer runs one scene.
+type explorer struct {
+	rehearsal.Explorer[Kind, Finding, *run]
+	sweeps, shows bool
+	branches      []string
+}
+
+func newExplorer(t *testing.T, scene func() Scene) *explorer {
+	s, e := scene(), &explorer{}
+	e.T, e.RealTime, e.sweeps, e.shows = t, s.RealTime, s.Sweep != nil, s.Visible != nil
+	e.New = func(p scenario) *run {
+		return &run{Trial: rehearsal.Trial[Kind]{Scenario: p}, scene: scene, branches: e.branches}
+	}
+	e.Key = func(f Finding) (Kind, string) { return f.Kind, f.Branch }
+	return e
+}
+
+// explore runs all scenarios.
+func (e *explorer) explore() ([]Finding, error) {
+	if over, err := e.withoutFaults(); over || err != nil {
+		return e.Found, err
+	}
+	for _, b := range e.branches {
+		if err := e.branch(b); err != nil {
+			return e.Found, err
+		}
+	}
+	return e.Found, e.together()
+}
+
+// withoutFaults reads the branches of a transaction without faults. over is true if something was
+// found that ends the exploration.
+func (e *explorer) withoutFaults() (over bool, err error) {
+	p := scenario{Words: "there is no fault"}
+	first, over, err := e.WithoutFaults(p)
+	if over || err != nil {
+		return over, err
+	}
+	e.branches = slices.Compact(slices.Sorted(slices.Values(first.tries)))
+	for _, resource := range first.unreached() {
+		e.Keep(&Finding{Kind: NeverReached, Branch: resource, Scenario: p.Words, Problem: "no branch of the transaction is one of this resource"})
+	}
+	return false, nil
+}
+
+// branch runs the scenarios of one branch.
+func (e *explorer) branch(b string) error {
+	for _, scenarios := range e.forward(b) {
+		if err := e.First(scenarios...); err != nil {
+			return err
+		}
+	}
+	plain, others := e.backward(b)
+	before := len(e.Found)
+	if err := e.First(plain); err != nil || len(e.Found) > before {
+		return err
+	}
+	for _, scenarios := range others {
+		if scenarios[0].Kind == TryVisible && !e.shows {
+			continue
+		}
+		if err := e.First(scenarios...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// together runs the scenarios of all branches. It ends with the first finding: the rest would
+// repeat it.
+func (e *explorer) together() error {
+	scenarios := append([]scenario{{Words: "there is no other fault", Kind: OutcomeDiffers}}, e.refusals()...)
+	whole := append(slices.Clone(scenarios[1:]), concurrentRun())
+	if e.sweeps {
+		whole = append(whole, lateConfirm())
+	}
+	for _, p := range whole {
+		if len(e.Found) > 0 {
+			return nil
+		}
+		if err := e.First(p); err != nil {
+			return err
+		}
+	}
+	for _, p := range scenarios {
+		for _, p.Abandon = range []bool{false, true} {
+			if p.Abandon && !e.sweeps {
+				continue
+			}
+			if err := e.Crashes(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Plain returns why the run without faults is no reference.
+func (r *run) Plain() error {
+	switch {
+	case r.outcome.State != tcc.Confirmed:
+		return fmt.Errorf("without faults the transaction must be confirmed, and is %q: %w", r.outcome.State, errors.Join(r.said, errors.New(r.outcome.Reason)))
+	case r.said != nil:
+		return fmt.Errorf("without faults the transaction is confirmed, but Run returned: %w", r.said)
+	}
+	return nil
+}
+
+// A World has the state of fakes of participants: values by keys, in memory. The zero value is
+// empty and ready. It is safe for concurrent use.
+type World struct {
+	mu     sync.Mutex
+	values Values
+	holds  map[owner]*hold
+	order  []owner // in the order of their tries
+}
+
+// owner identifies the branch of a hold.
+type owner struct{ transaction, branch string }
+
+// hold is the outcome of a branch.
+type hold struct {
+	state string // held, confirmed, cancelled or refused
+	until time.Time
+	is    any
+	err   error
+}
+
+const (
+	held      = "held"
+	confirmed = "confirmed"
+	cancelled = "cancelled"
+	refusal   = "refused"
+)
+
+// Values has the values of a [World], within an effect. A missing value is empty.
+type Values map[string]string
+
+// Add adds to the number of a key, from 0, and returns the sum. It panics if the value is not
+// a number.
+func (v Values) Add(key string, n int) int { return rehearsal.Values(v).Add(key, n) }
+
+// Set sets the value of a key; an empty one removes it. It has no guard: use it before the
+// transaction begins.
+func (w *World) Set(key, value string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.values = w.draft()
+	w.values[key] = value
+}
+
+// Get returns the value of a key, or "".
+func (w *World) Get(key string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.values[key]
+}
+
+// Snapshot returns the values, one a line, in the order of their keys, for [Scene.Snapshot]. It
+// omits those that are empty or 0, which Add does not distinguish from missing ones.
+func (w *World) Snapshot() any {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return rehearsal.Values(w.values).Text()
+}
+
+// draft returns a copy of the values that can be changed.
+func (w *World) draft() Values { return Values(rehearsal.Values(w.values).Draft()) }
