@@ -3,12 +3,16 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"runtime"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -43,6 +47,35 @@ func TestServeWaits(t *testing.T) {
 			t.Error("it is not served again")
 		}
 	})
+}
+
+// TestLocksOfBackground: background does not wait for the lock of its server while it holds that of the
+// coordinator, because take locks them in the other order.
+func TestLocksOfBackground(t *testing.T) {
+	r, claim := idle(t, nil, nil, nil), grant(1)
+	shard, err := r.Journal().Own(t.Context(), claim, 0)
+	ok(t, err)
+	s, err := r.addServer(t.Context(), claim, shard)
+	ok(t, err)
+	defer r.removeServer(s)
+	s.mu.Lock()
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.background() }()
+	testbed.Eventually(t, "background waits for the lock of its server", time.Minute, func() bool {
+		all := make([]byte, 1<<20)
+		goroutines := strings.Split(string(all[:runtime.Stack(all, true)]), "\n\n")
+		return slices.ContainsFunc(goroutines, func(g string) bool {
+			return strings.Contains(g, "[sync.Mutex.Lock") && strings.Contains(g, "(*server).background(")
+		})
+	})
+	free := r.mu.TryLock()
+	if free {
+		r.mu.Unlock()
+	}
+	s.mu.Unlock()
+	if <-ended; !free {
+		t.Error("it holds the lock of the coordinator meanwhile")
+	}
 }
 
 // TestEndedMeanwhile: a due transaction that ends before it is read is not driven.
