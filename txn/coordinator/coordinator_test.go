@@ -378,6 +378,15 @@ func TestMisuse(t *testing.T) {
 	})
 }
 
+// TestTruncate: the journal stores the first bytes of an error, as text, and a sign that there was more.
+func TestTruncate(t *testing.T) {
+	for text, want := range map[string]string{"12345": "12345", "123456": "12345…", "1234é": "1234\uFFFD…", "\xff": "\uFFFD"} {
+		if got := Truncate(text, 5); got != want {
+			t.Errorf("%q is stored as %q", text, got)
+		}
+	}
+}
+
 // TestRun: all shards are served under one claim, until it ends.
 func TestRun(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -137,52 +137,50 @@ func TestHeldAtTakeOver(t *testing.T) {
 // failures are reported.
 func TestCrowd(t *testing.T) {
 	for _, way := range []string{"hangs", "is down"} {
-		t.Run(way, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				var sick atomic.Bool
-				sick.Store(true)
-				hang := make(chan struct{})
-				failed := func(e observe.CoordinatorFailed) { t.Errorf("%s: %v", e.Transaction, e.Err) }
-				r := idle(t, nil, &Options{Held: 20, PerTarget: 2, Hooks: &observe.Coordinator{Failed: failed}}, func(_ context.Context, id string) error {
-					switch {
-					case !strings.HasPrefix(id, "sick") || !sick.Load():
-					case way == "hangs":
-						<-hang
-					default:
-						return errDown
-					}
-					return nil
-				})
-				r.serve(t, 1)
-				other := idle(t, r.store, nil, nil)
-				for i := range 500 {
-					other.begin(t, fmt.Sprint("sick ", i), "call:sick")
+		runBubble(t, way, func(t *testing.T) {
+			var sick atomic.Bool
+			sick.Store(true)
+			hang := make(chan struct{})
+			failed := func(e observe.CoordinatorFailed) { t.Errorf("%s: %v", e.Transaction, e.Err) }
+			r := idle(t, nil, &Options{Held: 20, PerTarget: 2, Hooks: &observe.Coordinator{Failed: failed}}, func(_ context.Context, id string) error {
+				switch {
+				case !strings.HasPrefix(id, "sick") || !sick.Load():
+				case way == "hangs":
+					<-hang
+				default:
+					return errDown
 				}
-				time.Sleep(2 * time.Minute)
-				for i := range 50 {
-					other.begin(t, fmt.Sprint("well ", i), "call:well")
-				}
-				time.Sleep(2 * time.Minute) // each poll takes as many as there is room for, the earliest first
-				for i := range 50 {
-					if synctest.Wait(); !r.ended(t, fmt.Sprint("well ", i)) {
-						t.Fatal("a target is kept waiting by another")
-					}
-				}
-				if n := r.holding(); n > 20 {
-					t.Errorf("%d in memory", n)
-				}
-				if n := r.waiting("call:sick"); way == "hangs" && n != 0 {
-					t.Errorf("%d wait to repeat what they have not called", n)
-				}
-				sick.Store(false)
-				close(hang)
-				time.Sleep(2 * time.Hour)
-				for i := range 500 {
-					if !r.ended(t, fmt.Sprint("sick ", i)) {
-						t.Fatal("forgotten")
-					}
-				}
+				return nil
 			})
+			r.serve(t, 1)
+			other := idle(t, r.store, nil, nil)
+			for i := range 500 {
+				other.begin(t, fmt.Sprint("sick ", i), "call:sick")
+			}
+			time.Sleep(2 * time.Minute)
+			for i := range 50 {
+				other.begin(t, fmt.Sprint("well ", i), "call:well")
+			}
+			time.Sleep(2 * time.Minute) // each poll takes as many as there is room for, the earliest first
+			for i := range 50 {
+				if synctest.Wait(); !r.ended(t, fmt.Sprint("well ", i)) {
+					t.Fatal("a target is kept waiting by another")
+				}
+			}
+			if n := r.holding(); n > 20 {
+				t.Errorf("%d in memory", n)
+			}
+			if n := r.waiting("call:sick"); way == "hangs" && n != 0 {
+				t.Errorf("%d wait to repeat what they have not called", n)
+			}
+			sick.Store(false)
+			close(hang)
+			time.Sleep(2 * time.Hour)
+			for i := range 500 {
+				if !r.ended(t, fmt.Sprint("sick ", i)) {
+					t.Fatal("forgotten")
+				}
+			}
 		})
 	}
 }

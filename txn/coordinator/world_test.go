@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 var (
 	ok, wantKind  = txntest.OK, txntest.WantKind
 	bubble, began = txntest.Bubble, txntest.Began
+	runBubble     = txntest.RunBubble
 	grant         = txntest.Grant
 )
 

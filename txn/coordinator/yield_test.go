@@ -77,11 +77,9 @@ func (f *fleet) drives(t *testing.T) map[string]*Coordinator {
 // TestDisjointTypes: if no process knows all types, each transaction still ends: a shard
 // moves to other processes while a transaction of an unknown type is due in it.
 func TestDisjointTypes(t *testing.T) {
-	t.Run("memory", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
-			f := &fleet{store: memory.NewJournal(), space: memory.NewSpace()}
-			f.drives(t)
-		})
+	runBubble(t, "memory", func(t *testing.T) {
+		f := &fleet{store: memory.NewJournal(), space: memory.NewSpace()}
+		f.drives(t)
 	})
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

@@ -38,32 +38,30 @@ func TestRefusedApart(t *testing.T) {
 		"definite": &interlock.Error{Op: "append", Kind: interlock.Definite, Err: errors.New("value out of range")},
 		"held":     &interlock.Error{Op: "append", Kind: interlock.Retryable, Err: interlock.ErrHeld},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				store := picky{newSlow(), err}
-				gate := make(chan struct{})
-				store.gate = gate
-				j := open(t, store, &journal.Options{Requests: 1})
-				var work sync.WaitGroup
-				for i := range 65 {
-					kind := "good"
-					if i == 40 {
-						kind = "bad"
+		runBubble(t, name, func(t *testing.T) {
+			store := picky{newSlow(), err}
+			gate := make(chan struct{})
+			store.gate = gate
+			j := open(t, store, &journal.Options{Requests: 1})
+			var work sync.WaitGroup
+			for i := range 65 {
+				kind := "good"
+				if i == 40 {
+					kind = "bad"
+				}
+				work.Go(func() {
+					_, err := j.Begin(t.Context(), fmt.Sprint("t", i), kind, due, says("begin")...)
+					if kind == "good" && err != nil || kind == "bad" && interlock.Kind(err) != interlock.Kind(store.err) {
+						t.Errorf("%d: %v", i, err)
 					}
-					work.Go(func() {
-						_, err := j.Begin(t.Context(), fmt.Sprint("t", i), kind, due, says("begin")...)
-						if kind == "good" && err != nil || kind == "bad" && interlock.Kind(err) != interlock.Kind(store.err) {
-							t.Errorf("%d: %v", i, err)
-						}
-					})
-				}
-				synctest.Wait() // one is sent, the others form a group
-				close(gate)
-				work.Wait()
-				if n := len(store.groups); n > 50 {
-					t.Errorf("%d requests", n)
-				}
-			})
+				})
+			}
+			synctest.Wait() // one is sent, the others form a group
+			close(gate)
+			work.Wait()
+			if n := len(store.groups); n > 50 {
+				t.Errorf("%d requests", n)
+			}
 		})
 	}
 }

@@ -21,6 +21,7 @@ func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"driver": driv
 var (
 	ok, wantKind  = txntest.OK, txntest.WantKind
 	bubble, grant = txntest.Bubble, txntest.Grant
+	runBubble     = txntest.RunBubble
 	token, repeat = txntest.Token, txntest.Repeat
 )
 

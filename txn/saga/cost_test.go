@@ -51,22 +51,20 @@ func TestCosts(t *testing.T) {
 		}, 4, Succeeded},
 		"sixty steps": {func(g *target) []Stage[string] { return steps(g, 60) }, 2 + 1 + 60/driver.MaxRecords, Succeeded},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				d := Define("order", c.stages(g)...)
-				r := serve(t, nil, 1, nil, d)
-				o, _ := d.Do(t.Context(), r.engine, "1", "in")
-				if o.State != c.end || r.store.Appends() != c.want {
-					t.Errorf("%v after %d appends, want %d: %v", o.State, r.store.Appends(), c.want, r.records(t, "1"))
-				}
-				if waits := strings.HasSuffix(name, "wait"); r.store.Reads() != 0 && !waits {
-					t.Errorf("%d reads of a saga that began and ended here", r.store.Reads())
-				}
-				if looked, err := r.engine.Look(t.Context(), "1"); err != nil || !reflect.DeepEqual(o, looked) {
-					t.Errorf("the outcome is %+v; the journal has %+v, %v", o, looked, err)
-				}
-			})
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			d := Define("order", c.stages(g)...)
+			r := serve(t, nil, 1, nil, d)
+			o, _ := d.Do(t.Context(), r.engine, "1", "in")
+			if o.State != c.end || r.store.Appends() != c.want {
+				t.Errorf("%v after %d appends, want %d: %v", o.State, r.store.Appends(), c.want, r.records(t, "1"))
+			}
+			if waits := strings.HasSuffix(name, "wait"); r.store.Reads() != 0 && !waits {
+				t.Errorf("%d reads of a saga that began and ended here", r.store.Reads())
+			}
+			if looked, err := r.engine.Look(t.Context(), "1"); err != nil || !reflect.DeepEqual(o, looked) {
+				t.Errorf("the outcome is %+v; the journal has %+v, %v", o, looked, err)
+			}
 		})
 	}
 }
@@ -163,32 +161,30 @@ func TestFailingForEver(t *testing.T) {
 		"impatient":       {Policy{First: 1, Max: 1}, errNetwork, 24 * 3600 * 1000},
 		"ongoing at once": {Policy{First: 1, Max: 1}, InProgress(0), 24 * 3600 * 1000},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				calls, day := 0, 24*time.Hour
-				if c.policy.Max == 1 {
-					day, c.calls = day/(24*3600), c.calls/(24*3600)
-				}
-				d := Define("order", g.act("p").Pivot(), Step("z", func(context.Context, string) (int, error) { calls++; return 0, c.err }).Retry(c.policy))
-				r := serve(t, nil, 1, nil, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				time.Sleep(day)
-				r.stop()
-				<-r.served
-				if calls > c.calls+1 || calls < 100 || r.store.Appends() > 4+12+24 { // failures are recorded when their number doubles, or after an hour
-					t.Errorf("%d calls, %d appends", calls, r.store.Appends())
-				}
-				appends, told := r.store.Appends(), 0
-				hooks := &observe.Coordinator{Foreign: func(observe.CoordinatorForeign) { told++ }}
-				other := serve(t, r.store, 2, &settings{Options: coordinator.Options{Hooks: hooks}}, Define("bill", g.act("p").Pivot()))
-				time.Sleep(4 * time.Hour)
-				other.stop()
-				<-other.served
-				if told < 100 || told > 4*60+1 || r.store.Appends() != appends {
-					t.Errorf("reported %d times, %d appends more", told, r.store.Appends()-appends)
-				}
-			})
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			calls, day := 0, 24*time.Hour
+			if c.policy.Max == 1 {
+				day, c.calls = day/(24*3600), c.calls/(24*3600)
+			}
+			d := Define("order", g.act("p").Pivot(), Step("z", func(context.Context, string) (int, error) { calls++; return 0, c.err }).Retry(c.policy))
+			r := serve(t, nil, 1, nil, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			time.Sleep(day)
+			r.stop()
+			<-r.served
+			if calls > c.calls+1 || calls < 100 || r.store.Appends() > 4+12+24 { // failures are recorded when their number doubles, or after an hour
+				t.Errorf("%d calls, %d appends", calls, r.store.Appends())
+			}
+			appends, told := r.store.Appends(), 0
+			hooks := &observe.Coordinator{Foreign: func(observe.CoordinatorForeign) { told++ }}
+			other := serve(t, r.store, 2, &settings{Options: coordinator.Options{Hooks: hooks}}, Define("bill", g.act("p").Pivot()))
+			time.Sleep(4 * time.Hour)
+			other.stop()
+			<-other.served
+			if told < 100 || told > 4*60+1 || r.store.Appends() != appends {
+				t.Errorf("reported %d times, %d appends more", told, r.store.Appends()-appends)
+			}
 		})
 	}
 }

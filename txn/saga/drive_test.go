@@ -98,32 +98,30 @@ func TestNothingFails(t *testing.T) {
 // of it is written, and the saga is driven again.
 func TestMistakeIsTold(t *testing.T) {
 	for _, kind := range []string{"step", "step in a transaction"} {
-		t.Run(kind, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				var failed []error
-				var run *Run
-				calls, db := 0, &ram{store: memory.NewJournal()}
-				act := func(context.Context, string) (string, error) {
-					calls++
-					run.m.over = calls == 1 // nothing follows an end
-					return "", nil
-				}
-				a := Step("a", act).Uncompensable()
-				if kind != "step" {
-					a = StepTx("a", db, db, func(ctx context.Context, tx driver.Tx[driver.SQL], input string) (string, error) {
-						return act(ctx, input)
-					}).Uncompensable()
-				}
-				d := DefineFunc("f", func(s *Run, in string) error { run = s; _, err := a.Do(s, in); return err }, a)
-				hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
-				tried := &observe.Saga{Tried: func(e observe.SagaTried) { failed = append(failed, e.Err) }} // nothing was committed
-				r := serve(t, &watched{Journal: db.store}, 1, &settings{Options: coordinator.Options{Hooks: hooks}, saga: Options{Hooks: tried}}, d)
-				_, err := d.Do(t.Context(), r.engine, "1", "in")
-				if ok(t, err); calls != 2 || len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record done "a" in state "RUNNING"`) {
-					t.Errorf("%d calls, reported %v", calls, failed)
-				}
-				same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "decide:commit", "end:")
-			})
+		runBubble(t, kind, func(t *testing.T) {
+			var failed []error
+			var run *Run
+			calls, db := 0, &ram{store: memory.NewJournal()}
+			act := func(context.Context, string) (string, error) {
+				calls++
+				run.m.over = calls == 1 // nothing follows an end
+				return "", nil
+			}
+			a := Step("a", act).Uncompensable()
+			if kind != "step" {
+				a = StepTx("a", db, db, func(ctx context.Context, tx driver.Tx[driver.SQL], input string) (string, error) {
+					return act(ctx, input)
+				}).Uncompensable()
+			}
+			d := DefineFunc("f", func(s *Run, in string) error { run = s; _, err := a.Do(s, in); return err }, a)
+			hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
+			tried := &observe.Saga{Tried: func(e observe.SagaTried) { failed = append(failed, e.Err) }} // nothing was committed
+			r := serve(t, &watched{Journal: db.store}, 1, &settings{Options: coordinator.Options{Hooks: hooks}, saga: Options{Hooks: tried}}, d)
+			_, err := d.Do(t.Context(), r.engine, "1", "in")
+			if ok(t, err); calls != 2 || len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record done "a" in state "RUNNING"`) {
+				t.Errorf("%d calls, reported %v", calls, failed)
+			}
+			same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "decide:commit", "end:")
 		})
 	}
 }

@@ -4,14 +4,10 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/observe"
-	"github.com/interlock-dev/interlock/txn/coordinator"
-	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -46,24 +42,6 @@ func TestRecordIsJSON(t *testing.T) {
 		}
 	}()
 	record(recordRetry, "a", note{Input: json.RawMessage("{")})
-}
-
-// TestDamagedSaga: a saga with invalid records is reported, and not driven.
-func TestDamagedSaga(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var failed []error
-		hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
-		r := idle(t, txntest.NewJournal(), &settings{Options: coordinator.Options{Recheck: time.Hour, Hooks: hooks}}, Define("order", (&target{}).undoable("a")))
-		_, err := r.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now(), letters["end"])
-		ok(t, err)
-		r.serve(t, 1)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record end "" in state ""`) {
-			t.Errorf("reported %v", failed)
-		}
-		same(t, "records", r.records(t, "1"), "end:")
-	})
 }
 
 // TestCourseOfWhatCannotFollow: every method reports the bug, and no action follows from it.

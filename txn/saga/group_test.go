@@ -32,32 +32,30 @@ func TestGroup(t *testing.T) {
 		"one not known":   {map[string][]error{"a": always(errNetwork), "b": {Fail(errSeat)}}, []string{"1/a/undo?", "1/c/do", "1/c/undo"}, time.Second},
 		"one never began": {map[string][]error{"a": always(Retry(errNetwork)), "b": {Fail(errSeat)}}, []string{"1/c/do", "1/c/undo"}, time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				step := func(name string) Action[string, string] {
-					a := g.undoable(name, c.fails[name]...)
-					act := a.s.act
-					a.s.act = func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
-						time.Sleep(time.Second)
-						return act(ctx, input)
-					}
-					return a
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			step := func(name string) Action[string, string] {
+				a := g.undoable(name, c.fails[name]...)
+				act := a.s.act
+				a.s.act = func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
+					time.Sleep(time.Second)
+					return act(ctx, input)
 				}
-				d := Define("order", Parallel(step("a"), step("b"), step("c")), step("p").Undo("", nil).Pivot())
-				r := serve(t, nil, 1, nil, d)
-				from := time.Now()
-				_, err := d.Do(t.Context(), r.engine, "1", "in")
-				if (err == nil) != slices.Contains(c.want, "1/p/do") {
-					t.Error(err)
-				}
-				effects := g.did()
-				slices.Sort(effects)
-				same(t, "effects", effects, c.want...)
-				if took := time.Since(from); took != c.took {
-					t.Errorf("it took %v", took)
-				}
-			})
+				return a
+			}
+			d := Define("order", Parallel(step("a"), step("b"), step("c")), step("p").Undo("", nil).Pivot())
+			r := serve(t, nil, 1, nil, d)
+			from := time.Now()
+			_, err := d.Do(t.Context(), r.engine, "1", "in")
+			if (err == nil) != slices.Contains(c.want, "1/p/do") {
+				t.Error(err)
+			}
+			effects := g.did()
+			slices.Sort(effects)
+			same(t, "effects", effects, c.want...)
+			if took := time.Since(from); took != c.took {
+				t.Errorf("it took %v", took)
+			}
 		})
 	}
 }
@@ -91,20 +89,18 @@ func TestBeats(t *testing.T) {
 			return g.beat("a", 40*time.Second).Timeout(11 * time.Second).MaxTime(25 * time.Second)
 		}, 2, 60 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				d := Define("order", c.step(g).Retry(Policy{Attempts: 2, First: time.Nanosecond, Max: time.Nanosecond}))
-				r := serve(t, nil, 1, nil, d)
-				from := time.Now()
-				_, err := d.Do(t.Context(), r.engine, "1", "in")
-				if (err == nil) != (c.calls == 1) {
-					t.Error(err)
-				}
-				if took := time.Since(from); took < c.took || took > c.took+time.Millisecond {
-					t.Errorf("it took %v", took)
-				}
-			})
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			d := Define("order", c.step(g).Retry(Policy{Attempts: 2, First: time.Nanosecond, Max: time.Nanosecond}))
+			r := serve(t, nil, 1, nil, d)
+			from := time.Now()
+			_, err := d.Do(t.Context(), r.engine, "1", "in")
+			if (err == nil) != (c.calls == 1) {
+				t.Error(err)
+			}
+			if took := time.Since(from); took < c.took || took > c.took+time.Millisecond {
+				t.Errorf("it took %v", took)
+			}
 		})
 	}
 }
@@ -283,50 +279,48 @@ func TestListUndoesAsChosen(t *testing.T) {
 		"with a broken list": {restart: true, broken: true, undos: 2},
 		"with a wrong list":  {restart: true, wrong: true, undos: 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				var calls int
-				var longest time.Duration
-				broken, wrong := false, false
-				action := Step("http", func(context.Context, string) (string, error) { return "", nil }).
-					Undo("http", func(ctx context.Context, _ string, _ *string) error {
-						calls++
-						at := time.Now()
-						<-ctx.Done()
-						longest = max(longest, time.Since(at))
-						return ctx.Err()
-					}).Retry(Policy{Undos: 2}).Timeout(time.Minute)
-				refuse := Step("refuse", func(context.Context, string) (string, error) { return "", Fail(errSeat) }).Pivot()
-				d := DefineList("list", func(string) ([]Stage[string], error) {
-					if broken {
-						panic("the list")
-					}
-					a := action.Named("a").Retry(Policy{Undos: 3}).Timeout(time.Second)
-					if wrong {
-						return []Stage[string]{a, a, refuse}, nil
-					}
-					return []Stage[string]{a, refuse}, nil
-				}, action)
-				r := serve(t, nil, 1, nil, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", ""))
-				if c.restart {
-					time.Sleep(500 * time.Millisecond)
-					r.stop()
-					<-r.served
-					calls, longest, broken, wrong = 0, 0, c.broken, c.wrong
-					r = serve(t, r.store, 2, nil, d)
+		runBubble(t, name, func(t *testing.T) {
+			var calls int
+			var longest time.Duration
+			broken, wrong := false, false
+			action := Step("http", func(context.Context, string) (string, error) { return "", nil }).
+				Undo("http", func(ctx context.Context, _ string, _ *string) error {
+					calls++
+					at := time.Now()
+					<-ctx.Done()
+					longest = max(longest, time.Since(at))
+					return ctx.Err()
+				}).Retry(Policy{Undos: 2}).Timeout(time.Minute)
+			refuse := Step("refuse", func(context.Context, string) (string, error) { return "", Fail(errSeat) }).Pivot()
+			d := DefineList("list", func(string) ([]Stage[string], error) {
+				if broken {
+					panic("the list")
 				}
-				time.Sleep(time.Hour)
-				o, err := r.engine.Look(t.Context(), "1")
-				ok(t, err)
-				want := time.Second
-				if c.broken || c.wrong {
-					want = time.Minute
+				a := action.Named("a").Retry(Policy{Undos: 3}).Timeout(time.Second)
+				if wrong {
+					return []Stage[string]{a, a, refuse}, nil
 				}
-				if o.State != DeadLetter || calls != c.undos || longest != want {
-					t.Errorf("%s after %d undos of at most %v", o.State, calls, longest)
-				}
-			})
+				return []Stage[string]{a, refuse}, nil
+			}, action)
+			r := serve(t, nil, 1, nil, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", ""))
+			if c.restart {
+				time.Sleep(500 * time.Millisecond)
+				r.stop()
+				<-r.served
+				calls, longest, broken, wrong = 0, 0, c.broken, c.wrong
+				r = serve(t, r.store, 2, nil, d)
+			}
+			time.Sleep(time.Hour)
+			o, err := r.engine.Look(t.Context(), "1")
+			ok(t, err)
+			want := time.Second
+			if c.broken || c.wrong {
+				want = time.Minute
+			}
+			if o.State != DeadLetter || calls != c.undos || longest != want {
+				t.Errorf("%s after %d undos of at most %v", o.State, calls, longest)
+			}
 		})
 	}
 }

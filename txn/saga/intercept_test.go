@@ -51,23 +51,21 @@ func TestInterceptorStandsAroundEachCall(t *testing.T) {
 			}, a, b)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g, h := &target{}, &heard{}
-				plain := define(g)
-				intercepted := plain.Intercept(h.around)
-				r := serve(t, nil, 1, nil, intercepted)
-				_, err := intercepted.Do(t.Context(), r.engine, "1", "in")
-				wantKind(t, err, interlock.Definite, ErrCompensated)
-				same(t, "heard", h.keys, `1/a/do "in>a"`, "1/b/do ", "1/a/undo ")
+		runBubble(t, name, func(t *testing.T) {
+			g, h := &target{}, &heard{}
+			plain := define(g)
+			intercepted := plain.Intercept(h.around)
+			r := serve(t, nil, 1, nil, intercepted)
+			_, err := intercepted.Do(t.Context(), r.engine, "1", "in")
+			wantKind(t, err, interlock.Definite, ErrCompensated)
+			same(t, "heard", h.keys, `1/a/do "in>a"`, "1/b/do ", "1/a/undo ")
 
-				other := serve(t, nil, 1, nil, plain)
-				_, err = plain.Do(t.Context(), other.engine, "2", "in")
-				wantKind(t, err, interlock.Definite, ErrCompensated)
-				if len(h.keys) != 3 {
-					t.Errorf("the plain one is intercepted: %v", h.keys)
-				}
-			})
+			other := serve(t, nil, 1, nil, plain)
+			_, err = plain.Do(t.Context(), other.engine, "2", "in")
+			wantKind(t, err, interlock.Definite, ErrCompensated)
+			if len(h.keys) != 3 {
+				t.Errorf("the plain one is intercepted: %v", h.keys)
+			}
 		})
 	}
 }

@@ -2,7 +2,6 @@ package saga
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -184,22 +183,6 @@ func TestDelay(t *testing.T) {
 	}
 	if got := p.delay(branch.ClassInProgress, -time.Second, 1, 0); got != 10*time.Millisecond {
 		t.Errorf("at once: %v", got)
-	}
-}
-
-// TestClasses: the outermost mark counts, the cause stays visible, and nil is nil.
-func TestClasses(t *testing.T) {
-	for err, want := range map[error]branch.Class{Fail(errSeat): branch.ClassFail, Retry(errSeat): branch.ClassRetry, Unknown(errSeat): branch.ClassUnknown, errSeat: branch.ClassUnknown,
-		Retry(Fail(errSeat)): branch.ClassRetry, fmt.Errorf("bank: %w", Fail(errSeat)): branch.ClassFail} {
-		if got, _ := branch.ClassOf(err); got != want || !errors.Is(err, errSeat) {
-			t.Errorf("%v: %v", err, got)
-		}
-	}
-	if c, after := branch.ClassOf(InProgress(time.Hour)); c != branch.ClassInProgress || after != time.Hour {
-		t.Errorf("%v, %v", c, after)
-	}
-	if Fail(nil) != nil || Retry(nil) != nil || Unknown(nil) != nil {
-		t.Error("an error of nothing")
 	}
 }
 

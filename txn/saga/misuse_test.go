@@ -16,7 +16,6 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
-	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // TestDefinitions: faults of a definition are reported when the engine is built, with the
@@ -107,28 +106,6 @@ func TestBadInput(t *testing.T) {
 	})
 }
 
-// TestLongError: the journal keeps the first thousand bytes of a target's error, as text,
-// and a sign that there was more.
-func TestLongError(t *testing.T) {
-	for name, c := range map[string]struct{ says, want string }{
-		"as long as it may be": {strings.Repeat("x", 1000), strings.Repeat("x", 1000)},
-		"too long":             {strings.Repeat("x", 1001), strings.Repeat("x", 1000) + "…"},
-		"cut in a letter":      {strings.Repeat("x", 999) + "é", strings.Repeat("x", 999) + "\uFFFD…"},
-		"no text":              {"\xff", "\uFFFD"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				d := Define("order", (&target{}).act("p", Fail(errors.New(c.says))).Pivot())
-				r := serve(t, nil, 1, nil, d)
-				o, err := d.Do(t.Context(), r.engine, "1", "in")
-				if wantKind(t, err, interlock.Definite, ErrCompensated); o.Reason != "p: "+c.want {
-					t.Errorf("%q", o.Reason)
-				}
-			})
-		})
-	}
-}
-
 // TestClosedJournal: nothing begins in it, and Serve ends.
 func TestClosedJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -189,44 +166,23 @@ func TestDeployed(t *testing.T) {
 		"a new pivot":   {func(g *target) Defined { return Define("order", g.act("a").Pivot(), g.act("b")) }, "pivot"},
 		"no definition": {func(g *target) Defined { return Define("bill", g.undoable("a")) }, `saga:order`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Hour)))
-				r := serve(t, nil, 1, nil, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				synctest.Wait()
-				r.stop()
-				<-r.served
-				wantLeft(t, r, c.next(g), c.says)
-				same(t, "effects", g.did(), "1/a/do")
-				last := serve(t, r.store, 3, nil, d)
-				_, err := last.engine.Wait(t.Context(), "1")
-				ok(t, err)
-			})
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Hour)))
+			r := serve(t, nil, 1, nil, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			synctest.Wait()
+			r.stop()
+			<-r.served
+			err := leftAlone(t, r, c.next(g))
+			if wantKind(t, err, interlock.Bug, ErrMismatch); !strings.Contains(fmt.Sprint(err), c.says) {
+				t.Errorf("%v does not say %s", err, c.says)
+			}
+			same(t, "effects", g.did(), "1/a/do")
+			last := serve(t, r.store, 3, nil, d)
+			_, err = last.engine.Wait(t.Context(), "1")
+			ok(t, err)
 		})
-	}
-}
-
-// wantLeft serves r's store by a definition that does not fit, for a while.
-func wantLeft(t *testing.T, r *rig, d Defined, says string) {
-	t.Helper()
-	var failed []error
-	next := serve(t, r.store, 2, &settings{Options: coordinator.Options{Recheck: time.Hour, Hooks: &observe.Coordinator{
-		Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) },
-		Foreign: func(e observe.CoordinatorForeign) {
-			failed = append(failed, &MismatchError{ID: e.Transaction, Problem: e.Type})
-		},
-	}}}, d)
-	time.Sleep(10 * time.Second)
-	next.stop()
-	<-next.served
-	if len(failed) == 0 {
-		t.Fatal("no failure was reported")
-	}
-	wantKind(t, failed[0], interlock.Bug, ErrMismatch)
-	if !strings.Contains(failed[0].Error(), says) {
-		t.Errorf("%v does not say %s", failed[0], says)
 	}
 }
 
@@ -241,30 +197,37 @@ func TestUndoWithoutItsStep(t *testing.T) {
 		synctest.Wait()
 		r.stop()
 		<-r.served
-		wantLeft(t, r, Define("order", g.undoable("x")), `"unb"`)
+		err := leftAlone(t, r, Define("order", g.undoable("x")))
+		if wantKind(t, err, interlock.Bug, ErrMismatch); !strings.Contains(fmt.Sprint(err), `"unb"`) {
+			t.Errorf("%v does not name the undo", err)
+		}
 		unb := g.act("new").Undo("unb", func(ctx context.Context, _ string, out *string) error { return g.take(From(ctx).Key() + *out) })
 		last := serve(t, r.store, 3, nil, Define("order", unb, g.undoable("a")))
-		_, err := last.engine.Wait(t.Context(), "1")
+		_, err = last.engine.Wait(t.Context(), "1")
 		wantKind(t, err, interlock.Definite, ErrCompensated)
 		same(t, "effects", g.did(), "1/a/do", "1/b/do", "1/b/undoin>b", "1/a/undo")
 	})
 }
 
-// TestDamagedJournal: a saga with invalid records is not driven, and the others
-// continue.
+// TestDamagedJournal: a saga with invalid records is reported, not driven, and the others continue.
 func TestDamagedJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		g := &target{}
-		d := Define("order", g.undoable("a"))
-		store := txntest.NewJournal()
-		r := idle(t, store, nil, d)
-		_, err := r.coordinator.Journal().Begin(t.Context(), "1", "order", time.Now(), journal.Entry{Kind: recordEnd})
+		var failed []error
+		hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
+		d := Define("order", (&target{}).undoable("a"))
+		r := idle(t, txntest.NewJournal(), &settings{Options: coordinator.Options{Hooks: hooks}}, d)
+		_, err := r.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now(), letters["end"])
 		ok(t, err)
 		_, err = r.engine.Look(t.Context(), "1")
 		wantKind(t, err, interlock.Bug, nil)
 		r.serve(t, 1)
 		_, err = d.Do(t.Context(), r.engine, "2", "in")
 		ok(t, err)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record end "" in state ""`) {
+			t.Errorf("reported %v", failed)
+		}
 		same(t, "records", r.records(t, "1"), "end:")
 	})
 }

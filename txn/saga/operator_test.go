@@ -50,27 +50,25 @@ func TestOperatorRetries(t *testing.T) {
 		"one after another":  {[]string{"b", "c"}, nil, Compensated, []string{"1/b/undo of in", "1/c/undo of in"}},
 		"with another input": {[]string{"c"}, json.RawMessage(`"out"`), DeadLetter, []string{"1/c/undo of out"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				var fixed atomic.Bool
-				g := &target{}
-				d := buried(g, &fixed)
-				r := serve(t, nil, 1, nil, d)
-				_, err := d.Do(t.Context(), r.engine, "1", "in")
-				wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
-				fixed.Store(true)
-				o := NewOperator(r.coordinator.Journal())
-				for _, step := range c.retries {
-					ok(t, retry(o, t.Context(), "1", step, c.input, ann))
-					time.Sleep(5 * time.Second)
-				}
-				same(t, "effects", g.did(), append([]string{"1/a/do", "1/b/do", "1/c/do", "1/a/undo"}, c.want...)...)
-				looked, err := r.engine.Look(t.Context(), "1")
-				if ok(t, err); looked.State != c.end || looked.Ended.IsZero() != (c.end == DeadLetter) {
-					t.Errorf("%+v", looked)
-				}
-				unscheduled(t, r.store.Journal)
-			})
+		runBubble(t, name, func(t *testing.T) {
+			var fixed atomic.Bool
+			g := &target{}
+			d := buried(g, &fixed)
+			r := serve(t, nil, 1, nil, d)
+			_, err := d.Do(t.Context(), r.engine, "1", "in")
+			wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
+			fixed.Store(true)
+			o := NewOperator(r.coordinator.Journal())
+			for _, step := range c.retries {
+				ok(t, retry(o, t.Context(), "1", step, c.input, ann))
+				time.Sleep(5 * time.Second)
+			}
+			same(t, "effects", g.did(), append([]string{"1/a/do", "1/b/do", "1/c/do", "1/a/undo"}, c.want...)...)
+			looked, err := r.engine.Look(t.Context(), "1")
+			if ok(t, err); looked.State != c.end || looked.Ended.IsZero() != (c.end == DeadLetter) {
+				t.Errorf("%+v", looked)
+			}
+			unscheduled(t, r.store.Journal)
 		})
 	}
 }
@@ -129,35 +127,33 @@ func TestOperatorBehindThePivot(t *testing.T) {
 			return o.Edit(context.Background(), "1", "y", json.RawMessage(`"good"`), ann)
 		}, []string{"1/a/do", "1/p/do", "1/y/do", "1/z/do"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				picky := Step("y", func(ctx context.Context, input string) (string, error) {
-					if input != "good" {
-						return "", Fail(errSeat)
-					}
-					return input, g.take(From(ctx).Key())
-				}).Retry(Policy{First: time.Second, Max: time.Second})
-				d := Define("order", g.undoable("a", InProgress(30*time.Second)), g.act("p").Pivot(), picky, g.act("z"))
-				var stuck []observe.SagaStuck
-				r := serve(t, nil, 1, &settings{saga: Options{Stuck: 5, Hooks: &observe.Saga{Stuck: func(e observe.SagaStuck) { stuck = append(stuck, e) }}}}, d)
-				o := NewOperator(r.coordinator.Journal())
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				synctest.Wait()
-				wantKind(t, o.Skip(t.Context(), "1", "a", ann), interlock.Definite, ErrState)
-				wantKind(t, o.Edit(t.Context(), "1", "a", json.RawMessage(`1`), ann), interlock.Definite, ErrState)
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				if len(stuck) == 0 || stuck[0].Step != "y" || stuck[0].Attempts != 5 {
-					t.Errorf("received %v", stuck)
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			picky := Step("y", func(ctx context.Context, input string) (string, error) {
+				if input != "good" {
+					return "", Fail(errSeat)
 				}
-				ok(t, c.help(o))
-				outcome, err := r.engine.Wait(t.Context(), "1")
-				if ok(t, err); outcome.State != Succeeded || (len(outcome.Skipped) == 1) != (name == "skipped") {
-					t.Errorf("%+v", outcome)
-				}
-				same(t, "effects", g.did(), c.want...)
-			})
+				return input, g.take(From(ctx).Key())
+			}).Retry(Policy{First: time.Second, Max: time.Second})
+			d := Define("order", g.undoable("a", InProgress(30*time.Second)), g.act("p").Pivot(), picky, g.act("z"))
+			var stuck []observe.SagaStuck
+			r := serve(t, nil, 1, &settings{saga: Options{Stuck: 5, Hooks: &observe.Saga{Stuck: func(e observe.SagaStuck) { stuck = append(stuck, e) }}}}, d)
+			o := NewOperator(r.coordinator.Journal())
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			synctest.Wait()
+			wantKind(t, o.Skip(t.Context(), "1", "a", ann), interlock.Definite, ErrState)
+			wantKind(t, o.Edit(t.Context(), "1", "a", json.RawMessage(`1`), ann), interlock.Definite, ErrState)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if len(stuck) == 0 || stuck[0].Step != "y" || stuck[0].Attempts != 5 {
+				t.Errorf("received %v", stuck)
+			}
+			ok(t, c.help(o))
+			outcome, err := r.engine.Wait(t.Context(), "1")
+			if ok(t, err); outcome.State != Succeeded || (len(outcome.Skipped) == 1) != (name == "skipped") {
+				t.Errorf("%+v", outcome)
+			}
+			same(t, "effects", g.did(), c.want...)
 		})
 	}
 }
@@ -176,22 +172,20 @@ func TestNow(t *testing.T) {
 		"ongoing": func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(72*time.Hour))} },
 		"short":   func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(50*time.Second))} },
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				d := Define("order", stages(g)...)
-				r := serve(t, nil, 1, nil, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				time.Sleep(10 * time.Second)
-				same(t, "effects", g.did())
-				from := time.Now()
-				ok(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", ann))
-				_, err := r.engine.Wait(t.Context(), "1")
-				if ok(t, err); time.Since(from) > 2*time.Second {
-					t.Errorf("it took %v", time.Since(from))
-				}
-				wantKind(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", ann), interlock.Definite, ErrState)
-			})
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			d := Define("order", stages(g)...)
+			r := serve(t, nil, 1, nil, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			time.Sleep(10 * time.Second)
+			same(t, "effects", g.did())
+			from := time.Now()
+			ok(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", ann))
+			_, err := r.engine.Wait(t.Context(), "1")
+			if ok(t, err); time.Since(from) > 2*time.Second {
+				t.Errorf("it took %v", time.Since(from))
+			}
+			wantKind(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", ann), interlock.Definite, ErrState)
 		})
 	}
 }
@@ -208,28 +202,26 @@ func TestOperatorHelpsAnUndo(t *testing.T) {
 		"not retried": {func(o *Operator) error { return o.Retry(context.Background(), "1", "b", ann) }, 1, "UNDOING []"},
 		"skipped":     {func(o *Operator) error { return o.Skip(context.Background(), "1", "a", ann) }, 1, "COMPENSATED [a]"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g, undos := &target{}, 0
-				a := g.act("a").Undo("una", func(context.Context, string, *string) error {
-					if undos++; undos == 1 {
-						return InProgress(72 * time.Hour)
-					}
-					return nil
-				})
-				d := Define("order", a, g.undoable("b", always(Fail(errSeat))...))
-				r := serve(t, nil, 1, nil, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				time.Sleep(time.Hour)
-				if err := c.help(NewOperator(r.coordinator.Journal())); (err != nil) != (name == "not retried") {
-					t.Error(err)
+		runBubble(t, name, func(t *testing.T) {
+			g, undos := &target{}, 0
+			a := g.act("a").Undo("una", func(context.Context, string, *string) error {
+				if undos++; undos == 1 {
+					return InProgress(72 * time.Hour)
 				}
-				time.Sleep(time.Minute)
-				o, err := r.engine.Look(t.Context(), "1")
-				if got := fmt.Sprint(o.State, " ", o.Skipped); err != nil || got != c.end || undos != c.undos {
-					t.Errorf("%s after %d undos, %v", got, undos, err)
-				}
+				return nil
 			})
+			d := Define("order", a, g.undoable("b", always(Fail(errSeat))...))
+			r := serve(t, nil, 1, nil, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			time.Sleep(time.Hour)
+			if err := c.help(NewOperator(r.coordinator.Journal())); (err != nil) != (name == "not retried") {
+				t.Error(err)
+			}
+			time.Sleep(time.Minute)
+			o, err := r.engine.Look(t.Context(), "1")
+			if got := fmt.Sprint(o.State, " ", o.Skipped); err != nil || got != c.end || undos != c.undos {
+				t.Errorf("%s after %d undos, %v", got, undos, err)
+			}
 		})
 	}
 }
@@ -283,27 +275,6 @@ func TestOperatorAndOwnerAtOnce(t *testing.T) {
 		same(t, "effects", g.did(), "1/a/do", "1/p/do", "1/z/do")
 		if helped.Load() < 10 {
 			t.Errorf("helped %d times", helped.Load())
-		}
-	})
-}
-
-// TestOperatorMoved: an operator's command decides again after a concurrent append.
-func TestOperatorMoved(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		var never atomic.Bool
-		d := buried(g, &never)
-		r := serve(t, nil, 1, nil, d)
-		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
-		var work sync.WaitGroup
-		for _, step := range []string{"b", "c"} {
-			work.Go(func() { ok(t, NewOperator(r.coordinator.Journal()).Skip(t.Context(), "1", step, ann)) })
-		}
-		work.Wait()
-		o, err := r.engine.Look(t.Context(), "1")
-		if ok(t, err); o.State != Compensated {
-			t.Errorf("%+v", o)
 		}
 	})
 }
@@ -534,29 +505,27 @@ func TestOperatorAborts(t *testing.T) {
 			return []Stage[string]{g.undoable("a"), g.undoable("b", InProgress(72*time.Hour))}
 		}, []string{"1/a/do", "1/b/undo?", "1/a/undo"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				d := Define("order", c.stages(g)...)
-				r := serve(t, nil, 1, nil, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				time.Sleep(10 * time.Second)
-				o := NewOperator(r.coordinator.Journal())
-				ok(t, o.Abort(t.Context(), "1", ann))
-				if name == "nothing has happened" {
-					if looked, err := r.engine.Look(t.Context(), "1"); err != nil || looked.State != Compensated {
-						t.Errorf("it has not ended by that: %+v, %v", looked, err)
-					}
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			d := Define("order", c.stages(g)...)
+			r := serve(t, nil, 1, nil, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			time.Sleep(10 * time.Second)
+			o := NewOperator(r.coordinator.Journal())
+			ok(t, o.Abort(t.Context(), "1", ann))
+			if name == "nothing has happened" {
+				if looked, err := r.engine.Look(t.Context(), "1"); err != nil || looked.State != Compensated {
+					t.Errorf("it has not ended by that: %+v, %v", looked, err)
 				}
-				time.Sleep(10 * time.Second)
-				same(t, "effects", g.did(), c.want...)
-				looked, err := r.engine.Look(t.Context(), "1")
-				if ok(t, err); looked.State != Compensated || looked.Reason != "ann: "+ann.Reason {
-					t.Errorf("%+v", looked)
-				}
-				wantKind(t, o.Abort(t.Context(), "1", ann), interlock.Definite, ErrState)
-				unscheduled(t, r.store.Journal)
-			})
+			}
+			time.Sleep(10 * time.Second)
+			same(t, "effects", g.did(), c.want...)
+			looked, err := r.engine.Look(t.Context(), "1")
+			if ok(t, err); looked.State != Compensated || looked.Reason != "ann: "+ann.Reason {
+				t.Errorf("%+v", looked)
+			}
+			wantKind(t, o.Abort(t.Context(), "1", ann), interlock.Definite, ErrState)
+			unscheduled(t, r.store.Journal)
 		})
 	}
 }
@@ -618,38 +587,36 @@ func TestPivotSettled(t *testing.T) {
 		}, Succeeded, []string{"1/a/do", "1/z/do"}},
 		"not done": {func(t *testing.T, o *Operator) error { return o.NotDone(t.Context(), "1", "p", ann) }, Compensated, []string{"1/a/do", "1/a/undo"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				d := Define("order", g.undoable("a"), g.act("p", always(errNetwork)...).Retry(Policy{First: time.Hour, Max: time.Hour}).Pivot(), g.act("z"))
-				r := serve(t, nil, 1, nil, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				synctest.Wait()
-				ok(t, c.settle(t, NewOperator(r.coordinator.Journal())))
-				time.Sleep(5 * time.Second)
-				same(t, "effects", g.did(), c.want...)
-				looked, err := r.engine.Look(t.Context(), "1")
-				if ok(t, err); looked.State != c.end {
-					t.Errorf("%+v", looked)
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			d := Define("order", g.undoable("a"), g.act("p", always(errNetwork)...).Retry(Policy{First: time.Hour, Max: time.Hour}).Pivot(), g.act("z"))
+			r := serve(t, nil, 1, nil, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			synctest.Wait()
+			ok(t, c.settle(t, NewOperator(r.coordinator.Journal())))
+			time.Sleep(5 * time.Second)
+			same(t, "effects", g.did(), c.want...)
+			looked, err := r.engine.Look(t.Context(), "1")
+			if ok(t, err); looked.State != c.end {
+				t.Errorf("%+v", looked)
+			}
+			if c.end == Compensated && looked.Reason == "" || c.end == Succeeded && string(looked.Outputs.All()["p"]) != `"receipt"` {
+				t.Errorf("%+v", looked)
+			}
+			_, entries, err := r.coordinator.Journal().Open(t.Context(), "1")
+			ok(t, err)
+			moments, err := Replay(entries)
+			ok(t, err)
+			var who By
+			for _, m := range moments {
+				if m.Kind == recordSettle {
+					who = m.By
 				}
-				if c.end == Compensated && looked.Reason == "" || c.end == Succeeded && string(looked.Outputs.All()["p"]) != `"receipt"` {
-					t.Errorf("%+v", looked)
-				}
-				_, entries, err := r.coordinator.Journal().Open(t.Context(), "1")
-				ok(t, err)
-				moments, err := Replay(entries)
-				ok(t, err)
-				var who By
-				for _, m := range moments {
-					if m.Kind == recordSettle {
-						who = m.By
-					}
-				}
-				if who != ann {
-					t.Errorf("by %+v", who)
-				}
-				unscheduled(t, r.store.Journal)
-			})
+			}
+			if who != ann {
+				t.Errorf("by %+v", who)
+			}
+			unscheduled(t, r.store.Journal)
 		})
 	}
 }

@@ -130,21 +130,19 @@ func TestStepInTransactionIsDoneOnce(t *testing.T) {
 		"it fails":                         {fails: []error{errNetwork, Retry(errNetwork)}, calls: 3, waits: true},
 		"its transaction is of an unknown": {fails: []error{kindOf(interlock.Uncertain)}, calls: 2, waits: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g, db, calls := &target{}, &ram{store: memory.NewJournal(), commits: c.commits, appends: c.appends}, 0
-				d := Define("order", g.undoable("a"), db.step("b", &calls, c.fails...).Uncompensable(), g.act("p").Pivot())
-				r := serve(t, &watched{Journal: db.store}, 1, nil, d)
-				from := time.Now()
-				o, err := d.Do(t.Context(), r.engine, "1", "in")
-				ok(t, err)
-				same(t, "effects", db.effects, "b")
-				same(t, "other effects", g.did(), "1/a/do", "1/p/do")
-				same(t, "records", r.records(t, "1"), "begin:", "sent:a", "sent:b", "done:a", "done:b", "sent:p", "done:p", "decide:commit", "end:")
-				if out := string(o.Outputs.All()["b"]); calls != c.calls || out != `"in>b"` || time.Since(from) > 0 != c.waits {
-					t.Errorf("%d calls in %v, output %s", calls, time.Since(from), out)
-				}
-			})
+		runBubble(t, name, func(t *testing.T) {
+			g, db, calls := &target{}, &ram{store: memory.NewJournal(), commits: c.commits, appends: c.appends}, 0
+			d := Define("order", g.undoable("a"), db.step("b", &calls, c.fails...).Uncompensable(), g.act("p").Pivot())
+			r := serve(t, &watched{Journal: db.store}, 1, nil, d)
+			from := time.Now()
+			o, err := d.Do(t.Context(), r.engine, "1", "in")
+			ok(t, err)
+			same(t, "effects", db.effects, "b")
+			same(t, "other effects", g.did(), "1/a/do", "1/p/do")
+			same(t, "records", r.records(t, "1"), "begin:", "sent:a", "sent:b", "done:a", "done:b", "sent:p", "done:p", "decide:commit", "end:")
+			if out := string(o.Outputs.All()["b"]); calls != c.calls || out != `"in>b"` || time.Since(from) > 0 != c.waits {
+				t.Errorf("%d calls in %v, output %s", calls, time.Since(from), out)
+			}
 		})
 	}
 }
@@ -162,22 +160,20 @@ func TestStepInTransactionUndone(t *testing.T) {
 		"refused after it was busy": {[]error{InProgress(time.Second), Fail(errSeat)}, "b: no seat", nil},
 		"nobody knows":              {always(errNetwork), "b: network", nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g, db, calls := &target{}, &ram{store: memory.NewJournal()}, 0
-				var undos []string
-				b := db.step("b", &calls, c.fails...).Retry(Policy{Attempts: 2}).Undo("unb", func(_ context.Context, _ string, out *string) error {
-					undos = append(undos, *out)
-					return nil
-				})
-				d := Define("order", b, g.act("c", Fail(errSeat)).Pivot())
-				r := serve(t, &watched{Journal: db.store}, 1, nil, d)
-				o, err := d.Do(t.Context(), r.engine, "1", "in")
-				wantKind(t, err, interlock.Definite, ErrCompensated)
-				if same(t, "undos", undos, c.undos...); o.Reason != c.reason || len(db.effects) != len(c.undos) {
-					t.Errorf("%q after effects %v", o.Reason, db.effects)
-				}
+		runBubble(t, name, func(t *testing.T) {
+			g, db, calls := &target{}, &ram{store: memory.NewJournal()}, 0
+			var undos []string
+			b := db.step("b", &calls, c.fails...).Retry(Policy{Attempts: 2}).Undo("unb", func(_ context.Context, _ string, out *string) error {
+				undos = append(undos, *out)
+				return nil
 			})
+			d := Define("order", b, g.act("c", Fail(errSeat)).Pivot())
+			r := serve(t, &watched{Journal: db.store}, 1, nil, d)
+			o, err := d.Do(t.Context(), r.engine, "1", "in")
+			wantKind(t, err, interlock.Definite, ErrCompensated)
+			if same(t, "undos", undos, c.undos...); o.Reason != c.reason || len(db.effects) != len(c.undos) {
+				t.Errorf("%q after effects %v", o.Reason, db.effects)
+			}
 		})
 	}
 }

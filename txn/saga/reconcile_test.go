@@ -231,64 +231,62 @@ func TestReconcileCall(t *testing.T) {
 		"undone without effect": {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix", "1/a/0/undo"}, finding: "absent, present, repaired false: <nil>"},
 		"the second undo fails": {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix"}, fix: errNetwork, heals: true, finding: "absent, present, repaired false: network"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				there, reconciling := false, false
-				var calls []string
-				take := func(ctx context.Context, what string) {
-					c := From(ctx)
-					deadline, _ := ctx.Deadline()
-					if calls = append(calls, c.Key()+what); c.Attempt != 1 || c.Begun.IsZero() || c.Type != "order" || time.Until(c.Deadline) != 3*time.Second || !deadline.Equal(c.Deadline) || len(c.Outputs.All()) != 1 {
-						t.Errorf("%+v", c)
-					}
+		runBubble(t, name, func(t *testing.T) {
+			there, reconciling := false, false
+			var calls []string
+			take := func(ctx context.Context, what string) {
+				c := From(ctx)
+				deadline, _ := ctx.Deadline()
+				if calls = append(calls, c.Key()+what); c.Attempt != 1 || c.Begun.IsZero() || c.Type != "order" || time.Until(c.Deadline) != 3*time.Second || !deadline.Equal(c.Deadline) || len(c.Outputs.All()) != 1 {
+					t.Errorf("%+v", c)
 				}
-				act := func(ctx context.Context, is bool) error {
-					if !reconciling {
-						there = is
-						return nil
-					}
-					take(ctx, " fix")
-					if c.fix == nil && c.heals {
-						there = is
-					}
-					return c.fix
+			}
+			act := func(ctx context.Context, is bool) error {
+				if !reconciling {
+					there = is
+					return nil
 				}
-				known := Step("a", func(ctx context.Context, _ string) (int, error) { return 1, act(ctx, true) }).
-					Undo("una", func(ctx context.Context, _ string, out *int) error {
-						if out == nil || *out != 1 {
-							t.Error("the output is lost")
-						}
-						return act(ctx, false)
-					})
-				a := known.Check(func(ctx context.Context, input string, out *int) (Effect, error) {
-					if take(ctx, ""); input != "in" || out == nil || *out != 1 {
-						t.Errorf("asked about %q, %v", input, out)
-					}
-					if there {
-						return Present, nil
-					}
-					return Absent, nil
-				}).Repair().Timeout(3 * time.Second)
-				no := Step("no", func(context.Context, string) (int, error) { return 0, Fail(errSeat) }).Pivot()
-				d := DefineList("order", func(string) ([]Stage[string], error) {
-					all := []Stage[string]{a.At(0)}
-					if c.refused {
-						all = append(all, no)
-					}
-					return all, nil
-				}, known)
-				r := serve(t, nil, 1, nil, d)
-				from := time.Now()
-				_, _ = d.Do(t.Context(), r.engine, "1", "in")
-				there, reconciling = !there, true
-				var findings []string
-				for f, err := range r.engine.Reconcile(t.Context(), from) {
-					ok(t, err)
-					findings = append(findings, fmt.Sprintf("%v, %v, repaired %v: %v", f.Want, f.Got, f.Repaired, f.Err))
+				take(ctx, " fix")
+				if c.fix == nil && c.heals {
+					there = is
 				}
-				same(t, "calls", calls, c.calls...)
-				same(t, "findings", findings, c.finding)
-			})
+				return c.fix
+			}
+			known := Step("a", func(ctx context.Context, _ string) (int, error) { return 1, act(ctx, true) }).
+				Undo("una", func(ctx context.Context, _ string, out *int) error {
+					if out == nil || *out != 1 {
+						t.Error("the output is lost")
+					}
+					return act(ctx, false)
+				})
+			a := known.Check(func(ctx context.Context, input string, out *int) (Effect, error) {
+				if take(ctx, ""); input != "in" || out == nil || *out != 1 {
+					t.Errorf("asked about %q, %v", input, out)
+				}
+				if there {
+					return Present, nil
+				}
+				return Absent, nil
+			}).Repair().Timeout(3 * time.Second)
+			no := Step("no", func(context.Context, string) (int, error) { return 0, Fail(errSeat) }).Pivot()
+			d := DefineList("order", func(string) ([]Stage[string], error) {
+				all := []Stage[string]{a.At(0)}
+				if c.refused {
+					all = append(all, no)
+				}
+				return all, nil
+			}, known)
+			r := serve(t, nil, 1, nil, d)
+			from := time.Now()
+			_, _ = d.Do(t.Context(), r.engine, "1", "in")
+			there, reconciling = !there, true
+			var findings []string
+			for f, err := range r.engine.Reconcile(t.Context(), from) {
+				ok(t, err)
+				findings = append(findings, fmt.Sprintf("%v, %v, repaired %v: %v", f.Want, f.Got, f.Repaired, f.Err))
+			}
+			same(t, "calls", calls, c.calls...)
+			same(t, "findings", findings, c.finding)
 		})
 	}
 }

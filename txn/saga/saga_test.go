@@ -15,7 +15,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
-	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // TestRecords: the records of a saga with a pivot, and of one that is undone; the undos are
@@ -51,15 +50,13 @@ func TestRecords(t *testing.T) {
 func TestUnknownIsUndone(t *testing.T) {
 	for name, fails := range map[string][]error{"never known": always(errNetwork), "refused later": {errNetwork, Fail(errSeat)},
 		"refused after it was at work": {InProgress(time.Second), Fail(errSeat)}, "refused after it was at work for long": {InProgress(time.Hour), Fail(errSeat)}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				d := Define("order", g.undoable("a"), g.undoable("b", fails...), g.act("c").Pivot())
-				r := serve(t, nil, 1, nil, d)
-				_, err := d.Do(t.Context(), r.engine, "1", "in")
-				wantKind(t, err, interlock.Definite, ErrCompensated)
-				same(t, "effects", g.did(), "1/a/do", "1/b/undo?", "1/a/undo")
-			})
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			d := Define("order", g.undoable("a"), g.undoable("b", fails...), g.act("c").Pivot())
+			r := serve(t, nil, 1, nil, d)
+			_, err := d.Do(t.Context(), r.engine, "1", "in")
+			wantKind(t, err, interlock.Definite, ErrCompensated)
+			same(t, "effects", g.did(), "1/a/do", "1/b/undo?", "1/a/undo")
 		})
 	}
 }
@@ -68,17 +65,15 @@ func TestUnknownIsUndone(t *testing.T) {
 // not be tried; and the first step's saga ends at once.
 func TestRefusedIsNotUndone(t *testing.T) {
 	for name, fails := range map[string][]error{"refused": {Fail(errSeat)}, "busy for ever": always(Retry(errNetwork)), "busy, then refused": {Retry(errNetwork), Fail(errSeat)}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				d := Define("order", g.undoable("a", fails...), g.undoable("b"), g.act("c").Pivot())
-				r := serve(t, nil, 1, nil, d)
-				_, err := d.Do(t.Context(), r.engine, "1", "in")
-				wantKind(t, err, interlock.Definite, ErrCompensated)
-				same(t, "effects", g.did())
-				records := slices.DeleteFunc(r.records(t, "1"), func(kind string) bool { return kind == "tried:a" })
-				same(t, "records", records, "begin:", "sent:a", "sent:b", "failed:a", "decide:abort", "never:b", "end:")
-			})
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			d := Define("order", g.undoable("a", fails...), g.undoable("b"), g.act("c").Pivot())
+			r := serve(t, nil, 1, nil, d)
+			_, err := d.Do(t.Context(), r.engine, "1", "in")
+			wantKind(t, err, interlock.Definite, ErrCompensated)
+			same(t, "effects", g.did())
+			records := slices.DeleteFunc(r.records(t, "1"), func(kind string) bool { return kind == "tried:a" })
+			same(t, "records", records, "begin:", "sent:a", "sent:b", "failed:a", "decide:abort", "never:b", "end:")
 		})
 	}
 }
@@ -150,48 +145,19 @@ func TestTimeout(t *testing.T) {
 			return []Stage[string]{slow(g, "a", time.Second), g.act("b", InProgress(time.Minute)).Pivot(), g.act("c", InProgress(time.Minute))}
 		}, []string{"1/a/do", "1/b/do", "1/c/do"}, 121 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				time.Sleep(time.Until(time.Now().Truncate(time.Millisecond).Add(time.Millisecond)))
-				g := &target{}
-				d := Define("order", c.steps(g)...).Timeout(10 * time.Second)
-				r := serve(t, nil, 1, nil, d)
-				from := time.Now()
-				_, err := d.Do(t.Context(), r.engine, "1", "in")
-				same(t, fmt.Sprint("effects, ", err), g.did(), c.want...)
-				if took := time.Since(from); took < c.took || took > c.took+15*time.Second {
-					t.Errorf("it took %v", took)
-				}
-			})
+		runBubble(t, name, func(t *testing.T) {
+			time.Sleep(time.Until(time.Now().Truncate(time.Millisecond).Add(time.Millisecond)))
+			g := &target{}
+			d := Define("order", c.steps(g)...).Timeout(10 * time.Second)
+			r := serve(t, nil, 1, nil, d)
+			from := time.Now()
+			_, err := d.Do(t.Context(), r.engine, "1", "in")
+			same(t, fmt.Sprint("effects, ", err), g.did(), c.want...)
+			if took := time.Since(from); took < c.took || took > c.took+15*time.Second {
+				t.Errorf("it took %v", took)
+			}
 		})
 	}
-}
-
-// TestStepTimeout: a call ends at its timeout, which is not a refusal.
-func TestStepTimeout(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		calls := 0
-		d := Define("order", Step("a", func(ctx context.Context, _ string) (int, error) {
-			if calls++; calls == 1 {
-				<-ctx.Done()
-				return 0, context.Cause(ctx)
-			}
-			return 0, Fail(errSeat)
-		}).Timeout(3*time.Second).Undo("una", func(ctx context.Context, _ string, _ *int) error {
-			return g.take(From(ctx).Key())
-		}))
-		var tried []observe.SagaTried
-		r := serve(t, nil, 1, &settings{saga: Options{Hooks: &observe.Saga{Tried: func(e observe.SagaTried) { tried = append(tried, e) }}}}, d)
-		from := time.Now()
-		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		wantKind(t, err, interlock.Definite, ErrCompensated)
-		synctest.Wait()
-		same(t, "effects", g.did(), "1/a/undo")
-		if took := time.Since(from); took < 3*time.Second || took > 4*time.Second || len(tried) != 2 || tried[0].Again == 0 || tried[1].Again != 0 {
-			t.Errorf("it took %v: %+v", took, tried)
-		}
-	})
 }
 
 // TestStartTwice: a second start attaches to the first saga and returns its result; with
@@ -251,114 +217,40 @@ func TestDeadLetter(t *testing.T) {
 		fails error
 		calls int
 	}{"bounded": {errNetwork, 3}, "refused": {Fail(errSeat), 1}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				calls := 0
-				d := Define("order", g.undoable("a"), g.act("b").Retry(Policy{Undos: 3}).Undo("unb", func(context.Context, string, *string) error {
-					calls++
-					return c.fails
-				}), g.undoable("c"), g.undoable("d", Fail(errSeat)))
-				var dead []observe.SagaDead
-				ended := 0
-				o := &settings{saga: Options{Remind: time.Hour, Hooks: &observe.Saga{Dead: func(e observe.SagaDead) { dead = append(dead, e) }, Ended: func(observe.SagaEnded) { ended++ }}}}
-				r := serve(t, nil, 1, o, d)
-				outcome, err := d.Do(t.Context(), r.engine, "1", "in")
-				wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
-				same(t, "effects", g.did(), "1/a/do", "1/b/do", "1/c/do", "1/c/undo", "1/a/undo")
-				synctest.Wait()
-				if calls != c.calls || len(outcome.Dead) != 1 || outcome.Dead[0].Step != "b" || !strings.Contains(err.Error(), c.fails.Error()) {
-					t.Errorf("%d calls; %v", calls, err)
-				}
-				time.Sleep(5*time.Hour + 30*time.Minute)
-				synctest.Wait()
-				if len(dead) != 6 || ended != 1 || len(dead[0].Steps) != 1 || dead[0].Steps[0] != "b" {
-					t.Errorf("reported %d times, %d ends: %+v", len(dead), ended, dead)
-				}
-				r.stop()
-				<-r.served
-				next := serve(t, r.store, 2, nil, d)
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				n, err := next.coordinator.Journal().Forget(t.Context(), time.Now().Add(time.Hour), 10)
-				if again, lookErr := next.engine.Look(t.Context(), "1"); n != 0 || err != nil || lookErr != nil || again.State != DeadLetter || calls != c.calls {
-					t.Errorf("later: %v, %v, %+v, %v", n, err, again, lookErr)
-				}
-			})
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			calls := 0
+			d := Define("order", g.undoable("a"), g.act("b").Retry(Policy{Undos: 3}).Undo("unb", func(context.Context, string, *string) error {
+				calls++
+				return c.fails
+			}), g.undoable("c"), g.undoable("d", Fail(errSeat)))
+			var dead []observe.SagaDead
+			ended := 0
+			o := &settings{saga: Options{Remind: time.Hour, Hooks: &observe.Saga{Dead: func(e observe.SagaDead) { dead = append(dead, e) }, Ended: func(observe.SagaEnded) { ended++ }}}}
+			r := serve(t, nil, 1, o, d)
+			outcome, err := d.Do(t.Context(), r.engine, "1", "in")
+			wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
+			same(t, "effects", g.did(), "1/a/do", "1/b/do", "1/c/do", "1/c/undo", "1/a/undo")
+			synctest.Wait()
+			if calls != c.calls || len(outcome.Dead) != 1 || outcome.Dead[0].Step != "b" || !strings.Contains(err.Error(), c.fails.Error()) {
+				t.Errorf("%d calls; %v", calls, err)
+			}
+			time.Sleep(5*time.Hour + 30*time.Minute)
+			synctest.Wait()
+			if len(dead) != 6 || ended != 1 || len(dead[0].Steps) != 1 || dead[0].Steps[0] != "b" {
+				t.Errorf("reported %d times, %d ends: %+v", len(dead), ended, dead)
+			}
+			r.stop()
+			<-r.served
+			next := serve(t, r.store, 2, nil, d)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			n, err := next.coordinator.Journal().Forget(t.Context(), time.Now().Add(time.Hour), 10)
+			if again, lookErr := next.engine.Look(t.Context(), "1"); n != 0 || err != nil || lookErr != nil || again.State != DeadLetter || calls != c.calls {
+				t.Errorf("later: %v, %v, %+v, %v", n, err, again, lookErr)
+			}
 		})
 	}
-}
-
-// TestTakeOver: a new owner drives existing sagas at once, and finds those started in a
-// process without the shard by polling.
-func TestTakeOver(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		d := Define("order", g.undoable("a"), g.act("b", InProgress(time.Minute)).Pivot())
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-		synctest.Wait()
-		r.stop()
-		if err := <-r.served; !errors.Is(err, context.Canceled) {
-			t.Errorf("served: %v", err)
-		}
-		from := time.Now()
-		next := serve(t, r.store, 2, nil, d)
-		o, err := next.engine.Wait(t.Context(), "1")
-		if err != nil || o.State != Succeeded || time.Since(from) > 0 {
-			t.Errorf("%+v, %v, after %v", o, err, time.Since(from))
-		}
-		ok(t, d.Start(t.Context(), r.engine, "2", "in")) // serves nothing any more
-		_, err = r.engine.Wait(t.Context(), "2")
-		if took := time.Since(from); err != nil || took > 3*time.Second {
-			t.Errorf("%v, after %v", err, took)
-		}
-	})
-}
-
-// TestPausedOwner: an owner that wakes up after another has entered appends nothing,
-// makes no further call, and ends.
-func TestPausedOwner(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		gate := make(chan struct{})
-		blocked := true
-		d := Define("order", Step("a", func(ctx context.Context, _ string) (int, error) {
-			if blocked {
-				blocked = false
-				<-gate // a paused process does not see its context end
-			}
-			return 1, g.take(From(ctx).Key())
-		}).Undo("una", func(context.Context, string, *int) error { return nil }), g.act("b").Pivot())
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-		synctest.Wait()
-		next := serve(t, r.store, 2, nil, d)
-		_, err := next.engine.Wait(t.Context(), "1")
-		ok(t, err)
-		close(gate)
-		wantKind(t, <-r.served, interlock.Definite, interlock.ErrStaleToken)
-		calls, effects := g.count("1/a/do")
-		if b, _ := g.count("1/b/do"); calls != 2 || effects != 1 || b != 1 {
-			t.Errorf("%d calls, %d effects; %v", calls, effects, g.did())
-		}
-		same(t, "records", next.records(t, "1"), "begin:", "sent:a", "taken:", "done:a", "sent:b", "done:b", "decide:commit", "end:")
-	})
-}
-
-// TestExpiredClaim: an owner whose claim has expired makes no call, even before its
-// context ends.
-func TestExpiredClaim(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		d := Define("order", g.undoable("a", InProgress(time.Second)))
-		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Poll: time.Hour}}, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-		synctest.Wait()
-		r.claim.Expired.Store(true)
-		wantKind(t, <-r.served, interlock.Definite, interlock.ErrExpired)
-		same(t, "effects", g.did())
-	})
 }
 
 // TestAchievedWhileStopping: the success of an action while the engine stops is written,
@@ -379,48 +271,6 @@ func TestAchievedWhileStopping(t *testing.T) {
 		<-r.served
 		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a")
 		same(t, "records", r.records(t, "2"), "begin:", "sent:a")
-	})
-}
-
-// TestBounded: at most Concurrency sagas run, not counting waiting ones; all of them end.
-func TestBounded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var mu sync.Mutex
-		inside, most := 0, 0
-		d := Define("order", Step("a", func(ctx context.Context, waits bool) (int, error) {
-			if waits && From(ctx).Attempt == 1 {
-				return 0, InProgress(time.Hour)
-			}
-			mu.Lock()
-			inside++
-			most = max(most, inside)
-			mu.Unlock()
-			time.Sleep(time.Second)
-			mu.Lock()
-			inside--
-			mu.Unlock()
-			return 1, nil
-		}).Pivot())
-		r := serve(t, nil, 1, &settings{Options: coordinator.Options{PerTarget: 4}}, d)
-		for i := range 40 {
-			ok(t, d.Start(t.Context(), r.engine, fmt.Sprint("waits", i), true))
-		}
-		synctest.Wait()
-		from := time.Now()
-		for i := range 40 {
-			ok(t, d.Start(t.Context(), r.engine, fmt.Sprint(i), false))
-		}
-		for i := range 40 {
-			_, err := r.engine.Wait(t.Context(), fmt.Sprint(i))
-			ok(t, err)
-		}
-		if took := time.Since(from); most != 4 || took > 11*time.Second {
-			t.Errorf("%d at once, after %v", most, took)
-		}
-		for i := range 40 {
-			_, err := r.engine.Wait(t.Context(), fmt.Sprint("waits", i))
-			ok(t, err)
-		}
 	})
 }
 
@@ -462,26 +312,5 @@ func TestLostAnswerOfBegin(t *testing.T) {
 		wantKind(t, err, interlock.Definite, ErrCompensated)
 		// Another engine may have called the step before.
 		same(t, "effects", g.did(), "1/a/undo?")
-	})
-}
-
-// TestPanic: a panic fails one saga, and its outcome is unknown.
-func TestPanic(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		d := Define("order", Step("a", func(context.Context, string) (int, error) { panic("oops") }).
-			Undo("una", func(ctx context.Context, _ string, out *int) error {
-				if out != nil {
-					t.Error("an output")
-				}
-				return g.take(From(ctx).Key())
-			}))
-		r := serve(t, nil, 1, nil, d)
-		o, err := d.Do(t.Context(), r.engine, "1", "in")
-		wantKind(t, err, interlock.Definite, ErrCompensated)
-		same(t, "effects", g.did(), "1/a/undo")
-		if !strings.HasPrefix(o.Reason, "a: panic: oops") {
-			t.Error(o.Reason)
-		}
 	})
 }

@@ -43,51 +43,49 @@ func TestSignal(t *testing.T) {
 			return a.Within(time.Hour).Else(approval{"nobody"})
 		}, never: true, end: Succeeded, by: "nobody", after: time.Hour, effect: "1/a/do 1/b/do"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g, wait := &target{}, Signal[string, approval]("approved")
-				if c.wait != nil {
-					wait = c.wait(wait)
+		runBubble(t, name, func(t *testing.T) {
+			g, wait := &target{}, Signal[string, approval]("approved")
+			if c.wait != nil {
+				wait = c.wait(wait)
+			}
+			first := g.undoable("a")
+			if c.pivot {
+				first = g.act("a").Pivot()
+			}
+			d := Define("order", first, wait, g.act("b").Uncompensable())
+			r := serve(t, nil, 1, nil, d)
+			from := time.Now()
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			if c.early {
+				ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
+			}
+			if !c.early && !c.never {
+				time.Sleep(72 * time.Minute)
+				r.stop()
+				<-r.served
+				r = serve(t, r.store, 2, nil, d) // of which nothing is in memory
+				ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
+				ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
+				err := r.engine.Signal(t.Context(), "1", "approved", approval{"bob"})
+				wantKind(t, err, interlock.Definite, ErrSignalled)
+			}
+			o, err := r.engine.Wait(t.Context(), "1")
+			if o.State != c.end || time.Since(from).Round(time.Minute) != c.after {
+				t.Errorf("%v after %v, %v", o.State, time.Since(from), err)
+			}
+			if c.end == Succeeded {
+				got, err := wait.OutputOf(o)
+				if ok(t, err); got.By != c.by {
+					t.Errorf("by %q", got.By)
 				}
-				first := g.undoable("a")
-				if c.pivot {
-					first = g.act("a").Pivot()
-				}
-				d := Define("order", first, wait, g.act("b").Uncompensable())
-				r := serve(t, nil, 1, nil, d)
-				from := time.Now()
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				if c.early {
-					ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
-				}
-				if !c.early && !c.never {
-					time.Sleep(72 * time.Minute)
-					r.stop()
-					<-r.served
-					r = serve(t, r.store, 2, nil, d) // of which nothing is in memory
-					ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
-					ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
-					err := r.engine.Signal(t.Context(), "1", "approved", approval{"bob"})
-					wantKind(t, err, interlock.Definite, ErrSignalled)
-				}
-				o, err := r.engine.Wait(t.Context(), "1")
-				if o.State != c.end || time.Since(from).Round(time.Minute) != c.after {
-					t.Errorf("%v after %v, %v", o.State, time.Since(from), err)
-				}
-				if c.end == Succeeded {
-					got, err := wait.OutputOf(o)
-					if ok(t, err); got.By != c.by {
-						t.Errorf("by %q", got.By)
-					}
-				} else if !strings.Contains(o.Reason, `no signal "approved" came in time`) {
-					t.Error(o.Reason)
-				}
-				same(t, "effects", g.did(), strings.Fields(c.effect)...)
-				wantKind(t, r.engine.Signal(t.Context(), "1", "late", nil), interlock.Definite, ErrState)
-				wantKind(t, r.engine.Signal(t.Context(), "2", "approved", nil), interlock.Definite, ErrNone)
-				wantKind(t, SendSignal(t.Context(), r.coordinator.Journal(), "1", "approved", json.RawMessage(`{`)), interlock.Bug, nil)
-				unscheduled(t, r.store.Journal)
-			})
+			} else if !strings.Contains(o.Reason, `no signal "approved" came in time`) {
+				t.Error(o.Reason)
+			}
+			same(t, "effects", g.did(), strings.Fields(c.effect)...)
+			wantKind(t, r.engine.Signal(t.Context(), "1", "late", nil), interlock.Definite, ErrState)
+			wantKind(t, r.engine.Signal(t.Context(), "2", "approved", nil), interlock.Definite, ErrNone)
+			wantKind(t, SendSignal(t.Context(), r.coordinator.Journal(), "1", "approved", json.RawMessage(`{`)), interlock.Bug, nil)
+			unscheduled(t, r.store.Journal)
 		})
 	}
 }
@@ -231,51 +229,49 @@ func memoryJournal(t *testing.T) *journal.Journal {
 // successor if its owner has crashed.
 func TestOnEnd(t *testing.T) {
 	for name, fails := range map[string]bool{"succeeds": false, "is undone": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				g := &target{}
-				gate, calls := make(chan struct{}), 0
-				defer close(gate)
-				var told []Outcome
-				var keys []string
-				last, want := g.act("p").Pivot(), Succeeded
-				if fails {
-					last, want = g.act("p", always(Fail(errSeat))...).Pivot(), Compensated
+		runBubble(t, name, func(t *testing.T) {
+			g := &target{}
+			gate, calls := make(chan struct{}), 0
+			defer close(gate)
+			var told []Outcome
+			var keys []string
+			last, want := g.act("p").Pivot(), Succeeded
+			if fails {
+				last, want = g.act("p", always(Fail(errSeat))...).Pivot(), Compensated
+			}
+			d := Define("order", g.undoable("a"), last).OnEnd(func(ctx context.Context, o Outcome) error {
+				keys = append(keys, From(ctx).Key())
+				switch calls++; calls {
+				case 1, 2:
+					return errNetwork
+				case 3:
+					<-gate // its process has crashed
 				}
-				d := Define("order", g.undoable("a"), last).OnEnd(func(ctx context.Context, o Outcome) error {
-					keys = append(keys, From(ctx).Key())
-					switch calls++; calls {
-					case 1, 2:
-						return errNetwork
-					case 3:
-						<-gate // its process has crashed
-					}
-					told = append(told, o)
-					return nil
-				})
-				r := serve(t, nil, 1, nil, d)
-				o, err := d.Do(t.Context(), r.engine, "1", "in")
-				var ended *EndedError
-				if o.State != want || err != nil && !errors.As(err, &ended) {
-					t.Errorf("%+v, %v", o, err)
-				}
-				time.Sleep(10 * time.Second)
-				synctest.Wait()
-				if calls != 3 || len(told) != 0 {
-					t.Fatalf("%d calls", calls)
-				}
-				r = serve(t, r.store, 2, nil, d)
-				time.Sleep(time.Second)
-				synctest.Wait()
-				if calls != 4 || len(told) != 1 || told[0].State != want || told[0].ID != "1" || keys[0] != keys[3] {
-					t.Errorf("%d calls, reported %+v, %v", calls, told, keys)
-				}
-				head, _, err := r.store.Read(t.Context(), "1", 0)
-				if ok(t, err); head.Ended.IsZero() {
-					t.Errorf("%+v: %v", head, r.records(t, "1"))
-				}
-				unscheduled(t, r.store.Journal)
+				told = append(told, o)
+				return nil
 			})
+			r := serve(t, nil, 1, nil, d)
+			o, err := d.Do(t.Context(), r.engine, "1", "in")
+			var ended *EndedError
+			if o.State != want || err != nil && !errors.As(err, &ended) {
+				t.Errorf("%+v, %v", o, err)
+			}
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if calls != 3 || len(told) != 0 {
+				t.Fatalf("%d calls", calls)
+			}
+			r = serve(t, r.store, 2, nil, d)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if calls != 4 || len(told) != 1 || told[0].State != want || told[0].ID != "1" || keys[0] != keys[3] {
+				t.Errorf("%d calls, reported %+v, %v", calls, told, keys)
+			}
+			head, _, err := r.store.Read(t.Context(), "1", 0)
+			if ok(t, err); head.Ended.IsZero() {
+				t.Errorf("%+v: %v", head, r.records(t, "1"))
+			}
+			unscheduled(t, r.store.Journal)
 		})
 	}
 }

@@ -95,52 +95,50 @@ func TestManySteps(t *testing.T) {
 // or a former owner, is reported if that call was done.
 func TestEditCrossesACall(t *testing.T) {
 	for name, heir := range map[string]bool{"of this owner": false, "of a former owner": true} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				gate, block := make(chan struct{}), make(chan struct{})
-				var inputs []string
-				var crossed []observe.SagaCrossed
-				z := Step("z", func(_ context.Context, in string) (string, error) {
-					inputs = append(inputs, in)
-					switch len(inputs) {
-					case 1:
-						return "", errNetwork // so that the journal has the step
-					case 2:
-						<-gate
-					case 3:
-						<-block
-					}
-					return in, nil
-				}).Retry(Policy{First: 2 * time.Second, Max: 2 * time.Second})
-				d := Define("order", (&target{}).act("p").Pivot(), z)
-				o := &settings{saga: Options{Hooks: &observe.Saga{Crossed: func(e observe.SagaCrossed) { crossed = append(crossed, e) }}}}
-				r := serve(t, nil, 1, o, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "old"))
-				time.Sleep(5 * time.Second)
-				synctest.Wait()
-				ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(`"new"`), By{Actor: "ann", Reason: "a typing error"}))
-				last := r
-				if heir {
-					last = serve(t, r.store, 2, o, d)
-				} else {
-					r.coordinator.Nudge("1")
+		runBubble(t, name, func(t *testing.T) {
+			gate, block := make(chan struct{}), make(chan struct{})
+			var inputs []string
+			var crossed []observe.SagaCrossed
+			z := Step("z", func(_ context.Context, in string) (string, error) {
+				inputs = append(inputs, in)
+				switch len(inputs) {
+				case 1:
+					return "", errNetwork // so that the journal has the step
+				case 2:
+					<-gate
+				case 3:
+					<-block
 				}
-				synctest.Wait()
-				close(gate)
-				synctest.Wait()
-				if len(crossed) != 1 || crossed[0].Step != "z" || crossed[0].Before != `"old"` || crossed[0].After != `"new"` || crossed[0].Err != nil {
-					t.Errorf("reported %+v", crossed)
-				}
-				moments, err := Replay(last.entries(t, "1"))
-				ok(t, err)
-				if steps := moments[len(moments)-1].Steps; !strings.Contains(steps[1].Err, `a call with the input before its edit, "old", was done`) {
-					t.Errorf("%+v", steps)
-				}
-				close(block)
-				if _, err := last.engine.Wait(t.Context(), "1"); err != nil || inputs[len(inputs)-1] != "new" {
-					t.Errorf("%v, %v", inputs, err)
-				}
-			})
+				return in, nil
+			}).Retry(Policy{First: 2 * time.Second, Max: 2 * time.Second})
+			d := Define("order", (&target{}).act("p").Pivot(), z)
+			o := &settings{saga: Options{Hooks: &observe.Saga{Crossed: func(e observe.SagaCrossed) { crossed = append(crossed, e) }}}}
+			r := serve(t, nil, 1, o, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "old"))
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(`"new"`), By{Actor: "ann", Reason: "a typing error"}))
+			last := r
+			if heir {
+				last = serve(t, r.store, 2, o, d)
+			} else {
+				r.coordinator.Nudge("1")
+			}
+			synctest.Wait()
+			close(gate)
+			synctest.Wait()
+			if len(crossed) != 1 || crossed[0].Step != "z" || crossed[0].Before != `"old"` || crossed[0].After != `"new"` || crossed[0].Err != nil {
+				t.Errorf("reported %+v", crossed)
+			}
+			moments, err := Replay(last.entries(t, "1"))
+			ok(t, err)
+			if steps := moments[len(moments)-1].Steps; !strings.Contains(steps[1].Err, `a call with the input before its edit, "old", was done`) {
+				t.Errorf("%+v", steps)
+			}
+			close(block)
+			if _, err := last.engine.Wait(t.Context(), "1"); err != nil || inputs[len(inputs)-1] != "new" {
+				t.Errorf("%v, %v", inputs, err)
+			}
 		})
 	}
 }
@@ -150,56 +148,54 @@ func TestEditCrossesACall(t *testing.T) {
 // step is done with that input, and the edit is reported as too late.
 func TestEditComesTooLate(t *testing.T) {
 	for name, edits := range map[string][]string{"once": {`"new"`}, "twice": {`"newer"`, `"new"`}} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				var did []string
-				lost := errNetwork
-				participant := barrier.Keyed[memory.Business]{Barrier: memory.NewBarrier(), Business: func(_ context.Context, input []byte) (memory.Business, error) {
-					return func([]byte, bool) ([]byte, error) {
-						did = append(did, string(input))
-						return input, nil
-					}, nil
-				}}
-				z := Step("z", func(ctx context.Context, in string) (string, error) {
-					out, err := participant.Call(ctx, []byte(in))
-					if err == nil && lost != nil {
-						return "", lost
-					}
-					return string(out), err
-				}).Retry(Policy{First: time.Hour, Max: time.Hour})
-				d := Define("order", (&target{}).act("p").Pivot(), z)
-				var crossed []observe.SagaCrossed
-				o := &settings{saga: Options{Hooks: &observe.Saga{Crossed: func(e observe.SagaCrossed) { crossed = append(crossed, e) }}}}
-				r := serve(t, nil, 1, o, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "old"))
-				synctest.Wait()
-				r.stop()
-				<-r.served
-				lost = nil
-				for _, edit := range edits {
-					ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(edit), By{Actor: "ann", Reason: "a typing error"}))
+		runBubble(t, name, func(t *testing.T) {
+			var did []string
+			lost := errNetwork
+			participant := barrier.Keyed[memory.Business]{Barrier: memory.NewBarrier(), Business: func(_ context.Context, input []byte) (memory.Business, error) {
+				return func([]byte, bool) ([]byte, error) {
+					did = append(did, string(input))
+					return input, nil
+				}, nil
+			}}
+			z := Step("z", func(ctx context.Context, in string) (string, error) {
+				out, err := participant.Call(ctx, []byte(in))
+				if err == nil && lost != nil {
+					return "", lost
 				}
-				heir := serve(t, r.store, 2, o, d)
-				got, err := heir.engine.Wait(t.Context(), "1")
-				ok(t, err)
-				out, _ := got.Outputs.All()["z"]
-				if !slices.Equal(did, []string{"old"}) || string(out) != `"old"` {
-					t.Errorf("the participant did %q, and the output is %s", did, out)
-				}
-				want := observe.SagaCrossed{Saga: "1", Type: "order", Step: "z", Final: true, Before: `"old"`, After: `"new"`}
-				if len(crossed) != 1 || crossed[0] != want {
-					t.Errorf("reported %+v", crossed)
-				}
-				const late = `the edit of its input came too late: it was done with the input before, "old", and not with "new"`
-				if len(got.Crossed) != 1 || got.Crossed[0] != (StepError{Step: "z", Err: late}) {
-					t.Errorf("%+v", got.Crossed)
-				}
-				moments, err := Replay(heir.entries(t, "1"))
-				ok(t, err)
-				if step := moments[len(moments)-1].Steps[1]; step.Err != late || step.Input != nil {
-					t.Errorf("%+v", step)
-				}
-			})
+				return string(out), err
+			}).Retry(Policy{First: time.Hour, Max: time.Hour})
+			d := Define("order", (&target{}).act("p").Pivot(), z)
+			var crossed []observe.SagaCrossed
+			o := &settings{saga: Options{Hooks: &observe.Saga{Crossed: func(e observe.SagaCrossed) { crossed = append(crossed, e) }}}}
+			r := serve(t, nil, 1, o, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "old"))
+			synctest.Wait()
+			r.stop()
+			<-r.served
+			lost = nil
+			for _, edit := range edits {
+				ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(edit), By{Actor: "ann", Reason: "a typing error"}))
+			}
+			heir := serve(t, r.store, 2, o, d)
+			got, err := heir.engine.Wait(t.Context(), "1")
+			ok(t, err)
+			out, _ := got.Outputs.All()["z"]
+			if !slices.Equal(did, []string{"old"}) || string(out) != `"old"` {
+				t.Errorf("the participant did %q, and the output is %s", did, out)
+			}
+			want := observe.SagaCrossed{Saga: "1", Type: "order", Step: "z", Final: true, Before: `"old"`, After: `"new"`}
+			if len(crossed) != 1 || crossed[0] != want {
+				t.Errorf("reported %+v", crossed)
+			}
+			const late = `the edit of its input came too late: it was done with the input before, "old", and not with "new"`
+			if len(got.Crossed) != 1 || got.Crossed[0] != (StepError{Step: "z", Err: late}) {
+				t.Errorf("%+v", got.Crossed)
+			}
+			moments, err := Replay(heir.entries(t, "1"))
+			ok(t, err)
+			if step := moments[len(moments)-1].Steps[1]; step.Err != late || step.Input != nil {
+				t.Errorf("%+v", step)
+			}
 		})
 	}
 }

@@ -2,7 +2,6 @@ package saga
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,9 +11,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/testbed/crash"
-	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
@@ -58,47 +54,45 @@ func TestCrashLoop(t *testing.T) {
 			return Define("order", b, (&target{}).undoable("c", always(Fail(errSeat))...)), Compensated
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				gate, times := make(chan struct{}), 1000
-				defer close(gate)
-				d, end := define(&times, gate)
-				var dead []observe.SagaDead
-				o := &settings{saga: Options{Hooks: &observe.Saga{Dead: func(e observe.SagaDead) { dead = append(dead, e) }}}}
-				r := serve(t, nil, 1, o, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				for n := int64(2); n <= 20; n++ {
-					synctest.Wait()
-					r = serve(t, r.store, n, o, d)
-				}
+		runBubble(t, name, func(t *testing.T) {
+			gate, times := make(chan struct{}), 1000
+			defer close(gate)
+			d, end := define(&times, gate)
+			var dead []observe.SagaDead
+			o := &settings{saga: Options{Hooks: &observe.Saga{Dead: func(e observe.SagaDead) { dead = append(dead, e) }}}}
+			r := serve(t, nil, 1, o, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			for n := int64(2); n <= 20; n++ {
 				synctest.Wait()
-				looked, err := r.engine.Look(t.Context(), "1")
-				ok(t, err)
-				// Steps done before it count as done only once that is durable.
-				if calls := 1000 - times; looked.State != DeadLetter || looked.Halted == "" || calls < 10 || calls > 13 || len(looked.Dead) != 1 || looked.Dead[0].Step != "b" ||
-					!strings.Contains(looked.Reason, `taken over 10 times in a row while step "b"`) {
-					t.Fatalf("%d calls, %+v", 1000-times, looked)
-				}
-				if len(dead) != 1 || !slices.Equal(dead[0].Steps, []string{"b"}) || dead[0].Reason != looked.Reason {
-					t.Errorf("reported %+v", dead)
-				}
-				_, err = r.engine.Wait(t.Context(), "1")
-				if wantKind(t, err, interlock.Uncertain, ErrDeadLetter); !strings.Contains(err.Error(), "is halted: it was taken over") {
-					t.Error(err)
-				}
-				moments, err := Replay(r.entries(t, "1"))
-				if ok(t, err); moments[len(moments)-1].Steps[slices.IndexFunc(moments[len(moments)-1].Steps, func(p Progress) bool { return p.Step == "b" })].Attempts < 9 {
-					t.Errorf("%+v", moments[len(moments)-1].Steps)
-				}
-				times = 0
-				ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", By{Actor: "ann", Reason: "the process has more memory now"}))
-				r.coordinator.Nudge("1")
-				looked, _ = r.engine.Wait(t.Context(), "1")
-				if looked.State != end || looked.Halted != "" || looked.Reason != "" && end == Succeeded {
-					t.Errorf("%+v", looked)
-				}
-				unscheduled(t, r.store.Journal)
-			})
+				r = serve(t, r.store, n, o, d)
+			}
+			synctest.Wait()
+			looked, err := r.engine.Look(t.Context(), "1")
+			ok(t, err)
+			// Steps done before it count as done only once that is durable.
+			if calls := 1000 - times; looked.State != DeadLetter || looked.Halted == "" || calls < 10 || calls > 13 || len(looked.Dead) != 1 || looked.Dead[0].Step != "b" ||
+				!strings.Contains(looked.Reason, `taken over 10 times in a row while step "b"`) {
+				t.Fatalf("%d calls, %+v", 1000-times, looked)
+			}
+			if len(dead) != 1 || !slices.Equal(dead[0].Steps, []string{"b"}) || dead[0].Reason != looked.Reason {
+				t.Errorf("reported %+v", dead)
+			}
+			_, err = r.engine.Wait(t.Context(), "1")
+			if wantKind(t, err, interlock.Uncertain, ErrDeadLetter); !strings.Contains(err.Error(), "is halted: it was taken over") {
+				t.Error(err)
+			}
+			moments, err := Replay(r.entries(t, "1"))
+			if ok(t, err); moments[len(moments)-1].Steps[slices.IndexFunc(moments[len(moments)-1].Steps, func(p Progress) bool { return p.Step == "b" })].Attempts < 9 {
+				t.Errorf("%+v", moments[len(moments)-1].Steps)
+			}
+			times = 0
+			ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", By{Actor: "ann", Reason: "the process has more memory now"}))
+			r.coordinator.Nudge("1")
+			looked, _ = r.engine.Wait(t.Context(), "1")
+			if looked.State != end || looked.Halted != "" || looked.Reason != "" && end == Succeeded {
+				t.Errorf("%+v", looked)
+			}
+			unscheduled(t, r.store.Journal)
 		})
 	}
 }
@@ -125,27 +119,25 @@ func TestNoCrashLoop(t *testing.T) {
 			return "", ctx.Err()
 		}).Undo("una", undo).Timeout(1000 * time.Hour),
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				d := Define("order", step)
-				o := &settings{Options: coordinator.Options{Poll: time.Minute}}
-				r := serve(t, nil, 1, o, d)
-				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-				for n := int64(2); n <= 40; n++ {
-					synctest.Wait()
-					time.Sleep(90 * time.Minute)
-					r.stop()
-					<-r.served
-					r = serve(t, r.store, n, o, d)
-				}
+		runBubble(t, name, func(t *testing.T) {
+			d := Define("order", step)
+			o := &settings{Options: coordinator.Options{Poll: time.Minute}}
+			r := serve(t, nil, 1, o, d)
+			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			for n := int64(2); n <= 40; n++ {
 				synctest.Wait()
-				if o, err := r.engine.Look(t.Context(), "1"); err != nil || o.State != Running {
-					t.Errorf("%+v, %v", o, err)
-				}
-				if n := len(r.records(t, "1")); n > 200 {
-					t.Errorf("%d records", n)
-				}
-			})
+				time.Sleep(90 * time.Minute)
+				r.stop()
+				<-r.served
+				r = serve(t, r.store, n, o, d)
+			}
+			synctest.Wait()
+			if o, err := r.engine.Look(t.Context(), "1"); err != nil || o.State != Running {
+				t.Errorf("%+v, %v", o, err)
+			}
+			if n := len(r.records(t, "1")); n > 200 {
+				t.Errorf("%d records", n)
+			}
 		})
 	}
 }
@@ -184,80 +176,6 @@ func TestHaltedIsHelped(t *testing.T) {
 			t.Errorf("%s: %v", name, after.state)
 		}
 	}
-}
-
-// looping is the role of a process that is killed in the second step of its saga.
-func looping(ctx context.Context, at *crash.Points, args []string) error {
-	db, closed, err := databases.Connect(ctx, args[0], args[1])
-	if err != nil {
-		return err
-	}
-	defer closed()
-	j, err := journal.New(journal.NewTable(db, ""), &journal.Options{Shards: 1})
-	if err != nil {
-		return err
-	}
-	defer j.Close()
-	act := func(_ context.Context, input string) (string, error) { return input, nil }
-	undo := func(context.Context, string, *string) error { return nil }
-	d := Define("order", Step("a", act).Undo("una", undo), Step("b", func(_ context.Context, input string) (string, error) {
-		at.Pass()
-		return input, nil
-	}).Undo("unb", undo), Step("p", act).Pivot())
-	return play(ctx, j, d)
-}
-
-// play serves all shards until the saga 1 has ended, or is a dead letter.
-func play(ctx context.Context, j *journal.Journal, d Definition[string]) error {
-	e, err := build(j, &settings{}, d)
-	if err != nil {
-		return err
-	}
-	defer txntest.Run(ctx, e.coordinator.Run)()
-	_, err = d.Do(ctx, e, "1", "in")
-	var ended *EndedError
-	if err != nil && !errors.As(err, &ended) {
-		return fmt.Errorf("the saga ended with %w", err)
-	}
-	return nil
-}
-
-// TestKilledForEver: if successive processes are killed in one step, the saga becomes a dead
-// letter, which an operator can continue.
-func TestKilledForEver(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		db := open(t)
-		table := journal.NewTable(db, "")
-		db.Do(t, table.Create)
-		killed := 0
-		for ; killed < 20; killed++ {
-			if _, dead := crash.Run(t, "looping", 1, db.Client, db.URL); !dead {
-				break
-			}
-		}
-		if killed < 10 || killed > 13 {
-			t.Errorf("%d processes died", killed)
-		}
-		j, err := journal.New(table, &journal.Options{Shards: 1})
-		ok(t, err)
-		defer j.Close()
-		look := func() (m machine, head driver.Head) {
-			is, err := records.Read(t.Context(), j, "look", "1")
-			ok(t, err)
-			return is.State, is.Head
-		}
-		if m, head := look(); m.state != DeadLetter || m.halted == "" || time.Until(head.Due) < time.Hour {
-			t.Errorf("%+v, due in %v", m, time.Until(head.Due))
-		}
-		ok(t, NewOperator(j).Retry(t.Context(), "1", "b", By{Actor: "ann", Reason: "it has more memory now"}))
-		if _, dead := crash.Run(t, "looping", 0, db.Client, db.URL); dead {
-			t.Error("it was killed")
-		}
-		if m, _ := look(); m.state != Succeeded {
-			t.Errorf("%+v", m)
-		}
-	}, databases.Pgx, databases.Maria)
 }
 
 // TestFailuresAreKept: while a step fails, the journal has its last error and number of

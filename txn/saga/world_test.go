@@ -20,13 +20,14 @@ import (
 func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
 
-	crash.Main(m, map[string]crash.Role{"engine": engine, "local": localEngine, "looping": looping})
+	crash.Main(m, map[string]crash.Role{"engine": engine, "local": localEngine})
 }
 
 // The helpers that the tests of txn share.
 var (
 	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
 	bubble, began      = txntest.Bubble, txntest.Began
+	runBubble          = txntest.RunBubble
 	grant, repeat      = txntest.Grant, txntest.Repeat
 	crashAt, stopAt    = txntest.CrashAt, txntest.StopAt
 	unscheduled        = txntest.Unscheduled

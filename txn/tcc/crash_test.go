@@ -65,7 +65,6 @@ func newTransfer(db driver.BeginnerAt[driver.SQL], at *crash.Points) transfer {
 const (
 	repeated  = "repeated"  // each runs it
 	abandoned = "abandoned" // the first one runs it, others serve and sweep until nothing is held
-	aged      = "aged"      // the same, but the others find its time over at once
 )
 
 // engineRole runs the transfer and completes it, according to the mode.
@@ -99,7 +98,7 @@ func engineRole(ctx context.Context, at *crash.Points, args []string) error {
 		return err
 	}
 	if !first && args[2] != repeated {
-		return x.clear(ctx, m, args[2])
+		return x.clear(ctx, m)
 	}
 	if _, err = m.Run(ctx, "transfer", "1", x.debit.Try(Want{"alice", 3}), x.credit.Try(Want{"bob", 3})); err != nil && !errors.Is(err, ErrCancelled) {
 		return err
@@ -135,13 +134,9 @@ func (x transfer) unmarked(ctx context.Context, query, statement string) (n int6
 
 // clear sweeps until nothing is held. It sweeps only if something is due, so that each
 // point belongs to an effect.
-func (x transfer) clear(ctx context.Context, m *Engine, mode string) error {
+func (x transfer) clear(ctx context.Context, m *Engine) error {
 	const held = `select count(*) from interlock_tcc_hold where state = 'held'`
-	past := ""
-	if mode == aged { // by a clock that is ahead
-		past = `update interlock_tcc_hold set until_ms = 1, ask_ms = 1 where state = 'held'`
-	}
-	left, err := x.unmarked(ctx, held, past)
+	left, err := x.unmarked(ctx, held, "")
 	for ; left > 0 && err == nil; left, err = x.unmarked(ctx, held, "") {
 		due, err := x.unmarked(ctx, fmt.Sprintf(held+` and ask_ms <= %d`, time.Now().UnixMilli()), "")
 		if err == nil && due > 0 {

@@ -244,13 +244,3 @@ func TestNoTryBehindARefusal(t *testing.T) {
 		})
 	}
 }
-
-// TestLongErrors: errors of participants are kept as text, up to a bound.
-func TestLongErrors(t *testing.T) {
-	for text, want := range map[string]string{"no": "no", "\xff": "\uFFFD", strings.Repeat("x", 1001): strings.Repeat("x", 1000) + "…",
-		strings.Repeat("x", 999) + "ä": strings.Repeat("x", 999) + "\uFFFD…"} {
-		if got := truncated(errors.New(text)); got != want {
-			t.Errorf("%q", got)
-		}
-	}
-}

@@ -19,12 +19,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// silent is a journal whose reads can fail, and whose lists a test can set.
+// silent is a journal whose reads can fail.
 type silent struct {
 	*watched
 	mu    sync.Mutex
-	fails error         // of a read; nil is none
-	heads []driver.Head // that are unfinished, instead of its own
+	fails error // of a read; nil is none
 }
 
 func (s *silent) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
@@ -35,24 +34,6 @@ func (s *silent) Read(ctx context.Context, id string, after int64) (driver.Head,
 		return driver.Head{}, nil, err
 	}
 	return s.watched.Read(ctx, id, after)
-}
-
-func (s *silent) DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fails != nil || s.heads != nil {
-		return shards[:1], s.fails
-	}
-	return s.watched.DueShards(ctx, shards, by)
-}
-
-func (s *silent) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.fails != nil || s.heads != nil {
-		return s.heads, s.fails
-	}
-	return s.watched.Due(ctx, shard, behind, limit)
 }
 
 func (s *silent) set(err error) {
@@ -292,28 +273,6 @@ func TestNothingFails(t *testing.T) {
 		time.Sleep(time.Hour)
 		if err := failed.all(); err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-// TestEndedMeanwhile: transactions that ended, or were forgotten, after they were listed are
-// not returned.
-func TestEndedMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
-		r, store, _ := quiet(t, nil, hotel)
-		_, err := r.run(t.Context(), "1", hotel)
-		ok(t, err)
-		heads, err := store.watched.Heads(t.Context(), "", 10)
-		ok(t, err)
-		r.serve(t, 1)
-		_, err = r.Wait(t.Context(), "1")
-		ok(t, err)
-		store.mu.Lock()
-		store.heads = append([]driver.Head{{Transaction: "0", Type: "tcc:booking"}}, heads...)
-		store.mu.Unlock()
-		for o, err := range NewOperator(r.coordinator.Journal()).List(t.Context(), Filter{Unfinished: true}) {
-			t.Errorf("%s, %v", o.ID, err)
 		}
 	})
 }

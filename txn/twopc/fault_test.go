@@ -185,28 +185,6 @@ func TestJournalGone(t *testing.T) {
 	})
 }
 
-// TestLostDecision: a decision in the journal whose answer was lost is found there, and
-// reported once.
-func TestLostDecision(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
-		hooks, log := listening()
-		p := w.start(t, func(at string) error {
-			if strings.HasPrefix(at, "journal append") && strings.HasSuffix(at, returning) {
-				return errNetwork
-			}
-			return nil
-		}, &Options{Hooks: hooks})
-		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
-		got, _ := w.records(t, "1")
-		same(t, "records", got, "decide:commit")
-		same(t, "told", log.all(), "decided commit")
-		defer w.start(t, nil, nil).serve(t, 1)()
-		w.rest(t)
-		wantSums(t, w, -10, 10)
-	})
-}
-
 // TestJournalAskedOnce: a scan does not wait for a silent journal at each of many
 // branches.
 func TestJournalAskedOnce(t *testing.T) {

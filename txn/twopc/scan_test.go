@@ -43,16 +43,6 @@ func TestScanWaits(t *testing.T) {
 	})
 }
 
-// TestYoungIsLeft: no hook receives a branch whose run may be active in another process.
-func TestYoungIsLeft(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
-		if told, _ := scanned(t, w, nil, patience-1); len(told) != 0 || w.inDoubt(t) != 1 {
-			t.Errorf("%+v, %d in doubt", told, w.inDoubt(t))
-		}
-	})
-}
-
 // TestUndecidedIsLeft: while the abort cannot be written to the journal, nothing is rolled
 // back, and that is reported.
 func TestUndecidedIsLeft(t *testing.T) {

@@ -402,73 +402,6 @@ func TestStrangeRecords(t *testing.T) {
 	}
 }
 
-// TestUnfinished lists decided, unfinished transactions, page by page, until the caller
-// stops; neither ended ones nor those of other protocols.
-func TestUnfinished(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var silent atomic.Bool
-		p := newWorld().start(t, func(at string) error {
-			if silent.Load() {
-				return errNetwork
-			}
-			return nil
-		}, nil)
-		ok(t, p.Run(t.Context(), "0", p.add(transfer)))
-		stop := p.serve(t, 1)
-		ok(t, txntest.Second(p.Wait(t.Context(), "0")))
-		stop()
-		_, err := p.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
-		ok(t, err)
-		const many = 401
-		for i := range many {
-			_, err := p.Decide(t.Context(), begin(fmt.Sprintf("a%03d", i), time.Now(), 1).String())
-			ok(t, err)
-		}
-		list := func() (ids []string, failed error) {
-			for o, err := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
-				ids, failed = append(ids, o.ID), errors.Join(failed, err)
-			}
-			return ids, failed
-		}
-		ids, err := list()
-		if ok(t, err); len(ids) != many || ids[0] != "a000" || len(slices.Compact(ids)) != many {
-			t.Errorf("%d: %q", len(ids), ids)
-		}
-		for o := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
-			if o.ID != "a000" || o.Key != o.ID {
-				t.Errorf("the first of the list is %+v", o)
-			}
-			break
-		}
-		silent.Store(true)
-		if ids, err = list(); len(ids) != many || !errors.Is(err, errNetwork) {
-			t.Errorf("%d, %v", len(ids), err)
-		}
-	})
-}
-
-// torn is a journal with truncated lists.
-type torn struct{ *memory.Journal }
-
-func (j torn) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
-	heads, err := j.Journal.Due(ctx, shard, behind, limit)
-	return heads, errors.Join(err, errNetwork)
-}
-
-// TestUnfinishedCutOff: a list that could not be read to its end ends with one error.
-func TestUnfinishedCutOff(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p, _ := on(t, torn{memory.NewJournal()})
-		_, err := p.Decide(t.Context(), begin("1", time.Now(), 1).String())
-		ok(t, err)
-		var all []string
-		for o, err := range p.Operator().List(t.Context(), Filter{Unfinished: true}) {
-			all = append(all, o.ID+fmt.Sprint(err))
-		}
-		same(t, "list", all, errNetwork.Error())
-	})
-}
-
 // TestNotForAPerson: an operator cannot decide a running or a missing transaction.
 func TestNotForAPerson(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -499,22 +432,6 @@ func TestSettleOfTheAborted(t *testing.T) {
 		var aborted *AbortedError
 		if err = txntest.Second(p.Wait(bounded, "1")); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "nobody had decided") {
 			t.Errorf("%v", err)
-		}
-	})
-}
-
-// TestNudgeOfTheEnded: a nudge of a transaction that has ended leaves it as it is.
-func TestNudgeOfTheEnded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p, failed := on(t, memory.NewJournal())
-		_, err := p.Decide(t.Context(), begin("1", time.Now(), 1).String())
-		ok(t, err)
-		stop := p.serve(t, 1)
-		defer stop()
-		time.Sleep(time.Minute)
-		p.coordinator.Nudge("1")
-		if err := failed(); err != nil {
-			t.Error(err)
 		}
 	})
 }

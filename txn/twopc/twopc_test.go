@@ -51,26 +51,24 @@ func TestCosts(t *testing.T) {
 		"alone":    {map[string]int64{"north": 7}, []string{"north commit one"}, nil},
 		"nobody":   {nil, nil, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				w := newWorld()
-				p := w.start(t, nil, nil)
-				ok(t, p.Run(t.Context(), "1", p.add(c.deltas)))
-				sent := p.network.sent()
-				slices.Sort(sent)
-				same(t, "before the answer", sent, c.before...)
-				stop := p.serve(t, 1)
-				w.rest(t)
-				sent = p.network.sent()[len(c.before):]
-				slices.Sort(sent)
-				same(t, "after it", sent, c.after...)
-				stop()
-				for name, delta := range c.deltas {
-					if w.banks[name].Get("sum") != delta {
-						t.Errorf("%s has %d", name, w.banks[name].Get("sum"))
-					}
+		runBubble(t, name, func(t *testing.T) {
+			w := newWorld()
+			p := w.start(t, nil, nil)
+			ok(t, p.Run(t.Context(), "1", p.add(c.deltas)))
+			sent := p.network.sent()
+			slices.Sort(sent)
+			same(t, "before the answer", sent, c.before...)
+			stop := p.serve(t, 1)
+			w.rest(t)
+			sent = p.network.sent()[len(c.before):]
+			slices.Sort(sent)
+			same(t, "after it", sent, c.after...)
+			stop()
+			for name, delta := range c.deltas {
+				if w.banks[name].Get("sum") != delta {
+					t.Errorf("%s has %d", name, w.banks[name].Get("sum"))
 				}
-			})
+			}
 		})
 	}
 }
@@ -140,46 +138,6 @@ func TestTwoRunsOfOneID(t *testing.T) {
 		ok(t, <-outside)
 		p.world.rest(t)
 		wantSums(t, p.world, -5, 5)
-	})
-}
-
-// TestSlowCommitter: a process that is paused between the votes and the decision finds a
-// scanner's decision, and follows it.
-func TestSlowCommitter(t *testing.T) {
-	served(t, nil, func(t *testing.T, p *process) {
-		w := p.world
-		w.slow = true
-		slow := w.start(t, nil, nil)
-		held := make(chan struct{})
-		slow.network.meet = func(at string) error {
-			if at == "journal append 1 "+leaving {
-				<-held
-			}
-			return nil
-		}
-		told := make(chan error, 1)
-		go func() { told <- slow.Run(context.Background(), "1", slow.add(transfer)) }()
-		time.Sleep(patience + 25*time.Second)
-		synctest.Wait()
-		if n := w.inDoubt(t); n != 0 {
-			t.Errorf("%d in doubt", n)
-		}
-		got, ended := w.records(t, "1")
-		same(t, "records", got, "decide:abort", "end:")
-		if !ended {
-			t.Error("it has not ended")
-		}
-		close(held)
-		err := <-told
-		wantKind(t, err, interlock.Definite, ErrAborted)
-		var aborted *AbortedError
-		if !errors.As(err, &aborted) || !aborted.Recorded {
-			t.Errorf("%#v", err)
-		}
-		w.rest(t)
-		wantSums(t, w, 0, 0)
-		wantKind(t, p.Run(t.Context(), "1", p.add(transfer)), interlock.Definite, ErrAborted)
-		wantKind(t, txntest.Second(p.Wait(t.Context(), "1")), interlock.Definite, ErrAborted)
 	})
 }
 

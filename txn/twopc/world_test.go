@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 // The helpers that the tests of txn share.
 var (
 	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
-	bubble             = txntest.Bubble
+	bubble, runBubble  = txntest.Bubble, txntest.RunBubble
 )
 
 // errCrashed is the error of every call in a crashed process, errNetwork that of a lost

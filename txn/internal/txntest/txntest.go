@@ -60,6 +60,12 @@ func Bubble(t *testing.T, test func(t *testing.T)) {
 	})
 }
 
+// RunBubble runs a subtest in a [Bubble].
+func RunBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { Bubble(t, test) })
+}
+
 // Token returns the n-th token of a system whose counter started with the tests.
 func Token(n int64) interlock.Token { return token(interlock.CounterAt(Began) + n) }
 
