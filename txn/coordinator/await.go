@@ -258,21 +258,33 @@ func (s *server) drives(id string) bool {
 
 // driveFor drives a transaction that was changed, or for which another process waits.
 func (s *server) driveFor(id, what string) {
-	if t := s.take(id); t != nil {
-		t.due = true
-		t.awaited.Store(what == noteAwaited)
-		t.conflicted.Store(what == noteChanged)
-		s.launch(t)
-		return
+	for !s.noteTurn(id, what) { // its turn has ended since take, or there is none
+		if t := s.take(id); t != nil {
+			t.due = true
+			t.awaited.Store(what == noteAwaited)
+			t.conflicted.Store(what == noteChanged)
+			s.launch(t)
+			return
+		}
 	}
+}
+
+// noteTurn tells the turn of a transaction what was notified. It returns false if the transaction has
+// none and can be driven.
+func (s *server) noteTurn(id, what string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.active[id]; t != nil && what == noteAwaited {
+	t := s.active[id]
+	switch {
+	case t == nil:
+		return s.closed || s.yielding.Load()
+	case what == noteAwaited:
 		t.awaited.Store(true)
-	} else if t != nil {
+	default:
 		t.conflicted.Store(true)
 		signal(t.wake)
 	}
+	return true
 }
 
 // noteBegun records that a transaction was begun here, and returns the notification for its owner.
