@@ -157,30 +157,6 @@ func TestLastSeat(t *testing.T) {
 	agencies[0].want(t, 2)
 }
 
-// TestExpiry checks that the hold of a program that died before the decision is freed by
-// the sweeper, not by the clock alone. Then the trip cannot be booked.
-func TestExpiry(t *testing.T) {
-	t.Parallel()
-	ctx := bounded(t)
-	a := opened(t, world(t, testbed.Postgres(t), testbed.MariaDB(t)))
-	a.offer(t, 1, 1)
-	ok(t, a.abandoned(ctx, "trip/ghost", "room", 500*time.Millisecond))
-	if l, err := a.rooms.level(ctx, "room"); err != nil || l.Held != 1 {
-		t.Errorf("%+v, %v", l, err)
-	}
-	ok(t, a.rooms.until(ctx, "room", func(l tcc.Level) bool { return l.Held == 0 }))
-	o, err := a.bookings.Look(ctx, "trip/ghost")
-	if err != nil || o.Decision != tcc.Cancel {
-		t.Errorf("it is free, and %q was decided, %v", o.Decision, err)
-	}
-	if _, err := a.book(ctx, "trip/ghost", "room", "seat"); !errors.Is(err, tcc.ErrCancelled) {
-		t.Errorf("booked after all: %v", err)
-	}
-	_, err = a.book(ctx, "trip/ann", "room", "seat")
-	ok(t, err)
-	a.want(t, 1)
-}
-
 const trips = 12
 
 // sendAgent runs the process that is killed: it books several trips concurrently and prints

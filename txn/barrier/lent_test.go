@@ -139,27 +139,6 @@ type answer struct {
 	err error
 }
 
-// testWaits: a duplicate waits for the running call, and gets its answer.
-func testWaits(t *testing.T, w world) {
-	try := calling(t.Context(), "b", branch.Try)
-	second := make(chan answer, 1)
-	_, err := barrier.Do(try, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (Hold, error) {
-		go func() {
-			h, err := owned.try(try, w, "h2")
-			second <- answer{h, err}
-		}()
-		testbed.Eventually(t, "the second one waits", bound, func() bool { return w.Waiting(t) == 1 })
-		return hold(ctx, tx, "h1")
-	})
-	ok(t, err)
-	if other := <-second; other.err != nil || other.Hold.ID != "h1" {
-		t.Errorf("%+v", other)
-	}
-	if got := w.effects(t, "b"); got["hold"] != 1 {
-		t.Errorf("effects %v", got)
-	}
-}
-
 // testParticipant: one function answers all operations, by their JSON, and missing functions do
 // nothing.
 func testParticipant(t *testing.T, w world) {

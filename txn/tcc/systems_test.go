@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -113,117 +111,5 @@ func TestReconcile(t *testing.T) {
 	}
 	if again := b.north.level(t, "room"); again != rooms || b.south.level(t, "seat") != seats || rooms.Sold != 1 {
 		t.Errorf("rooms %+v, then %+v", rooms, again)
-	}
-}
-
-// TestBooking: a room on one system and a seat on the other are both booked, or neither:
-// the last room is sold once, and the other guest releases the seat.
-func TestBooking(t *testing.T) {
-	t.Parallel()
-	b := openBanks(t, nil)
-	b.north.set(t, "room", 3)
-	b.south.set(t, "seat", 5)
-	var mu sync.Mutex
-	booked, refused := 0, 0
-	var work sync.WaitGroup
-	for i := range 8 {
-		for range 2 { // two concurrent runs of each
-			work.Go(func() {
-				o, err := b.engine.Run(t.Context(), "booking", fmt.Sprint("booking/", i), b.take[true].Try(tcc.Want{Item: "room", N: 1}), b.take[false].Try(tcc.Want{Item: "seat", N: 1}))
-				mu.Lock()
-				defer mu.Unlock()
-				var why *tcc.RefusedError
-				switch {
-				case err == nil && o.Decision == tcc.Confirm:
-					booked++
-				case errors.Is(err, tcc.ErrCancelled):
-					if refused++; errors.As(err, &why) && why.Item != "room" && why.Item != "seat" {
-						t.Errorf("%v", err)
-					}
-				default:
-					t.Errorf("%+v, %v", o, err)
-				}
-			})
-		}
-	}
-	work.Wait()
-	for i := range 8 {
-		_, err := b.engine.Wait(t.Context(), fmt.Sprint("booking/", i))
-		if err != nil && !errors.Is(err, tcc.ErrCancelled) {
-			t.Errorf("%v", err)
-		}
-	}
-	rooms, seats := b.north.level(t, "room"), b.south.level(t, "seat")
-	if booked != 2*int(rooms.Sold) || rooms.Sold != seats.Sold || rooms.Held+seats.Held != 0 || rooms.Sold < 1 {
-		t.Errorf("%d booked, %d refused: rooms %+v, seats %+v", booked, refused, rooms, seats)
-	}
-	for _, in := range []inn{b.north, b.south} {
-		if n := databases.One[int64](t, in.DB, `select count(*) from booked`); n != rooms.Sold {
-			t.Errorf("%d written down, %d sold", n, rooms.Sold)
-		}
-	}
-}
-
-// TestTransfers: many concurrent transfers between accounts of two systems, by engines that
-// die after their tries. The sum stays the same, no account is overdrawn, and in the end
-// nothing is held.
-func TestTransfers(t *testing.T) {
-	t.Parallel()
-	b := openBanks(t, &tcc.Options{Hold: 20 * time.Second})
-	const accounts, money = 4, 20
-	for i := range accounts {
-		b.north.set(t, fmt.Sprint(i), money)
-		b.south.set(t, fmt.Sprint(i), money)
-	}
-	var mu sync.Mutex
-	ends := map[tcc.Decision]int{}
-	var work sync.WaitGroup
-	for seed := range uint64(6) {
-		work.Go(func() {
-			dice := rand.New(rand.NewPCG(seed, 1))
-			for i := range 6 {
-				id, north := fmt.Sprint(seed, "/", i), dice.IntN(2) == 0
-				debit := tcc.Want{Item: fmt.Sprint(dice.IntN(accounts)), N: 1 + dice.Int64N(15)}
-				credit := tcc.Want{Item: fmt.Sprint(dice.IntN(accounts)), N: debit.N}
-				if i%3 == 2 { // its engine tries, and dies
-					holds := map[bool]inn{true: b.north, false: b.south}[north].holds()
-					_, _ = holds.Take().Try(call(t.Context(), id, fmt.Sprint("take ", north), branch.Try), debit, time.Now().Add(time.Second))
-					continue
-				}
-				o, err := b.engine.Run(t.Context(), "transfer", id, b.take[north].Try(debit), b.give[!north].Try(credit))
-				if err != nil && !errors.Is(err, tcc.ErrCancelled) {
-					t.Errorf("%s: %v", id, err)
-				}
-				_, _ = b.engine.Wait(t.Context(), id)
-				mu.Lock()
-				ends[o.Decision]++
-				mu.Unlock()
-			}
-		})
-	}
-	work.Wait()
-	testbed.Eventually(t, "nothing is held", time.Minute, func() bool {
-		held := int64(0)
-		for _, in := range []inn{b.north, b.south} {
-			_, err := in.holds().Sweep(t.Context(), b.engine.Decide, 100)
-			ok(t, err)
-			for i := range accounts {
-				l := in.level(t, fmt.Sprint(i))
-				held += l.Held + l.Announced
-			}
-		}
-		return held == 0
-	})
-	sum := int64(0)
-	for _, in := range []inn{b.north, b.south} {
-		for i := range accounts {
-			l := in.level(t, fmt.Sprint(i))
-			if sum += l.Balance(); l.Balance() < 0 {
-				t.Errorf("overdrawn: %+v", l)
-			}
-		}
-	}
-	if sum != 2*accounts*money || ends[tcc.Confirm] == 0 {
-		t.Errorf("%d of %d, %v", sum, 2*accounts*money, ends)
 	}
 }

@@ -38,3 +38,6 @@ func FuzzWaitParameter(f *testing.F) {
 		}
 	})
 }
+
+// Patience sets the bound for the arrival of a request.
+func Patience(s *Service, d time.Duration) { s.patience = d }

@@ -53,3 +53,6 @@ func TestAllocations(t *testing.T) {
 		t.Errorf("40 appends more allocate %v more, at most one each", many-one)
 	}
 }
+
+// EndIdleAfter sets the server's idle timeout for the journal's transactions.
+func (t *Table[T]) EndIdleAfter(d time.Duration) { t.idle = d }
