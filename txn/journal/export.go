@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -196,8 +197,8 @@ func (a *audit) next(text []byte) (l line, err error) {
 // fields. Each has its length before it, so that no two records have the same input.
 func chain(before []byte, transaction, kind string, position int64, epoch interlock.Token, what, step string, data []byte) []byte {
 	const version = "interlock journal 1"
-	b := make([]byte, 0, len(version)+len(before)+len(transaction)+len(kind)+len(what)+len(step)+len(data)+(9+2)*8)
-	b = appendField(b, version)
+	var space [512]byte // of most records, without an allocation
+	b := appendField(slices.Grow(space[:0], len(before)+len(data)), version)
 	b = appendField(b, before)
 	b = appendField(b, transaction)
 	b = appendField(b, kind)

@@ -101,6 +101,7 @@ type Journal struct {
 	end           context.CancelFunc
 	work          sync.WaitGroup
 	shardsChecked atomic.Bool // Options.Shards was found to be the store's number
+	timers        sync.Pool   // of *time.Timer: the patience of appends
 
 	mu          sync.Mutex
 	waiting     []*queuedAppend

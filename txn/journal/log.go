@@ -62,15 +62,16 @@ func (l *Log) End(ctx context.Context, entries ...Entry) error {
 }
 
 func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.journal.options.Patience, errPatience)
-	defer cancel()
+	end := time.Now().Add(l.journal.options.Patience)
 	a, err := l.request(due, entries, func(sum, payload []byte) error {
-		return l.journal.try(ctx, func() error { return l.journal.store.PutPayload(ctx, l.head.Transaction, sum, payload) })
+		ctx, cancel := context.WithDeadlineCause(ctx, end, errPatience)
+		defer cancel()
+		return l.journal.try(ctx, end, func() error { return l.journal.store.PutPayload(ctx, l.head.Transaction, sum, payload) })
 	})
 	if err != nil {
 		return err
 	}
-	if err := l.journal.persist(ctx, l.owner, &a); err != nil {
+	if err := l.journal.persist(ctx, end, l.owner, &a); err != nil {
 		return err
 	}
 	l.Accept(a)
@@ -111,14 +112,14 @@ func (l *Log) request(due time.Time, entries []Entry, keep func(sum, payload []b
 // pause is the backoff between attempts of an append.
 var pause = backoff.Policy{First: 10 * time.Millisecond, Max: time.Second}
 
-// persist appends, and retries until the outcome is known or ctx ends.
-func (j *Journal) persist(ctx context.Context, owner *Shard, a *driver.Append) error {
+// persist appends, and retries until the outcome is known, ctx ends, or the time is over.
+func (j *Journal) persist(ctx context.Context, end time.Time, owner *Shard, a *driver.Append) error {
 	alone := false
-	return j.try(ctx, func() error {
+	return j.try(ctx, end, func() error {
 		if err := owner.valid(); err != nil {
 			return err
 		}
-		err := j.enqueue(ctx, a, alone)
+		err := j.enqueue(ctx, end, a, alone)
 		alone = errors.Is(err, interlock.ErrHeld)
 		var elsewhere *driver.PositionError
 		if errors.As(err, &elsewhere) {
@@ -136,9 +137,10 @@ func (d *unknownOutcome) Error() string                  { return fmt.Sprintf("%
 func (d *unknownOutcome) Unwrap() []error                { return []error{d.lost, d.last} }
 func (d *unknownOutcome) ErrorKind() interlock.ErrorKind { return interlock.Uncertain }
 
-// try calls once until the outcome is known or ctx ends. If the answer of an attempt was lost, the
-// error of a later one is an unknownOutcome, unless the store has shown that nothing was written.
-func (j *Journal) try(ctx context.Context, once func() error) error {
+// try calls once until the outcome is known, ctx ends, or the time is over. If the answer of an attempt
+// was lost, the error of a later one is an unknownOutcome, unless the store has shown that nothing was
+// written.
+func (j *Journal) try(ctx context.Context, end time.Time, once func() error) error {
 	var lost error
 	for attempt := 1; ; attempt++ {
 		err := once()
@@ -150,17 +152,18 @@ func (j *Journal) try(ctx context.Context, once func() error) error {
 		switch {
 		case errors.As(err, &final):
 			return err
-		case kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil:
+		case kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil || time.Until(end) <= 0:
 			return withLost(lost, err)
 		case kind == interlock.Uncertain:
 			lost = err
 		}
-		timer := time.NewTimer(pause.Delay(attempt, j.random()))
+		timer := time.NewTimer(min(pause.Delay(attempt, j.random()), time.Until(end)))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return withLost(lost, err)
 		case <-timer.C:
+		}
+		if timer.Stop(); ctx.Err() != nil || time.Until(end) <= 0 {
+			return withLost(lost, err)
 		}
 	}
 }
@@ -215,20 +218,29 @@ type queuedAppend struct {
 	followsUnknown bool       // an append of the same transaction had an unknown outcome while this one waited
 }
 
-// enqueue appends in a group, unless alone. When ctx ends, the outcome is unknown if the request
-// was sent, or if an earlier append of the same transaction was sent or waits: that one may have
-// begun the transaction.
-func (j *Journal) enqueue(ctx context.Context, a *driver.Append, alone bool) error {
+// enqueue appends in a group, unless alone. When ctx ends or the time is over, the outcome is unknown
+// if the request was sent, or if an earlier append of the same transaction was sent or waits: that one
+// may have begun the transaction.
+func (j *Journal) enqueue(ctx context.Context, end time.Time, a *driver.Append, alone bool) error {
 	w := &queuedAppend{request: *a, alone: alone, outcome: make(chan error, 1)}
 	if err := j.queue(w); err != nil {
 		return err
 	}
+	timer, _ := j.timers.Get().(*time.Timer)
+	if timer == nil {
+		timer = time.NewTimer(time.Until(end))
+	} else {
+		timer.Reset(time.Until(end))
+	}
+	defer func() { timer.Stop(); j.timers.Put(timer) }()
 	select {
 	case err := <-w.outcome:
 		a.Ended = w.request.Ended
 		return w.classify(err)
 	case <-ctx.Done():
 		return j.abandon(w, context.Cause(ctx))
+	case <-timer.C:
+		return j.abandon(w, errPatience)
 	}
 }
 

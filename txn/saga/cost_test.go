@@ -206,8 +206,8 @@ func TestAllocations(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		if n > 245 {
-			t.Errorf("%v allocations, at most 245", n)
+		if n > 215 {
+			t.Errorf("%v allocations, at most 215", n)
 		}
 	})
 }
