@@ -90,7 +90,7 @@ func sales[T any](tb testing.TB, s *seller[T], query string) (all []string) {
 // TestExample runs the program: a crashed booking holds one of the rooms for a while.
 func TestExample(t *testing.T) {
 	var out strings.Builder
-	ok(t, travel(t.Context(), world(t, testbed.Postgres(t), testbed.MariaDB(t)), "2026", &out))
+	ok(t, travel(bounded(t), world(t, testbed.Postgres(t), testbed.MariaDB(t)), "2026", &out))
 	if out.String() != output {
 		t.Errorf("it printed\n%s\nnot\n%s", &out, output)
 	}
