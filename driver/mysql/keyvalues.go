@@ -25,8 +25,7 @@ var _ driver.KeyValues = (*KeyValues)(nil)
 
 // NewKeyValues returns a store in table, "name" or "database.name", which the first swap creates.
 // It performs no I/O, and does not close the pool. Sessions of the pool must commit each statement,
-// which is the default; with tx_isolation=READ-COMMITTED concurrent creations of keys conflict less.
-// A step above max_allowed_packet (16 MiB by default; each byte of a value needs two) is rejected,
+// which is the default. The server must not log statements (binlog_format=STATEMENT). A step above max_allowed_packet (16 MiB by default; each byte of a value needs two) is rejected,
 // Definite. All processes need the same server: a replica or another node of Galera may read an older
 // state.
 func NewKeyValues(db *sql.DB, table string) *KeyValues {
@@ -92,8 +91,11 @@ func (k *KeyValues) sql(text string) string { return strings.ReplaceAll(text, "{
 
 // swapKeys has in {wanted} a row for each swap. It locks the existing rows, and writes if all keys
 // have their revisions. A concurrently inserted row fails the statement: the comparison of a revision
-// with two rows is an error.
+// with two rows is an error. At REPEATABLE READ it would also lock the gaps of missing keys, in which
+// two statements that insert any keys deadlock.
 const swapKeys = `set statement max_statement_time = 10 for
+begin not atomic
+set transaction isolation level read committed;
 insert into {table} (name, value, revision)
 select s.name, s.value, s.revision from (
 	select w.name, w.value, w.revision, w.was, min(coalesce(t.revision, 0) = w.was) over () as fit
@@ -101,7 +103,8 @@ select s.name, s.value, s.revision from (
 where s.fit
 on duplicate key update
 	value = if({table}.revision = s.was, s.value, (select 1 union select 2)),
-	revision = s.revision`
+	revision = s.revision;
+end`
 
 const subqueryRows = 1242 // the subquery has more than one row
 

@@ -39,7 +39,7 @@ func TestKeyValues(t *testing.T) {
 // write, which would insert it.
 func TestSwapLocksWhatItCompares(t *testing.T) {
 	server := testbed.MariaDB(t)
-	db := open(t, server.URL()+"?tx_isolation=%27READ-COMMITTED%27") // otherwise INSERT … SELECT locks in any case
+	db := open(t, server.URL())
 	store := mysql.NewKeyValues(db.DB, "kv")
 	if _, err := store.Swap(t.Context(), driver.Swap{Key: "a"}); err != nil {
 		t.Fatal(err)
@@ -59,11 +59,11 @@ func TestSwapLocksWhatItCompares(t *testing.T) {
 	}
 }
 
-// TestSwapsOfAKeyThatIsNotThere: both have compared before one of them writes. Without gap locks
-// only the write detects that.
+// TestSwapsOfAKeyThatIsNotThere: both have compared before one of them writes. Without gap locks,
+// which would deadlock, only the write detects that.
 func TestSwapsOfAKeyThatIsNotThere(t *testing.T) {
 	server := testbed.MariaDB(t)
-	db := open(t, server.URL()+"?tx_isolation=%27READ-COMMITTED%27")
+	db := open(t, server.URL())
 	stores := []*mysql.KeyValues{mysql.NewKeyValues(db.DB, "kv"), mysql.NewKeyValues(db.DB, "test.kv")}
 	if _, err := stores[0].Swap(t.Context(), driver.Swap{Key: "z"}); err != nil {
 		t.Fatal(err)
