@@ -73,6 +73,7 @@ const DefaultKeep = 2 * time.Second
 type Participant struct {
 	space prepared.Space
 	db    *sql.DB
+	slots prepared.Slots
 	keep  time.Duration
 	pause pause
 
@@ -90,6 +91,10 @@ var _ driver.Preparer[*sql.Conn] = (*Participant)(nil)
 // would roll back branches that they decided to commit. A namespace is unique in the server, whatever
 // the database, and does not change: 1 to driver.MaxXIDNamespace letters, digits, - and _. The caller
 // closes the pool.
+//
+// If the pool is bounded, which is set before, branches occupy at most seven eighths of it, and leave
+// one connection at least (of a pool of two or more): Commit and Rollback may need a connection, for
+// which branches may be waiting. Begin waits for a free one until its context ends.
 func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant, error) {
 	const op = "open participant"
 	marks := DefaultMarks
@@ -100,7 +105,7 @@ func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *Parti
 	if err != nil {
 		return nil, err
 	}
-	p := &Participant{space: space, db: db, keep: DefaultKeep, pause: sleep, kept: map[driver.XID]*branch{}}
+	p := &Participant{space: space, db: db, slots: prepared.SlotsOf(db, func(db *sql.DB) int { return db.Stats().MaxOpenConnections }), keep: DefaultKeep, pause: sleep, kept: map[driver.XID]*branch{}}
 	if o != nil && o.Keep != 0 {
 		p.keep = o.Keep
 	}

@@ -32,6 +32,7 @@ type branch struct {
 	key, marks string
 	session    int64       // its number on the server
 	until      *time.Timer // ends the time of the kept session
+	slot       func()      // frees it
 }
 
 // written is the number of rows that the session has written, in any table, including undone writes.
@@ -47,11 +48,16 @@ func (p *Participant) Begin(ctx context.Context, x driver.XID) (*sql.Conn, drive
 	if err := p.space.Check(ctx, op, x); err != nil {
 		return nil, nil, err
 	}
-	conn, err := p.db.Conn(ctx)
+	free, err := p.slots.Take(ctx)
 	if err != nil {
 		return nil, nil, failure.About(op, prepared.Name(x), failed(ctx, inBegin, err))
 	}
-	b := &branch{p: p, conn: conn, x: x, xid: p.xid(x), key: p.key(x), marks: p.space.Marks}
+	conn, err := p.db.Conn(ctx)
+	if err != nil {
+		free()
+		return nil, nil, failure.About(op, prepared.Name(x), failed(ctx, inBegin, err))
+	}
+	b := &branch{p: p, conn: conn, x: x, xid: p.xid(x), key: p.key(x), marks: p.space.Marks, slot: free}
 	err = conn.QueryRowContext(ctx, "begin not atomic\n\tset @interlock_written = "+written+";\n\txa start "+b.xid+
 		";\n\tselect connection_id();\nend").Scan(&b.session)
 	if err == nil {
@@ -113,7 +119,7 @@ func (b *branch) CommitOne(ctx context.Context) error {
 	_, err := b.conn.ExecContext(ctx, "begin not atomic\n\txa end "+b.xid+";\n\txa commit "+b.xid+" one phase;\nend")
 	switch {
 	case err == nil:
-		return b.conn.Close()
+		return b.close()
 	case isRolledBack(err), errors.Is(err, sql.ErrConnDone):
 		_ = b.undo(ctx)
 		b.discard()
@@ -130,6 +136,12 @@ func (b *branch) Rollback(ctx context.Context) error {
 		b.discard()
 		return nil
 	}
+	return b.close()
+}
+
+// close gives the connection back to the pool.
+func (b *branch) close() error {
+	defer b.slot()
 	return b.conn.Close()
 }
 
@@ -145,6 +157,7 @@ func (b *branch) undo(ctx context.Context) error {
 // discard closes the connection, so that it does not return to the pool. If its user has
 // returned it, the server ends it.
 func (b *branch) discard() {
+	defer b.slot()
 	closed := b.conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	if !errors.Is(closed, sql.ErrConnDone) || b.session == 0 {
 		return

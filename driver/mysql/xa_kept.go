@@ -59,7 +59,7 @@ func (b *branch) finish(ctx context.Context, op, statement string) error {
 		b.discard()
 		return b.p.failed(ctx, op, b.x, err)
 	}
-	return b.conn.Close()
+	return b.close()
 }
 
 // Close closes the kept sessions: their branches stay prepared, and others can finish them. It

@@ -130,6 +130,18 @@ func TestParticipantLogged(t *testing.T) {
 	runParticipant(t, -1, "?interpolateParams=true&clientFoundRows=true", "--log-bin=log", "--binlog-format=row", "--server-id=1")
 }
 
+// TestWaitingBranches: a prepared branch is finished although others wait for its rows.
+func TestWaitingBranches(t *testing.T) {
+	t.Parallel()
+	url := testbed.MariaDB(t).URL()
+	db := open(t, url).DB
+	db.SetMaxOpenConns(4)
+	p, err := mysql.OpenParticipant(t.Context(), db, "shop", &mysql.ParticipantOptions{Keep: -1})
+	testbed.OK(t, err)
+	t.Cleanup(p.Close)
+	preparedtest.Waiting(t, branches.BankOf(t, p, open(t, url).DB))
+}
+
 var participants atomic.Int64
 
 func runParticipant(t *testing.T, keep time.Duration, options string, settings ...string) {

@@ -52,7 +52,8 @@ type ParticipantOptions struct {
 type Participant[T any] struct {
 	space prepared.Space
 	at    autocommit
-	begin func(ctx context.Context) (T, workplace, error)
+	slots prepared.Slots
+	begin func(ctx context.Context, free func()) (T, workplace, error)
 }
 
 var (
@@ -71,19 +72,23 @@ type autocommit interface {
 // max_prepared_transactions is 0. Only the coordinators of one journal may share a namespace: a
 // coordinator with another journal would roll back branches that they decided to commit. The namespace
 // never changes and has 1 to driver.MaxXIDNamespace letters, digits, - and _. The caller owns the pool.
+//
+// Branches occupy at most seven eighths of the pool, and leave one connection at least (of a pool of
+// two or more): Commit and Rollback need a connection, for which branches may be waiting. Begin waits
+// for a free one until its context ends.
 func OpenParticipant(ctx context.Context, pool *pgxpool.Pool, namespace string, o *ParticipantOptions) (*Participant[pgx.Tx], error) {
-	p := &Participant[pgx.Tx]{at: onPool{pool}, begin: func(ctx context.Context) (pgx.Tx, workplace, error) {
-		return beginOnPool(ctx, pool)
-	}}
+	p := &Participant[pgx.Tx]{at: onPool{pool}, begin: func(ctx context.Context, free func()) (pgx.Tx, workplace, error) {
+		return beginOnPool(ctx, pool, free)
+	}, slots: prepared.SlotsOf(pool, func(p *pgxpool.Pool) int { return int(p.Config().MaxConns) })}
 	return p.open(ctx, namespace, pool != nil, o)
 }
 
 // OpenStdParticipant is [OpenParticipant] for database/sql. The user must not end the *sql.Tx of a
-// branch: a commit there cannot be undone.
+// branch: a commit there cannot be undone. Call SetMaxOpenConns of db before.
 func OpenStdParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant[*sql.Tx], error) {
-	p := &Participant[*sql.Tx]{at: onDB{db}, begin: func(ctx context.Context) (*sql.Tx, workplace, error) {
-		return beginOnDB(ctx, db)
-	}}
+	p := &Participant[*sql.Tx]{at: onDB{db}, begin: func(ctx context.Context, free func()) (*sql.Tx, workplace, error) {
+		return beginOnDB(ctx, db, free)
+	}, slots: prepared.SlotsOf(db, func(db *sql.DB) int { return db.Stats().MaxOpenConnections })}
 	return p.open(ctx, namespace, db != nil, o)
 }
 

@@ -35,8 +35,13 @@ func (p *Participant[T]) Begin(ctx context.Context, x driver.XID) (T, driver.Pre
 	if err := p.space.Check(ctx, "begin branch", x); err != nil {
 		return none, nil, err
 	}
-	native, s, err := p.begin(ctx)
+	free, err := p.slots.Take(ctx)
 	if err != nil {
+		return none, nil, failure.About("begin branch", prepared.Name(x), failed(ctx, inBegin, err))
+	}
+	native, s, err := p.begin(ctx, free)
+	if err != nil {
+		free()
 		return none, nil, failure.About("begin branch", prepared.Name(x), failed(ctx, inBegin, err))
 	}
 	return native, p.space.NewBranch(x, &branch{s, x, p.gid(x), p.space.Marks}), nil

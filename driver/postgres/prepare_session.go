@@ -64,9 +64,10 @@ type poolWork struct {
 	pgxTx
 	conn *pgxpool.Conn
 	lent *lentTx
+	slot func() // frees it
 }
 
-func beginOnPool(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, workplace, error) {
+func beginOnPool(ctx context.Context, pool *pgxpool.Pool, free func()) (pgx.Tx, workplace, error) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -76,7 +77,7 @@ func beginOnPool(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, workplace, er
 		conn.Release()
 		return nil, nil, err
 	}
-	s := &poolWork{pgxTx{pgxSQL{tx}}, conn, &lentTx{Tx: tx}}
+	s := &poolWork{pgxTx{pgxSQL{tx}}, conn, &lentTx{Tx: tx}, free}
 	return s.lent, s, nil
 }
 
@@ -85,6 +86,7 @@ func beginOnPool(ctx context.Context, pool *pgxpool.Pool) (pgx.Tx, workplace, er
 func (s *poolWork) free() {
 	s.lent.over.Store(true)
 	s.conn.Release()
+	s.slot()
 }
 
 func (s *poolWork) prepare(ctx context.Context, gid string) error {
@@ -111,7 +113,7 @@ func (s *poolWork) Rollback(ctx context.Context) error {
 // stdWork is a branch on a connection of database/sql.
 type stdWork struct{ stdTx }
 
-func beginOnDB(ctx context.Context, db *sql.DB) (*sql.Tx, workplace, error) {
+func beginOnDB(ctx context.Context, db *sql.DB, free func()) (*sql.Tx, workplace, error) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
 	tx, err := db.BeginTx(life, nil)
@@ -122,7 +124,7 @@ func beginOnDB(ctx context.Context, db *sql.DB) (*sql.Tx, workplace, error) {
 		end()
 		return nil, nil, err
 	}
-	return tx, stdWork{stdTx{stdSQL: stdSQL{tx}, end: end}}, nil
+	return tx, stdWork{stdTx{stdSQL: stdSQL{tx}, end: func() { end(); free() }}}, nil
 }
 
 // prepare begins another transaction in the same request, which is what database/sql

@@ -80,6 +80,20 @@ func TestStdParticipant(t *testing.T) {
 	runParticipant(t, byStd)
 }
 
+// TestWaitingBranches: a prepared branch is finished although others wait for its rows.
+func TestWaitingBranches(t *testing.T) {
+	t.Parallel()
+	url := testbed.Postgres(t).URL()
+	pool, err := postgres.OpenParticipant(t.Context(), poolAt(t, url+"&pool_max_conns=4"), "shop", nil)
+	testbed.OK(t, err)
+	preparedtest.Waiting(t, byPool.BankOf(t, pool, dbAt(t, url)))
+	db := dbAt(t, url)
+	db.SetMaxOpenConns(4)
+	std, err := postgres.OpenStdParticipant(t.Context(), db, "std", nil)
+	testbed.OK(t, err)
+	preparedtest.Waiting(t, byStd.BankOf(t, std, dbAt(t, url)))
+}
+
 // poolAt is a pool of a URL, or nil without one.
 func poolAt(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()

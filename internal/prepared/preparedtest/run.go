@@ -2,6 +2,7 @@ package preparedtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -172,5 +173,33 @@ func Costs[T any](t *testing.T, b Bank[T], count func() int64, more int64) {
 		if got := count() - before; got != c.want || err != nil {
 			t.Errorf("%s: %d statements, want %d (%v)", c.what, got, c.want, err)
 		}
+	}
+}
+
+// Waiting requires that branches that wait for a row of a prepared one leave a connection of the pool,
+// which has four, to finish it.
+func Waiting[T any](t *testing.T, b Bank[T]) {
+	t.Helper()
+	b.Do(t, `delete from account`, `insert into account values ('hot', 0)`)
+	const update = `update account set balance = balance + 1 where id = 'hot'`
+	b.Prepared(t, One("prepared"), update)
+	var ends []func() error
+	for i := range 3 {
+		in, p := b.Branch(t, One(fmt.Sprint("waits-", i)))
+		ends = append(ends, testbed.Later(t, bound, func() error {
+			return errors.Join(b.of.Exec(t.Context(), in, update), p.CommitOne(t.Context()))
+		}))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, _, err := b.Begin(ctx, One("late")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("a branch took the last connection of the pool: %v", err)
+	}
+	b.Decide(t, true, One("prepared"))
+	for _, end := range ends {
+		testbed.OK(t, end())
+	}
+	if n := b.Text(t, `select balance from account`); n != "4" {
+		t.Errorf("%s of 4 branches are committed", n)
 	}
 }
