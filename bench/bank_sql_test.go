@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock/bench/compare"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/saga"
@@ -95,18 +93,12 @@ func (r rows[T]) tcc(tb testing.TB, clients, accounts int) compare.Side {
 			north.Try(tcc.Want{Item: fmt.Sprint("north/", from), N: 1}), south.Try(tcc.Want{Item: fmt.Sprint("south/", to), N: 1}))
 		return err
 	}
-	pauses := backoff.Policy{First: 5 * time.Millisecond, Max: time.Second}
 	return transfers("TCC", clients, accounts, move, func(ctx context.Context) (sum int64, err error) {
-		for n := 1; ; n++ { // the last confirmations may be in progress
-			sum = 0
-			err = each(ctx, func(db driver.SQL, item string) error {
-				l, err := table.Show(ctx, db, item)
-				sum += l.Balance() - credit
-				return err
-			})
-			if err != nil || sum == 0 || n == 20 || !pauses.Wait(ctx, n) {
-				return sum, err
-			}
-		}
+		err = each(ctx, func(db driver.SQL, item string) error {
+			l, err := table.Show(ctx, db, item)
+			sum += l.Balance() - credit
+			return err
+		})
+		return sum, err
 	})
 }
