@@ -45,9 +45,7 @@ func TestSwapLocksWhatItCompares(t *testing.T) {
 		t.Fatal(err)
 	}
 	tx, err := db.BeginTx(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer tx.Rollback()
 	if _, err := tx.Exec(`delete from kv`); err != nil {
 		t.Fatal(err)

@@ -62,9 +62,7 @@ func TestDetached(t *testing.T) {
 	far := config(t, server.URL())
 	far.User, far.Passwd = "stranger", "x"
 	stranger, err := mysql.OpenParticipant(t.Context(), open(t, far.FormatDSN()).DB, "shop", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	look := func(p *mysql.Participant) (got [2]bool) {
 		got[0], got[1] = p.Detached(t.Context(), branchOf("t"))
 		return got

@@ -90,9 +90,7 @@ func TestSuccessIsNotBelieved(t *testing.T) {
 	} {
 		b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 		holder, err := b.DB.BeginTx(t.Context(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer holder.Rollback()
 		if _, err := holder.Exec(`insert into interlock_committed (branch, outcome, marked, session)
 			values ('shop/b/t', 'committed', utc_timestamp(6), 0)`); err != nil {

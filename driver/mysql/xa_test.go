@@ -56,9 +56,7 @@ func keeping(t testing.TB, dsn string, keep time.Duration) (bank, *mysql.Partici
 	t.Helper()
 	db := open(t, dsn).DB
 	p, err := mysql.OpenParticipant(t.Context(), db, "shop", &mysql.ParticipantOptions{Keep: keep})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(p.Close)
 	return bank{branches.BankOf(t, p, db)}, p
 }
@@ -67,9 +65,7 @@ func keeping(t testing.TB, dsn string, keep time.Duration) (bank, *mysql.Partici
 func (b bank) preparedByHand(t testing.TB, xid string, queries ...string) *sql.Conn {
 	t.Helper()
 	conn, err := b.DB.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { conn.Close() })
 	for _, q := range slices.Concat([]string{`xa start ` + xid}, queries, []string{`xa end ` + xid, `xa prepare ` + xid}) {
 		if _, err := conn.ExecContext(t.Context(), q); err != nil {
@@ -83,21 +79,15 @@ func (b bank) preparedByHand(t testing.TB, xid string, queries ...string) *sql.C
 func (b bank) recovered(t testing.TB) (all []string) {
 	t.Helper()
 	rows, err := b.DB.QueryContext(t.Context(), `xa recover`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer rows.Close()
 	for rows.Next() {
 		var format, gtrid, bqual int
 		var data string
-		if err := rows.Scan(&format, &gtrid, &bqual, &data); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, rows.Scan(&format, &gtrid, &bqual, &data))
 		all = append(all, data)
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, rows.Err())
 	return all
 }
 

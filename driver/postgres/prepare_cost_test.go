@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/interlock-dev/interlock/internal/prepared/preparedtest"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestCostOfABranch: database/sql adds an empty transaction to a prepared branch.
@@ -15,18 +16,12 @@ func TestCostOfABranch(t *testing.T) {
 	t.Parallel()
 	server, o := counting(t)
 	db, err := sql.Open("pgx", server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { db.Close() })
 	pool, err := OpenParticipant(t.Context(), o, "shop", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	std, err := OpenStdParticipant(t.Context(), db, "std", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	const insert = `insert into account values (gen_random_uuid()::text, 1)`
 	count := func() int64 { return executed(t, o) }
 	preparedtest.Costs(t, preparedtest.Database[pgx.Tx]{Insert: insert, Exec: func(ctx context.Context, tx pgx.Tx, query string) error {

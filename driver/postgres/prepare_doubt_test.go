@@ -77,9 +77,7 @@ func TestNameIsTaken(t *testing.T) {
 	server := testbed.Postgres(t)
 	b := openBank(t, server.URL(), "shop")
 	other, err := poolAt(t, server.URL()).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer func() { _ = other.Rollback(context.Background()) }()
 	if _, err := other.Exec(t.Context(), `select pg_advisory_xact_lock($1)`, postgres.Key("/prepared", "interlock/shop/b/t")); err != nil {
 		t.Fatal(err)

@@ -105,9 +105,7 @@ func TestLentTransaction(t *testing.T) {
 		_, err := nested.CopyFrom(t.Context(), pgx.Identifier{"account"}, []string{"id", "balance"}, pgx.CopyFromRows([][]any{{"c", 1}}))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	preparedtest.WantVote(t, p, driver.VoteYes)
 	_, execErr := tx.Exec(t.Context(), insert)
 	rows, queryErr := tx.Query(t.Context(), `select 1`)

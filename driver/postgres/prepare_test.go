@@ -101,9 +101,7 @@ func poolAt(t testing.TB, url string) *pgxpool.Pool {
 		return nil
 	}
 	pool, err := pgxpool.New(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -114,9 +112,7 @@ func dbAt(t testing.TB, url string) *sql.DB {
 		return nil
 	}
 	db, err := sql.Open("pgx", url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { db.Close() })
 	return db
 }

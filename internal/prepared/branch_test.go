@@ -67,15 +67,3 @@ func TestCommitAfterTheContextRollsBack(t *testing.T) {
 		t.Errorf("%v, ended by %q", err, s.ends)
 	}
 }
-
-func TestMarksDecide(t *testing.T) {
-	s := Space{Driver: "x"}
-	for outcome, want := range map[string][2]bool{ // whether Commit and Rollback find a heuristic outcome
-		Committed: {false, true}, RolledBack: {true, false}, "": {true, false},
-	} {
-		commit, rollback := s.CommitFound("op", driver.XID{}, outcome), s.RollbackFound("op", driver.XID{}, outcome)
-		if errors.Is(commit, driver.ErrHeuristic) != want[0] || errors.Is(rollback, driver.ErrHeuristic) != want[1] {
-			t.Errorf("%q: commit %v, rollback %v", outcome, commit, rollback)
-		}
-	}
-}

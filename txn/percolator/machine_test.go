@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/timestamp"
 )
 
 // locked1 returns a record with the primary lock of a transaction that began at 5.
@@ -223,6 +224,31 @@ func TestCostOfHotRecord(t *testing.T) {
 	}); n > 5 {
 		t.Errorf("a step allocates %v times", n)
 	}
+}
+
+// hotRecord returns a record with the maximum number of versions, 2 ms apart, with values
+// of size bytes.
+func hotRecord(tb testing.TB, size int) record {
+	tb.Helper()
+	at := timestamp.Of(time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC))
+	var r record
+	for range 2 * maxVersions {
+		at = at.Add(2 * time.Millisecond)
+		r = written(tb, r, at, make([]byte, size))
+	}
+	return r
+}
+
+// written returns r after a transaction that began at start wrote a value.
+func written(tb testing.TB, r record, start Timestamp, value []byte) record {
+	tb.Helper()
+	r, _ = prewrite(r, lock{Start: start, Primary: "account", Store: "ABCDEFGHIJKLMNOPQRSTUVWXYZ", Kind: put, Value: value,
+		Expires: start.Add(3 * time.Second), Alone: true})
+	r, a := commit(r, "account", start, start.Add(time.Millisecond))
+	if a.outcome != committed {
+		tb.Fatalf("a commit answers %v", a.outcome)
+	}
+	return r
 }
 
 func FuzzDecode(f *testing.F) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -140,24 +139,10 @@ func TestConcurrentSafePoints(t *testing.T) {
 		}
 		close(end)
 		for range many {
-			if err := <-errs; err != nil {
-				t.Error(err)
-			}
+			testbed.OK(t, <-errs)
 		}
 		if s, _, err := db.safePoint(w.Context()); err != nil || len(s.Held) > 0 {
 			t.Errorf("left: %v, %v", s.Held, err)
-		}
-	})
-}
-
-func TestDamagedSafePoint(t *testing.T) {
-	inWorld(t, func(w *world) {
-		db := w.open(nil, nil)
-		if _, err := w.rest.Swap(w.Context(), driver.Swap{Key: safePointKey, Value: []byte(`{"format":2}`)}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := db.Collect(w.Context(), 0); !errors.Is(err, errFormat) || interlock.Kind(err) != interlock.Definite {
-			t.Errorf("a safe point of another format: %v", err)
 		}
 	})
 }

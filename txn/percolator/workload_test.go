@@ -62,18 +62,6 @@ func TestAppends(t *testing.T) {
 	}
 }
 
-// TestBank: transfers between three stores, with concurrent audits in snapshots.
-func TestBank(t *testing.T) {
-	for seed := range uint64(4) {
-		virtual.Test(t, func(t *testing.T) {
-			done, err := percolatortest.Bank(t.Context(), workload(t, seed, 40, nil))
-			if err != nil || done < 150 {
-				t.Errorf("seed %d: %d transactions: %v", seed, done, err)
-			}
-		})
-	}
-}
-
 // TestWriteSkew: it happens with snapshot isolation, and not with Serializable or
 // ForUpdate.
 func TestWriteSkew(t *testing.T) {
@@ -103,9 +91,7 @@ func TestWriteSkew(t *testing.T) {
 			if err != nil || left != c.want {
 				t.Errorf("%s: %d on call, want %d: %v", c.name, left, c.want, err)
 			}
-			if err := db.Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			testbed.OK(t, db.Close(t.Context()))
 		})
 	}
 }

@@ -176,9 +176,7 @@ func (w *world) clean(db *DB) {
 		}
 		return nil
 	})
-	if err != nil {
-		w.Error(err)
-	}
+	testbed.OK(w, err)
 }
 
 func number(tx *Tx, key string) (int, error) {

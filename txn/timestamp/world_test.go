@@ -22,8 +22,6 @@ type flaky struct {
 	random *rand.Rand
 	mu     *sync.Mutex
 	late   *sync.WaitGroup
-	gets   int
-	swaps  int
 }
 
 func (f *flaky) draw(n int) int {
@@ -40,7 +38,6 @@ func (f *flaky) pause() {
 }
 
 func (f *flaky) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, error) {
-	f.gets++
 	f.pause()
 	kvs, err := f.KeyValues.Get(ctx, keys...)
 	f.pause()
@@ -51,7 +48,6 @@ func (f *flaky) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, err
 }
 
 func (f *flaky) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
-	f.swaps++
 	f.pause()
 	switch f.draw(20) {
 	case 0:

@@ -57,9 +57,7 @@ func (d Database[T]) OpenBank(t testing.TB, url, namespace string) Bank[T] {
 func (d Database[T]) openBank(t testing.TB, url, namespace, marks string) Bank[T] {
 	t.Helper()
 	p, db, err := d.Open(t.Context(), t, url, namespace, marks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return d.BankOf(t, p, db)
 }
 
@@ -102,9 +100,7 @@ func (b Bank[T]) WantRows(t testing.TB, want string) {
 func (b Bank[T]) Branch(t testing.TB, x driver.XID, queries ...string) (T, driver.Preparing) {
 	t.Helper()
 	in, p, err := b.Begin(t.Context(), x)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { _ = p.Abandon(context.Background()) })
 	for _, q := range queries {
 		if err := b.of.Exec(t.Context(), in, q); err != nil {
@@ -142,9 +138,7 @@ func WantNo(t testing.TB, p driver.Preparing, kind interlock.ErrorKind, state st
 func (b Bank[T]) Doubts(t testing.TB) (all []driver.XID) {
 	t.Helper()
 	found, err := b.InDoubt(context.WithoutCancel(t.Context()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, d := range found {
 		if time.Since(d.Since).Abs() > time.Hour {
 			t.Errorf("%v is in doubt since %v", d.XID, d.Since)
@@ -176,9 +170,7 @@ func Persist(t testing.TB, try func() error) {
 		err = try()
 		return err == nil || interlock.Kind(err) == interlock.Definite || interlock.Kind(err) == interlock.Bug
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 }
 
 // WantState requires an error of a kind with a SQLSTATE; it is empty for errors that are not
