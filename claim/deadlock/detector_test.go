@@ -385,9 +385,7 @@ func TestBrokenBoard(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
-		if err := d.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, d.Close(t.Context()))
 		if len(failed) == 0 || len(failed) > 2 {
 			t.Errorf("failures were %v", failed)
 		}
@@ -411,9 +409,7 @@ func TestUnknownVersion(t *testing.T) {
 		if _, err := s.acquire(ctx, "a"); !errors.As(err, new(*Error)) {
 			t.Errorf("it ended with %v", err)
 		}
-		if err := d.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, d.Close(t.Context()))
 		if len(failed) != 6 || !failed["note deadlock/1: version 3 is not known, this is version 2"] {
 			t.Errorf("reported was %v", failed)
 		}
