@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
@@ -352,12 +353,8 @@ func (d *Driver) refused(ctx context.Context, c *contender, why *refusal, now si
 }
 
 func (d *Driver) pause(ctx context.Context, c *contender, long time.Duration) error {
-	timer := time.NewTimer(long)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
+	if backoff.Sleep(ctx, long) {
 		return nil
-	case <-ctx.Done():
-		return d.stopped(ctx, c, interlock.Uncertain)
 	}
+	return d.stopped(ctx, c, interlock.Uncertain)
 }

@@ -3,6 +3,7 @@ package consul
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -78,7 +79,7 @@ func TestTokensOverARestore(t *testing.T) {
 			defer cancel()
 			g, err := d.Acquire(ctx, driver.Request{Name: "n", Owner: "o"})
 			token = g.Token
-			return errorsNil(err, d.Release(ctx, "n", "o"))
+			return errors.Join(err, d.Release(ctx, "n", "o")) == nil
 		})
 		return token
 	}
@@ -97,13 +98,4 @@ func TestTokensOverARestore(t *testing.T) {
 	if other.session != session {
 		t.Error("the session did not survive, so that this shows nothing")
 	}
-}
-
-func errorsNil(errs ...error) bool {
-	for _, err := range errs {
-		if err != nil {
-			return false
-		}
-	}
-	return true
 }

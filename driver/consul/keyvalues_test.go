@@ -1,7 +1,6 @@
 package consul
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -20,36 +19,16 @@ func TestKeyValues(t *testing.T) {
 	shared := testbed.Consul(t, large)
 	drivertest.RunKeyValues(t, drivertest.KeyValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.KeyValuesBackend {
-			server := shared
+			server, prefix := shared, fmt.Sprintf("suite/%d/", namespaces.Add(1))
 			if exclusive {
 				server = testbed.Consul(t, large)
 			}
-			return cabinet{paths.New[driver.KeyValues](server), server.Addr(), fmt.Sprintf("suite/%d/", namespaces.Add(1))}
+			return paths.At(server, func(_ *testing.T, addr string) (driver.KeyValues, error) {
+				return NewKeyValues(&Options{Address: addr, Prefix: prefix})
+			})
 		},
 	})
 }
-
-// cabinet is a server with its own path for each opening of its keys.
-type cabinet struct {
-	*paths.Server[driver.KeyValues]
-	addr, prefix string
-}
-
-func (c cabinet) Open(t *testing.T) (driver.KeyValues, error) {
-	return c.Lead(t, func(path *testbed.Proxy) (driver.KeyValues, error) { return c.open(t, path.Addr()) })
-}
-
-func (c cabinet) Beside(t *testing.T) (driver.KeyValues, error) { return c.open(t, c.addr) }
-
-func (c cabinet) open(t *testing.T, addr string) (driver.KeyValues, error) {
-	k, err := NewKeyValues(&Options{Address: addr, Prefix: c.prefix})
-	if err == nil {
-		t.Cleanup(func() { _ = k.Close(context.Background()) })
-	}
-	return k, err
-}
-
-func (c cabinet) Faults() drivertest.Faults { return c.Server }
 
 // TestKeyValuesThatAreTooLarge are refused, Definite, by agents with default limits.
 func TestKeyValuesThatAreTooLarge(t *testing.T) {

@@ -2,9 +2,9 @@ package consul
 
 import (
 	"cmp"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -30,8 +30,8 @@ func (l layout) name(key string) (name string, ok bool) {
 	if !begins || !ends {
 		return "", false
 	}
-	name, ok = unescape(body)
-	return name, ok && name != "" && escape(name) == body
+	name, err := url.PathUnescape(body)
+	return name, err == nil && name != "" && escape(name) == body
 }
 
 func (l layout) meta() string { return strings.TrimSuffix(l.prefix, "/") + ".meta/" }
@@ -63,25 +63,6 @@ func escape(name string) string {
 		}
 	}
 	return b.String()
-}
-
-func unescape(body string) (string, bool) {
-	var b []byte
-	for len(body) > 0 {
-		if body[0] != '%' {
-			b, body = append(b, body[0]), body[1:]
-			continue
-		}
-		if len(body) < 3 {
-			return "", false
-		}
-		c, err := hex.DecodeString(body[1:3])
-		if err != nil {
-			return "", false
-		}
-		b, body = append(b, c...), body[3:]
-	}
-	return string(b), true
 }
 
 func checkName(op, name string) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
 // Values keeps small values with the tokens of their writers, each in its own key. It
@@ -179,7 +180,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 			reported, last = true, value
 			each(value)
 		}
-		pause(ctx, ctx, v.pace.least)
+		backoff.Sleep(ctx, v.pace.least)
 	}
 	return unsent(ctx, what, name)
 }

@@ -5,6 +5,9 @@ import (
 	"maps"
 	"strings"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // watchPause is the least time between two queries of one Watch, so that a busy namespace is
@@ -18,6 +21,8 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	if err := d.usable(ctx, op, prefix); err != nil {
 		return err
 	}
+	ctx, end := join.Context(ctx, d.ctx)
+	defer end()
 	var known map[string]uint64 // the index of each key
 	for index := uint64(0); ; {
 		all, next, err := d.await(ctx, op, prefix, index)
@@ -40,7 +45,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 			d.tell(known, now, prefix, changed)
 		}
 		known, index = now, next
-		pause(ctx, d.ctx, watchPause)
+		backoff.Sleep(ctx, watchPause)
 	}
 }
 
@@ -78,16 +83,5 @@ func (d *Driver) tell(before, now map[string]uint64, prefix string, changed func
 func (d *Driver) tellOne(key, prefix string, changed func(string)) {
 	if name, ok := d.layout.name(key); ok && strings.HasPrefix(name, prefix) {
 		changed(name)
-	}
-}
-
-// pause waits for long, or until a or b ends.
-func pause(a, b context.Context, long time.Duration) {
-	timer := time.NewTimer(long)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-a.Done():
-	case <-b.Done():
 	}
 }

@@ -9,26 +9,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// testLateCreateAfterADeletion: like testLateCreate, where the driver has seen the
-// deletion of a Lease.
-func testLateCreateAfterADeletion(s *scene) {
-	d := s.open(Options{})
-	s.acquire(d, "n", "former")
-	s.release(d, "n", "former")
-	s.remove("n")
-	s.sees(d, "n", "it is gone", func(now sight) bool { return !now.exists() })
-	send := s.late(http.MethodPost)
-	_, err := s.try(d, "n", "ours")
-	s.mustBe(err, interlock.Uncertain, "the connection broke")
-	s.release(d, "n", "ours")
-	if status := send(); status != http.StatusConflict {
-		s.Fatalf("the late write is answered with %d", status)
-	}
-	if left := s.Residue(s.T, "n"); len(left) > 0 {
-		s.Fatalf("the Lease names %q, which has released", left)
-	}
-}
-
 // testReleaseOvertakesATake: a write under way while its owner releases takes
 // nothing, and Acquire returns an error.
 func testReleaseOvertakesATake(s *scene) {

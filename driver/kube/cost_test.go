@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -79,21 +78,16 @@ func testWaitersCostNoRequests(s *scene) {
 
 // testHandOverIsPushed: from one process to another, without a heartbeat or a poll.
 func testHandOverIsPushed(s *scene) {
-	a, b := s.open(Options{}), s.open(Options{})
+	a, b := s.open(Options{TTL: time.Hour}), s.open(Options{TTL: time.Hour})
+	a.pace.quiet, b.pace.quiet = time.Hour, time.Hour
 	s.acquire(a, "n", "0")
-	var took []time.Duration
-	for i := range 50 {
+	for i := range 20 {
 		next := s.queue(b, "n", fmt.Sprint(i+1))
-		began := time.Now()
 		s.release(a, "n", fmt.Sprint(i))
-		testbed.Receive(s, next, "the next holder")
-		took = append(took, time.Since(began))
+		if o := testbed.Receive(s, next, "the next holder"); o.Err != nil {
+			s.Fatal(o.Err)
+		}
 		a, b = b, a
-	}
-	slices.Sort(took)
-	s.Logf("hand-over: median %v, worst %v", took[len(took)/2], took[len(took)-1])
-	if median := took[len(took)/2]; median > 500*time.Millisecond {
-		s.Fatalf("a hand-over takes %v", median)
 	}
 }
 

@@ -271,12 +271,16 @@ func (s *scene) late(method string) (send func() int) {
 	}
 }
 
-func (s *scene) lateWrite(method string) {
+func (s *scene) lateWrite(method string, existed bool) {
 	s.Helper()
 	d := s.open(Options{})
-	if method == http.MethodPut {
+	if existed {
 		s.acquire(d, "n", "former")
 		s.release(d, "n", "former")
+	}
+	if existed && method == http.MethodPost {
+		s.remove("n")
+		s.sees(d, "n", "it is gone", func(now sight) bool { return !now.exists() })
 	}
 	send := s.late(method)
 	_, err := s.try(d, "n", "ours")
@@ -291,10 +295,13 @@ func (s *scene) lateWrite(method string) {
 }
 
 // testLateTake: a write that arrives after its owner's release takes nothing.
-func testLateTake(s *scene) { s.lateWrite(http.MethodPut) }
+func testLateTake(s *scene) { s.lateWrite(http.MethodPut, true) }
 
 // testLateCreate: the same for a Lease that did not exist.
-func testLateCreate(s *scene) { s.lateWrite(http.MethodPost) }
+func testLateCreate(s *scene) { s.lateWrite(http.MethodPost, false) }
+
+// testLateCreateAfterADeletion: the same if the driver has seen the deletion of a Lease.
+func testLateCreateAfterADeletion(s *scene) { s.lateWrite(http.MethodPost, true) }
 
 func testCoordinatedElection(s *scene) {
 	d := s.open(Options{})

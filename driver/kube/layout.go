@@ -1,8 +1,8 @@
 package kube
 
 import (
-	"encoding/hex"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -50,32 +50,13 @@ func plain(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 func (l layout) name(object string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(object, l.prefix)
 	if body, is := strings.CutPrefix(name, escaped); ok && is {
-		name, ok = unescape(body)
+		name, _ = url.PathUnescape(strings.ReplaceAll(body, "-", "%")) // empty after an error
 	}
 	if !ok || name == "" {
 		return "", false
 	}
 	back, _ := l.object(name)
 	return name, back == object
-}
-
-func unescape(body string) (string, bool) {
-	var b []byte
-	for len(body) > 0 {
-		if body[0] != '-' {
-			b, body = append(b, body[0]), body[1:]
-			continue
-		}
-		if len(body) < 3 {
-			return "", false
-		}
-		c, err := hex.DecodeString(body[1:3])
-		if err != nil {
-			return "", false
-		}
-		b, body = append(b, c...), body[3:]
-	}
-	return string(b), true
 }
 
 // locate returns the object of a caller's name.

@@ -5,12 +5,14 @@ import (
 	"net/http"
 	"strconv"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -38,45 +40,36 @@ func (s *scene) farBase(d *Driver, name string) {
 	s.sees(d, name, "the edit is seen", func(now sight) bool { return now.lease.Annotations[baseKey] == far })
 }
 
-// repairing returns options that repair, and store the reported counters.
-func repairing(before, after *int64) Options {
-	return Options{Seed: driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "me",
-		Lowered: func(b, a int64) { *before, *after = b, a }}}}
-}
-
-// testImplausibleBaseIsRepaired: drivers that open refuse it, until it is repaired
-// with a record; open drivers then continue.
-func testImplausibleBaseIsRepaired(s *scene) {
-	d := s.open(Options{})
-	top := s.acquire(d, "n", "a").Token
-	s.release(d, "n", "a")
-	s.farBase(d, "n")
-	mustRefuse[*driver.ImplausibleError](s, Options{})
-	_, err := s.try(d, "n", "b")
-	s.mustBe(err, interlock.Definite, "interlock tokens repair")
-
-	var before, after int64
-	repaired := s.open(repairing(&before, &after))
-	if before < interlock.CounterAt(time.Now().Add(years/2)) || after > interlock.CounterAt(time.Now().Add(time.Minute)) {
-		s.Errorf("reported %d before and %d after", before, after)
-	}
-	s.sees(d, "n", "the repair is seen", func(now sight) bool { base, _ := now.base(); return d.plausible(base, now.rev) == nil })
-	for _, d := range []*Driver{repaired, d, s.open(Options{})} {
-		g := s.acquire(d, "n", "c")
-		if g.Token <= top || driver.Plausible(g.Token.Counter(), time.Now()) != nil {
-			s.Errorf("token %d after %d", g.Token, top)
+// testSeed: a wrong clock, an implausible base and its repair, and a move from another system.
+func testSeed(s *scene) {
+	var opened []*Driver
+	seen := func(what string, fits func(base int64) bool) {
+		for _, d := range opened {
+			s.sees(d, "x", what, func(now sight) bool { base, _ := now.base(); return fits(base) })
 		}
-		top = g.Token
-		s.release(d, "n", "c")
 	}
-	records, err := d.Breaks(s.Context(), driver.BaseName, 10)
-	if err != nil || len(records) != 1 || records[0].Reason != "a wrong clock" || records[0].By != "me" {
-		s.Errorf("the record is %+v, %v", records, err)
-	}
-	before = 0
-	if s.open(repairing(&before, &after)); before != 0 {
-		s.Error("it repaired a plausible base")
-	}
+	drivertest.RunSeed(s.T, drivertest.SeedHarness{
+		Open: func(_ *testing.T, seed driver.Seed) (drivertest.Seeded, error) {
+			d, err := Open(s.Context(), s.config(), &Options{Namespace: s.namespace, Seed: seed})
+			if err != nil {
+				return nil, err
+			}
+			testbed.CloseAfter(s, d)
+			if seed.Repair != nil {
+				seen("the repair is seen", func(base int64) bool { return d.plausible(base, 0) == nil })
+			}
+			opened = append(opened, d)
+			return d, nil
+		},
+		OpenAt: func(_ *testing.T, now func() time.Time) error {
+			_, err := Open(s.Context(), s.config(), &Options{Namespace: s.namespace, Now: now})
+			return err
+		},
+		Set: func(_ *testing.T, counter int64) {
+			s.edit("x", func(l *coordination.Lease) { l.Annotations[baseKey] = strconv.FormatInt(counter, 10) })
+			seen("the edit is seen", func(base int64) bool { return base == counter })
+		},
+	})
 }
 
 // testRepairKeepsTheToken of a holder, whose next renewal keeps the repaired base.
@@ -84,8 +77,7 @@ func testRepairKeepsTheToken(s *scene) {
 	d := s.open(Options{TTL: suiteTTL})
 	g := s.acquire(d, "n", "holder")
 	s.farBase(d, "n")
-	var before, after int64
-	s.open(repairing(&before, &after))
+	s.open(Options{Seed: driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "me"}}})
 	s.sees(d, "n", "a renewal after the repair", func(now sight) bool {
 		base, _ := now.base()
 		return d.plausible(base, now.rev) == nil && now.lease.Annotations[tokenKey] == g.Token.String()
@@ -95,44 +87,18 @@ func testRepairKeepsTheToken(s *scene) {
 	}
 }
 
-// testTokensAfterAMove are above those of the former system, for every name and in
-// every process that opens later.
-func testTokensAfterAMove(s *scene) {
-	d := s.open(Options{})
-	s.acquire(d, "old", "a")
-	s.release(d, "old", "a")
-	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
-	testbed.OK(s, err)
-	moved := s.open(Options{Seed: driver.Seed{After: last}})
-	for name, d := range map[string]*Driver{"old": moved, "new": s.open(Options{})} {
-		if g := s.acquire(d, name, "b"); g.Token <= last {
-			s.Errorf("token %d of %q after %d", g.Token, name, last)
-		}
-	}
-	beyond, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(years)), 0)
-	testbed.OK(s, err)
-	mustRefuse[*driver.ImplausibleError](s, Options{Seed: driver.Seed{After: beyond}})
-}
-
-// testClockOfOneClient: a clock years ahead raises nothing.
-func testClockOfOneClient(s *scene) {
-	ahead := func() time.Time { return time.Now().Add(years) }
-	mustRefuse[*driver.ClockError](s, Options{Now: ahead})
+// testClockGoesWrong: a process whose clock is years ahead grants nothing.
+func testClockGoesWrong(s *scene) {
 	var wrong atomic.Bool
-	now := func() time.Time {
+	d := s.open(Options{Now: func() time.Time {
 		if wrong.Load() {
-			return ahead()
+			return time.Now().Add(years)
 		}
 		return time.Now()
-	}
-	d := s.open(Options{Now: now})
+	}})
 	wrong.Store(true)
 	_, err := s.try(d, "n", "a")
 	s.mustBe(err, interlock.Definite, "the clock of this machine")
-	g := s.acquire(s.open(Options{}), "n", "b")
-	if driver.Plausible(g.Token.Counter(), time.Now()) != nil {
-		s.Errorf("token of %d", g.Token.Counter())
-	}
 }
 
 // testClockOfTheServer: the server's clock decides which bases are plausible, not the process's.

@@ -2,7 +2,6 @@ package memory_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -35,32 +34,6 @@ func (s store) Rebases(_ *testing.T, resource string) (all []drivertest.Rebased)
 		all = append(all, drivertest.Rebased{From: r.From, To: r.To, Reason: r.Reason, By: r.By})
 	}
 	return all
-}
-
-// TestFenceKeepsTime: virtual time shows, to the microsecond, when a token stops
-// being implausible, and the times of marks and rebases.
-func TestFenceKeepsTime(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		f := memory.NewSpace().Fence()
-		limit := interlock.CounterAt(time.Now().Add(interlock.MaxAhead))
-		early, err := interlock.NewToken(limit+1, 0)
-		testbed.OK(t, err)
-		raise := driver.Raise{Resource: "r", Token: early}
-		if err := f.Enter(t.Context(), raise); interlock.Kind(err) != interlock.Definite || err == nil {
-			t.Fatalf("one microsecond too early: %v", err)
-		}
-		time.Sleep(time.Microsecond)
-		testbed.OK(t, f.Enter(t.Context(), raise))
-		if m, err := f.Mark(t.Context(), "r"); err != nil || !m.Raised.Equal(time.Now()) {
-			t.Fatalf("%+v, %v", m, err)
-		}
-		time.Sleep(time.Hour)
-		_, err = f.Rebase(t.Context(), "r", 0, "why", "me")
-		testbed.OK(t, err)
-		if all := f.Rebases("r"); len(all) != 1 || !all[0].At.Equal(time.Now()) {
-			t.Fatalf("%+v", all)
-		}
-	})
 }
 
 // TestFenceIsOneForTheSpace, and callers cannot change its values.

@@ -60,8 +60,7 @@ func (d *Driver) check(ctx context.Context, r driver.Request) error {
 		return err
 	}
 	if r.Owner == "" || len(r.Owner) > driver.MaxName {
-		return &interlock.Error{Op: opAcquire, Driver: driverName, Name: r.Name, Kind: interlock.Bug,
-			Err: fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName)}
+		return problem(opAcquire, r.Name, interlock.Bug, fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName))
 	}
 	if ctx.Err() != nil {
 		return notSent(ctx, opAcquire, r.Name)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -37,24 +38,9 @@ func TestBaseThatWasMadeAnew(t *testing.T) {
 func TestManyOpenAtOnce(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
-	const processes = 40
-	failed := make(chan error, processes)
-	var all sync.WaitGroup
-	for i := range processes {
-		all.Go(func() {
-			d, err := Open(t.Context(), &Options{Servers: []string{server.Addr()}})
-			if err != nil {
-				failed <- fmt.Errorf("%d: %w", i, err)
-				return
-			}
-			_ = d.Close(t.Context())
-		})
-	}
-	all.Wait()
-	close(failed)
-	for err := range failed {
-		t.Error(err)
-	}
+	drivertest.OpenAtOnce(t, 40, func(ctx context.Context, _ int) (interface{ Close(context.Context) error }, error) {
+		return Open(ctx, &Options{Servers: []string{server.Addr()}})
+	})
 }
 
 // TestNoMajorityNoRenewal: a leader that has lost its majority does not notice at once, and cannot

@@ -60,7 +60,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 			return none, false, prelude(err)
 		}
 	}
-	return none, false, &interlock.Error{Op: opBreak, Driver: driverName, Name: b.Name, Kind: interlock.Retryable, Err: errNoRecords}
+	return none, false, problem(opBreak, b.Name, interlock.Retryable, errNoRecords)
 }
 
 var errNoRecords = errors.New("the node of the records was deleted repeatedly")
@@ -71,8 +71,8 @@ func (d *Driver) checkBreak(ctx context.Context, b driver.Break) error {
 	}
 	for _, field := range []struct{ what, text string }{{"owner", b.Owner}, {"reason", b.Reason}, {"author", b.By}} {
 		if field.text == "" || len(field.text) > driver.MaxName {
-			return &interlock.Error{Op: opBreak, Driver: driverName, Name: b.Name, Kind: interlock.Bug,
-				Err: fmt.Errorf("the %s has %d bytes, 1 to %d are allowed", field.what, len(field.text), driver.MaxName)}
+			return problem(opBreak, b.Name, interlock.Bug,
+				fmt.Errorf("the %s has %d bytes, 1 to %d are allowed", field.what, len(field.text), driver.MaxName))
 		}
 	}
 	if ctx.Err() != nil {

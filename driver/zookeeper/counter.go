@@ -52,8 +52,7 @@ func (c *tokenCounter) raise(ctx context.Context, floor int64) (base, error) {
 			return base{}, err
 		}
 	}
-	return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Retryable,
-		Err: errors.New("other clients kept changing it")}
+	return base{}, problem(opRaise, "", interlock.Retryable, errors.New("other clients kept changing it"))
 }
 
 const opRaise = "raise base of tokens"
@@ -142,7 +141,7 @@ func (c *tokenCounter) repair(ctx context.Context, b base, server time.Time, imp
 }
 
 func refusedBase(err error) error {
-	return &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
+	return problem(opRaise, "", interlock.Definite, err)
 }
 
 // write writes data over b, and fails if the base is no longer b.
@@ -249,8 +248,7 @@ func (d *Driver) Token(ctx context.Context, czxid int64) (interlock.Token, error
 			return s.token(czxid)
 		}
 	}
-	return 0, &interlock.Error{Op: "convert transaction id", Driver: driverName, Kind: interlock.Definite,
-		Err: fmt.Errorf("no base is known for %#x", czxid)}
+	return 0, problem("convert transaction id", "", interlock.Definite, fmt.Errorf("no base is known for %#x", czxid))
 }
 
 // Zxid returns the transaction that created the node of the contender with a token. Its errors are
@@ -267,8 +265,7 @@ func (d *Driver) Zxid(ctx context.Context, token interlock.Token) (int64, error)
 		}
 		until = s.Since
 	}
-	return 0, &interlock.Error{Op: "convert token", Driver: driverName, Kind: interlock.Definite,
-		Err: fmt.Errorf("no base of this namespace yields %v", token)}
+	return 0, problem("convert token", "", interlock.Definite, fmt.Errorf("no base of this namespace yields %v", token))
 }
 
 func (d *Driver) baseForConversion(ctx context.Context) (base, error) {

@@ -105,7 +105,7 @@ func (d *Driver) created(ctx context.Context, s *session, c *contender) error {
 	case <-creating:
 		return nil
 	case <-ctx.Done():
-		return &interlock.Error{Op: opAcquire, Driver: driverName, Name: c.name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		return problem(opAcquire, c.name, interlock.Uncertain, context.Cause(ctx))
 	}
 }
 

@@ -30,8 +30,7 @@ func (d *Driver) refuse(name string, q queue) error {
 	if !there || d.options.TolerateKazoo {
 		return nil
 	}
-	return &interlock.Error{Op: opAcquire, Driver: driverName, Name: name, Kind: interlock.Definite,
-		Err: &FamilyError{Name: name, Node: n.name}}
+	return problem(opAcquire, name, interlock.Definite, &FamilyError{Name: name, Node: n.name})
 }
 
 // withdraw removes c from the queue, and returns the error why.

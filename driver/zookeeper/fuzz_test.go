@@ -23,10 +23,11 @@ func FuzzSegment(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if name, ok := unescape(s); ok && escape(name) != s {
+		l := layout{root: "/r"}
+		if name, ok := l.name("/r/" + s); ok && escape(name) != s {
 			t.Fatalf("%q is %q, escaped %q", s, name, escape(name))
 		}
-		if name, ok := unescape(escape(s)); s != "" && (!ok || name != s) {
+		if name, ok := l.name(l.lock(s)); s != "" && (!ok || name != s) {
 			t.Fatalf("%q comes back as %q, %v", s, name, ok)
 		}
 	})

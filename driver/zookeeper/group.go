@@ -54,7 +54,7 @@ func shared[Q, A any](ctx context.Context, s *session, g *group.Group[Q, A], op,
 	case errors.Is(err, group.ErrUnsent):
 		err = notSent(ctx, op, name)
 	default:
-		err = &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		err = problem(op, name, interlock.Uncertain, context.Cause(ctx))
 	}
 	return answer, err
 }

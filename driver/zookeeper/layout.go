@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -43,7 +44,8 @@ func (l layout) name(path string) (name string, ok bool) {
 	case l.raw:
 		return name, true
 	}
-	return unescape(name)
+	plain, err := url.PathUnescape(name)
+	return plain, err == nil && escape(plain) == name
 }
 
 // check refuses names that the layout does not allow.
@@ -58,7 +60,7 @@ func (l layout) check(op, name string) error {
 	if why == "" {
 		return nil
 	}
-	return &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug, Err: fmt.Errorf("%w: %s", interlock.ErrName, why)}
+	return problem(op, "", interlock.Bug, fmt.Errorf("%w: %s", interlock.ErrName, why))
 }
 
 // rawFault returns why a name is not a valid path; empty if it is.
@@ -100,26 +102,6 @@ func escape(name string) string {
 		b.WriteByte(c)
 	}
 	return b.String()
-}
-
-func unescape(segment string) (name string, ok bool) {
-	var b strings.Builder
-	for i := 0; i < len(segment); i++ {
-		if segment[i] != '%' {
-			b.WriteByte(segment[i])
-			continue
-		}
-		var c byte
-		if i+2 >= len(segment) {
-			return "", false
-		}
-		if _, err := fmt.Sscanf(segment[i+1:i+3], "%02X", &c); err != nil {
-			return "", false
-		}
-		b.WriteByte(c)
-		i += 2
-	}
-	return b.String(), escape(b.String()) == segment
 }
 
 // parents lists the nodes above path, the topmost first.

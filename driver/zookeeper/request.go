@@ -34,7 +34,7 @@ func ask[T any](ctx context.Context, s *session, op, name string, request func(*
 	ctx, cancel := context.WithTimeoutCause(ctx, s.pace.request, errSlow)
 	defer cancel()
 	if err := s.maySend(); err != nil {
-		return none, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: err}
+		return none, problem(op, name, interlock.Retryable, err)
 	}
 	if ctx.Err() != nil {
 		return none, notSent(ctx, op, name)
@@ -53,7 +53,7 @@ func ask[T any](ctx context.Context, s *session, op, name string, request func(*
 		}
 		return r.value, nil
 	case <-ctx.Done():
-		return none, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		return none, problem(op, name, interlock.Uncertain, context.Cause(ctx))
 	}
 }
 
@@ -79,7 +79,7 @@ func (s *session) failed(op, name string, err error) error {
 }
 
 func failed(op, name string, err error) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kindOf(err), Err: err}
+	return problem(op, name, kindOf(err), err)
 }
 
 // kindOf classifies an error of the client. A refused request had no effect; without a server,
@@ -106,16 +106,20 @@ func prelude(err error) error {
 	if err == nil || interlock.Kind(err) != interlock.Uncertain {
 		return err
 	}
-	return &interlock.Error{Op: "prepare", Driver: driverName, Kind: interlock.Retryable, Err: errors.Unwrap(err)}
+	return problem("prepare", "", interlock.Retryable, errors.Unwrap(err))
+}
+
+func problem(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
 }
 
 // again returns the error that the place in the queue is lost, or was never taken.
 func again(name string, cause error) error {
-	return &interlock.Error{Op: opAcquire, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
+	return problem(opAcquire, name, interlock.Retryable, cause)
 }
 
 func errClosed(op, name string) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Bug, Err: interlock.ErrClosed}
+	return problem(op, name, interlock.Bug, interlock.ErrClosed)
 }
 
 // notSent wraps the end of ctx before anything was sent. It is Retryable if ctx ended by a
@@ -125,7 +129,7 @@ func notSent(ctx context.Context, op, name string) error {
 	if errors.Is(cause, errSlow) {
 		kind = interlock.Retryable
 	}
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: cause}
+	return problem(op, name, kind, cause)
 }
 
 // sync makes our server catch up with its leader. It writes nothing, so it suits calls that only

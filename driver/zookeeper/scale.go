@@ -41,8 +41,7 @@ func (s scale) follows(prev scale) bool {
 func (s scale) token(czxid int64) (interlock.Token, error) {
 	const op = "make token"
 	fail := func(err error) (interlock.Token, error) {
-		return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite,
-			Err: fmt.Errorf("of transaction %#x on base %d and anchor %#x: %w", czxid, s.Base, s.Anchor, err)}
+		return 0, problem(op, "", interlock.Definite, fmt.Errorf("of transaction %#x on base %d and anchor %#x: %w", czxid, s.Base, s.Anchor, err))
 	}
 	switch {
 	case s.Base < 1 || s.Base > interlock.MaxCounter || s.Anchor < 0 || czxid < 1:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
@@ -49,7 +50,7 @@ func (d *Driver) newSession() (*session, error) {
 		zk.WithDialer(s.link.connect), zk.WithEventCallback(s.receive), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
 	if err != nil {
 		s.cancel()
-		return nil, &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Definite, Err: err}
+		return nil, problem(opOpen, "", interlock.Definite, err)
 	}
 	s.conn = conn
 	d.tasks.Go(func() { // newSession runs in a task, so that Close does not wait yet
@@ -60,7 +61,7 @@ func (d *Driver) newSession() (*session, error) {
 	case <-s.up:
 	case <-ctx.Done():
 		d.abandon(s)
-		return nil, &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Retryable, Err: context.Cause(ctx)}
+		return nil, problem(opOpen, "", interlock.Retryable, context.Cause(ctx))
 	}
 	if err := s.begin(ctx, sent); err != nil {
 		d.abandon(s)
@@ -97,8 +98,7 @@ func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
 	s.id, s.ttl, s.pace, s.term = s.conn.SessionID(), ttl, paceOf(ttl), boottime.NewLease(sent, ttl)
 	s.d.mu.Unlock()
 	if ttl < minTTL {
-		return &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Definite,
-			Err: fmt.Errorf("the server granted a session of %v; at least %v is required", ttl, minTTL)}
+		return problem(opOpen, "", interlock.Definite, fmt.Errorf("the server granted a session of %v; at least %v is required", ttl, minTTL))
 	}
 	for _, a := range s.d.options.Auth {
 		_, err := ask(ctx, s, "authenticate", "", func(c *zk.Conn) (struct{}, error) {
@@ -151,12 +151,8 @@ func (s *session) resume() {
 	if !reconnected {
 		return
 	}
-	timer := time.NewTimer(settling)
-	defer timer.Stop()
-	select {
-	case <-s.ctx.Done():
+	if !backoff.Sleep(s.ctx, settling) {
 		return
-	case <-timer.C:
 	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()

@@ -70,7 +70,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 			return err
 		}
 	}
-	return &interlock.Error{Op: opPut, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: errors.New("other clients kept writing it")}
+	return problem(opPut, name, interlock.Retryable, errors.New("other clients kept writing it"))
 }
 
 func (v *Values) check(ctx context.Context, op, name string) error {
@@ -85,7 +85,7 @@ func (v *Values) check(ctx context.Context, op, name string) error {
 
 func (v *Values) checkValue(name string, value driver.Value) error {
 	fail := func(kind interlock.ErrorKind, format string, args ...any) error {
-		return &interlock.Error{Op: opPut, Driver: driverName, Name: name, Kind: kind, Err: fmt.Errorf(format, args...)}
+		return problem(opPut, name, kind, fmt.Errorf(format, args...))
 	}
 	switch {
 	case !value.Token.Valid():
@@ -107,8 +107,7 @@ func (v *Values) putOnce(ctx context.Context, name string, value driver.Value) e
 		return prelude(err)
 	}
 	if value.Token < was.Token {
-		return &interlock.Error{Op: opPut, Driver: driverName, Name: name, Kind: interlock.Definite,
-			Err: &interlock.StaleTokenError{Resource: name, Seen: was.Token, Got: value.Token}}
+		return problem(opPut, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: was.Token, Got: value.Token})
 	}
 	data := append(encode(header{value.Token, text(value.Source)}), '\n')
 	data = append(data, value.Data...)
@@ -178,8 +177,7 @@ func readValue(op, name string, f *found) (driver.Value, error) {
 	line, data, cut := bytes.Cut(f.data, []byte{'\n'})
 	var h header
 	if err := json.Unmarshal(line, &h); err != nil || !cut || !h.Token.Valid() {
-		return driver.Value{}, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite,
-			Err: errors.New("its node does not hold a value")}
+		return driver.Value{}, problem(op, name, interlock.Definite, errors.New("its node does not hold a value"))
 	}
 	return driver.Value{Data: data, Token: h.Token, Source: string(h.Source), Written: time.UnixMilli(f.stat.Mtime)}, nil
 }
@@ -197,7 +195,7 @@ func (v *Values) ask(ctx context.Context, op, name string, request func() (*foun
 	case ctx.Err() != nil:
 		return nil, notSent(ctx, op, name)
 	case v.conn.State() != zk.StateHasSession:
-		return nil, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: errNotConnected}
+		return nil, problem(op, name, interlock.Retryable, errNotConnected)
 	}
 	replies := make(chan reply, 1)
 	go func() {
@@ -211,6 +209,6 @@ func (v *Values) ask(ctx context.Context, op, name string, request func() (*foun
 		}
 		return r.found, nil
 	case <-ctx.Done():
-		return nil, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		return nil, problem(op, name, interlock.Uncertain, context.Cause(ctx))
 	}
 }

@@ -58,8 +58,7 @@ func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 	case d.closed:
 		return g, true, errClosed(opAcquire, c.name)
 	case c.state == leaving:
-		return g, true, &interlock.Error{Op: opAcquire, Driver: driverName, Name: c.name,
-			Kind: interlock.Definite, Err: interlock.ErrReleased}
+		return g, true, problem(opAcquire, c.name, interlock.Definite, interlock.ErrReleased)
 	case c.state == dropped:
 		return g, true, again(c.name, fmt.Errorf("its node was deleted: %w", interlock.ErrLost))
 	case c.state == outdated, c.session.term.Remaining() <= 0:
@@ -177,7 +176,7 @@ func (d *Driver) pause(ctx context.Context, s *session, c *contender, before str
 		case <-c.changed:
 			return nil
 		case <-ctx.Done():
-			return &interlock.Error{Op: opAcquire, Driver: driverName, Name: c.name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+			return problem(opAcquire, c.name, interlock.Uncertain, context.Cause(ctx))
 		case <-beat.C:
 			f, err := s.get(ctx, opAcquire, c.name, before)
 			if err == nil && f == nil {

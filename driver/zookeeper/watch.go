@@ -107,7 +107,7 @@ func (d *Driver) news(s *session, sub *subscription) (paths []string, missed boo
 }
 
 func interrupted(prefix string) error {
-	return &interlock.Error{Op: opWatch, Driver: driverName, Name: prefix, Kind: interlock.Retryable, Err: interlock.ErrSessionEnded}
+	return problem(opWatch, prefix, interlock.Retryable, interlock.ErrSessionEnded)
 }
 
 // subscription is one call of Watch.

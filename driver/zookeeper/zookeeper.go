@@ -84,10 +84,10 @@ func (o *Options) complete() (Options, error) {
 		c.Now = time.Now
 	}
 	if err := c.Seed.Validate(); err != nil {
-		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug, Err: err}
+		return c, problem("open", "", interlock.Bug, err)
 	}
 	if why := c.fault(); why != "" {
-		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug, Err: fmt.Errorf("%s", why)}
+		return c, problem("open", "", interlock.Bug, fmt.Errorf("%s", why))
 	}
 	return c, nil
 }
