@@ -67,11 +67,10 @@ func check(ctx context.Context, r driver.Request) error {
 		return err
 	}
 	if r.Owner == "" || len(r.Owner) > driver.MaxName {
-		return &interlock.Error{Op: "acquire", Driver: driverName, Name: r.Name, Kind: interlock.Bug,
-			Err: fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName)}
+		return problem("acquire", r.Name, interlock.Bug, fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName))
 	}
 	if ctx.Err() != nil {
-		return &interlock.Error{Op: "acquire", Driver: driverName, Name: r.Name, Kind: interlock.Definite, Err: context.Cause(ctx)}
+		return problem("acquire", r.Name, interlock.Definite, context.Cause(ctx))
 	}
 	return nil
 }
@@ -208,7 +207,7 @@ func (d *Driver) isAlone(c *contender) bool {
 
 // again returns the error that the place in the line is lost, or was never taken.
 func again(name string, cause error) error {
-	return &interlock.Error{Op: "acquire", Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
+	return problem("acquire", name, interlock.Retryable, cause)
 }
 
 // entry returns the request that adds a contender to its line once, under a lease and with the base
@@ -326,8 +325,7 @@ func (d *Driver) await(ctx context.Context, c *contender) (driver.Grant, error) 
 		select {
 		case <-c.changed:
 		case <-ctx.Done():
-			return g, &interlock.Error{Op: "acquire", Driver: driverName, Name: c.name,
-				Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+			return g, problem("acquire", c.name, interlock.Uncertain, context.Cause(ctx))
 		}
 	}
 }
@@ -338,8 +336,7 @@ func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 	case d.closed:
 		return g, true, errClosed("acquire", c.name)
 	case c.state == leaving:
-		return g, true, &interlock.Error{Op: "acquire", Driver: driverName, Name: c.name,
-			Kind: interlock.Definite, Err: interlock.ErrReleased}
+		return g, true, problem("acquire", c.name, interlock.Definite, interlock.ErrReleased)
 	case c.state == dropped:
 		return g, true, again(c.name, fmt.Errorf("its key was deleted: %w", interlock.ErrLost))
 	case c.state == outdated, c.state == holding && (lease{c}).Remaining() <= 0:

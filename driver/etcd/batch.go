@@ -61,7 +61,7 @@ func (d *Driver) acquireAll(ctx context.Context, requests []driver.Request) ([]d
 func (d *Driver) checkAll(ctx context.Context, requests []driver.Request) error {
 	const op = "acquire all"
 	if !driver.Distinct(requests) {
-		return &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug, Err: errNotDistinct}
+		return problem(op, "", interlock.Bug, errNotDistinct)
 	}
 	for _, r := range requests {
 		if err := check(ctx, r); err != nil {
@@ -78,8 +78,7 @@ func (d *Driver) checkAll(ctx context.Context, requests []driver.Request) error 
 }
 
 func notInOneStep(why error) error {
-	return &interlock.Error{Op: "acquire all", Driver: driverName, Kind: interlock.Definite,
-		Err: fmt.Errorf("%w: %w", driver.ErrNotInOneStep, why)}
+	return problem("acquire all", "", interlock.Definite, fmt.Errorf("%w: %w", driver.ErrNotInOneStep, why))
 }
 
 // nested returns two names if contenders of one are in the line of the other, too.

@@ -56,8 +56,8 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 	case who.Owner != b.Owner:
 		return driver.BreakRecord{}, false, nil
 	case holder.Lease == 0:
-		return driver.BreakRecord{}, false, &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Definite,
-			Err: fmt.Errorf("the key %q in its queue has no lease, so it is not a lock: delete it by hand", holder.Key)}
+		return driver.BreakRecord{}, false, problem(op, b.Name, interlock.Definite,
+			fmt.Errorf("the key %q in its queue has no lease, so it is not a lock: delete it by hand", holder.Key))
 	}
 	record := driver.BreakRecord{Break: b, Token: who.Token, At: d.options.Now().UTC().Round(0)}
 	ok, err := d.take(ctx, op, holder, old, record)
@@ -76,8 +76,7 @@ func (d *Driver) breakable(ctx context.Context, op string, b driver.Break) error
 	}
 	for what, value := range map[string]string{"Owner": b.Owner, "Reason": b.Reason, "By": b.By} {
 		if value == "" || len(value) > driver.MaxName || !utf8.ValidString(value) {
-			return &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Bug,
-				Err: fmt.Errorf("%s has %d bytes, and must be UTF-8 of 1 to %d", what, len(value), driver.MaxName)}
+			return problem(op, b.Name, interlock.Bug, fmt.Errorf("%s has %d bytes, and must be UTF-8 of 1 to %d", what, len(value), driver.MaxName))
 		}
 	}
 	if ctx.Err() != nil {
@@ -116,7 +115,7 @@ func (d *Driver) first(ctx context.Context, op, name string) (holder *mvccpb.Key
 func (d *Driver) take(ctx context.Context, op string, holder *mvccpb.KeyValue, old []string, b driver.BreakRecord) (bool, error) {
 	value, err := json.Marshal(breaking{Owner: b.Owner, Reason: b.Reason, By: b.By, Token: b.Token, At: b.At})
 	if err != nil {
-		return false, &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Bug, Err: err}
+		return false, problem(op, b.Name, interlock.Bug, err)
 	}
 	key := string(holder.Key)
 	ops := []clientv3.Op{
@@ -164,7 +163,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 		case len(all) >= limit:
 			return all, nil
 		case err != nil:
-			return nil, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+			return nil, problem(op, name, interlock.Definite, err)
 		case name == "" || record.Name == name: // keys of "a:b" begin like those of "a"
 			all = append(all, record)
 		}

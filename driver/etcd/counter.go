@@ -69,8 +69,7 @@ func (c *tokenCounter) raise(ctx context.Context) (base, error) {
 			return b, nil
 		}
 	}
-	return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Retryable,
-		Err: errors.New("other clients kept changing it")}
+	return base{}, problem(opRaise, "", interlock.Retryable, errors.New("other clients kept changing it"))
 }
 
 const opRaise = "raise base of tokens"
@@ -148,7 +147,7 @@ func (c *tokenCounter) repair(ctx context.Context, b base, rev int64, implausibl
 }
 
 func refusedBase(err error) error {
-	return &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
+	return problem(opRaise, "", interlock.Definite, err)
 }
 
 // seen returns the highest base that this session has seen.
@@ -203,12 +202,11 @@ func (d *Driver) Token(ctx context.Context, createRevision int64) (interlock.Tok
 		return 0, failed(rctx, "convert create revision", "", err)
 	}
 	if len(reply.Kvs) == 0 {
-		return 0, &interlock.Error{Op: "convert create revision", Driver: driverName, Kind: interlock.Definite,
-			Err: fmt.Errorf("the namespace had no base at revision %d", createRevision)}
+		return 0, problem("convert create revision", "", interlock.Definite, fmt.Errorf("the namespace had no base at revision %d", createRevision))
 	}
 	b, err := readBase(reply.Kvs[0])
 	if err != nil {
-		return 0, &interlock.Error{Op: "convert create revision", Driver: driverName, Kind: interlock.Definite, Err: err}
+		return 0, problem("convert create revision", "", interlock.Definite, err)
 	}
 	return interlock.NewToken(b.value+createRevision, 0)
 }
@@ -229,12 +227,11 @@ func (d *Driver) Revision(ctx context.Context, token interlock.Token) (int64, er
 		}
 		cancel()
 		if len(reply.Kvs) == 0 {
-			return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite,
-				Err: fmt.Errorf("no base of this namespace yields %v", token)}
+			return 0, problem(op, "", interlock.Definite, fmt.Errorf("no base of this namespace yields %v", token))
 		}
 		b, err := readBase(reply.Kvs[0])
 		if err != nil {
-			return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Definite, Err: err}
+			return 0, problem(op, "", interlock.Definite, err)
 		}
 		if rev := token.Counter() - b.value; rev > b.mod {
 			return rev, nil

@@ -1,8 +1,8 @@
 package etcd
 
 import (
+	"context"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -172,25 +172,9 @@ func TestManyOpenAtOnce(t *testing.T) {
 	for i := range clients {
 		clients[i] = dial(t, server.Addr())
 	}
-	start, failures := make(chan struct{}), make(chan error, many)
-	var all sync.WaitGroup
-	for _, client := range clients {
-		all.Go(func() {
-			<-start
-			d, err := Open(t.Context(), client, nil)
-			if err != nil {
-				failures <- err
-				return
-			}
-			_ = d.Close(t.Context()) // always nil
-		})
-	}
-	close(start)
-	all.Wait()
-	close(failures)
-	for err := range failures {
-		t.Error(err)
-	}
+	drivertest.OpenAtOnce(t, many, func(ctx context.Context, i int) (interface{ Close(context.Context) error }, error) {
+		return Open(ctx, clients[i], nil)
+	})
 }
 
 // TestSeed: a wrong clock, an implausible base and its repair, and a move from another system.

@@ -49,8 +49,7 @@ func (d *Driver) connected(ctx context.Context, op, what string) error {
 	defer cancel()
 	for ; isConnecting(state); state = conn.GetState() {
 		if !conn.WaitForStateChange(rctx, state) {
-			return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Retryable,
-				Err: fmt.Errorf("no connection to etcd: %w", context.Cause(rctx))}
+			return problem(op, what, interlock.Retryable, fmt.Errorf("no connection to etcd: %w", context.Cause(rctx)))
 		}
 	}
 	return nil
@@ -60,17 +59,21 @@ func isConnecting(state connectivity.State) bool {
 	return state == connectivity.Connecting || state == connectivity.TransientFailure
 }
 
+func problem(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
+}
+
 // failed wraps the error of a request that was sent under ctx.
 func failed(ctx context.Context, op, what string, err error) error {
 	switch {
 	case errors.Is(err, interlock.ErrClosed):
 		return errClosed(op, what)
 	case errors.Is(err, group.ErrUnsent) && errors.Is(context.Cause(ctx), errSlow):
-		return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Retryable, Err: errSlow}
+		return problem(op, what, interlock.Retryable, errSlow)
 	case errors.Is(err, group.ErrUnsent):
 		return unsent(ctx, op, what)
 	}
-	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: kindOf(err), Err: driver.WithCause(ctx, err)}
+	return problem(op, what, kindOf(err), driver.WithCause(ctx, err))
 }
 
 // prelude wraps the error of a request before the caller's own: if its outcome is unknown, the
@@ -79,13 +82,13 @@ func prelude(err error) error {
 	if interlock.Kind(err) != interlock.Uncertain {
 		return err
 	}
-	return &interlock.Error{Op: "open session", Driver: driverName, Kind: interlock.Retryable, Err: errors.Unwrap(err)}
+	return problem("open session", "", interlock.Retryable, errors.Unwrap(err))
 }
 
 func leaseGone(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }
 
 func errClosed(op, what string) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Bug, Err: interlock.ErrClosed}
+	return problem(op, what, interlock.Bug, interlock.ErrClosed)
 }
 
 // checkName rejects names that the layout does not allow.
@@ -93,6 +96,5 @@ func checkName(op, what string) error {
 	if what != "" && len(what) <= driver.MaxName {
 		return nil
 	}
-	return &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug,
-		Err: fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(what), driver.MaxName)}
+	return problem(op, "", interlock.Bug, fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(what), driver.MaxName))
 }

@@ -135,14 +135,13 @@ func (o *Options) complete() (Options, error) {
 		c.TTL = defaultTTL
 	}
 	if c.TTL < time.Second || c.TTL > maxTTL {
-		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug,
-			Err: fmt.Errorf("the TTL %v is invalid: it must be between 1s and 24h", c.TTL)}
+		return c, problem("open", "", interlock.Bug, fmt.Errorf("the TTL %v is invalid: it must be between 1s and 24h", c.TTL))
 	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	if err := c.Seed.Validate(); err != nil {
-		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug, Err: err}
+		return c, problem("open", "", interlock.Bug, err)
 	}
 	return c, nil
 }
@@ -304,7 +303,7 @@ func (d *Driver) current(ctx context.Context) (*session, error) {
 	case <-o.done:
 		return o.session, o.err
 	case <-ctx.Done():
-		return nil, &interlock.Error{Op: "open session", Driver: driverName, Kind: interlock.Definite, Err: context.Cause(ctx)}
+		return nil, problem("open session", "", interlock.Definite, context.Cause(ctx))
 	}
 }
 

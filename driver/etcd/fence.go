@@ -16,9 +16,6 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// requestTimeout bounds one request of a fence.
-const requestTimeout = 5 * time.Second
-
 // Fence guards data in the same etcd: one transaction in one request checks a
 // token, raises the mark and writes, without a read before. It implements
 // driver.Fence.
@@ -34,9 +31,8 @@ const requestTimeout = 5 * time.Second
 // contains the replaced values. Writing a key that begins with the fence's prefix and
 // "interlock." is a Bug.
 type Fence struct {
-	client *clientv3.Client
-	prefix string
-	now    func() time.Time
+	keyspace
+	now func() time.Time
 }
 
 var _ driver.Fence = (*Fence)(nil)
@@ -45,7 +41,7 @@ var _ driver.Fence = (*Fence)(nil)
 // "interlock.rebase:" + resource + … (resources are escaped like names). They are
 // not in the line of any lock. It does not block.
 func NewFence(client *clientv3.Client, prefix string) *Fence {
-	return &Fence{client: client, prefix: prefix, now: time.Now}
+	return &Fence{keyspace{client, prefix}, time.Now}
 }
 
 // reserved begins, after the prefix, every key that is neither a lock's nor the user's.
@@ -100,14 +96,9 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 			return err
 		}
 	}
-	if ctx.Err() != nil {
-		return unsent(ctx, op, r.Resource)
-	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
-	reply, err := f.enter(rctx, r, operations(f.key(r.Resource), markValue(r.Token, r.Source, f.now()), writes, r.Bypassed != nil))
+	reply, err := f.enter(ctx, op, r, operations(f.key(r.Resource), markValue(r.Token, r.Source, f.now()), writes, r.Bypassed != nil))
 	if err != nil {
-		return failed(rctx, op, r.Resource, err)
+		return err
 	}
 	if reply.Succeeded {
 		return nil // there was no mark before
@@ -120,25 +111,23 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	kvs := inner.Responses[0].GetResponseRange().Kvs
 	seen, err := readMark(kvs[0])
 	if err != nil {
-		return &interlock.Error{Op: op, Driver: driverName, Name: r.Resource, Kind: interlock.Definite, Err: err}
+		return problem(op, r.Resource, interlock.Definite, err)
 	}
 	return &interlock.StaleTokenError{Resource: r.Resource, Seen: seen.Token, Got: r.Token}
 }
 
 // enter creates the mark, or else raises a mark below the bound, or else reads it.
-func (f *Fence) enter(ctx context.Context, r driver.Raise, write []clientv3.Op) (*clientv3.TxnResponse, error) {
+func (f *Fence) enter(ctx context.Context, op string, r driver.Raise, write []clientv3.Op) (*clientv3.TxnResponse, error) {
 	key := f.key(r.Resource)
 	below := int64(r.Token)
 	if !r.Strict {
 		below++
 	}
-	return f.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-		Then(write...).
-		Else(clientv3.OpTxn(
-			[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", driver.FormatPadded(below))},
-			write,
-			[]clientv3.Op{clientv3.OpGet(key)})).
-		Commit()
+	raise := clientv3.OpTxn(
+		[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", driver.FormatPadded(below))},
+		write,
+		[]clientv3.Op{clientv3.OpGet(key)})
+	return f.do(ctx, op, r.Resource, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, write, []clientv3.Op{raise})
 }
 
 // operations writes the mark and the data; previous also returns what they replace.
@@ -181,8 +170,7 @@ func (f *Fence) checkRaise(op, resource string, t interlock.Token) error {
 		return err
 	}
 	if !t.Valid() {
-		return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Bug,
-			Err: fmt.Errorf("%d is not a token", int64(t))}
+		return problem(op, resource, interlock.Bug, fmt.Errorf("%d is not a token", int64(t)))
 	}
 	return plausible(op, resource, t, f.now())
 }
@@ -192,13 +180,12 @@ func (f *Fence) checkKey(op, resource, key string) error {
 	if key != "" && !strings.HasPrefix(key, f.prefix+reserved) {
 		return nil
 	}
-	return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Bug,
-		Err: fmt.Errorf("the key %q cannot be written: it is empty, or begins with %s", key, f.prefix+reserved)}
+	return problem(op, resource, interlock.Bug, fmt.Errorf("the key %q cannot be written: it is empty, or begins with %s", key, f.prefix+reserved))
 }
 
 // unsent returns the error of a call whose ctx had ended before.
 func unsent(ctx context.Context, op, resource string) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite, Err: context.Cause(ctx)}
+	return problem(op, resource, interlock.Definite, context.Cause(ctx))
 }
 
 // plausible rejects a token that no counter can have reached.
@@ -206,9 +193,9 @@ func plausible(op, resource string, t interlock.Token, now time.Time) error {
 	if t.Counter() <= interlock.CounterAt(now.Add(interlock.MaxAhead)) {
 		return nil
 	}
-	return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite,
-		Err: fmt.Errorf("%w: %d is more than %v ahead of this machine's clock",
-			interlock.ErrImplausibleToken, int64(t), interlock.MaxAhead)}
+	return problem(op, resource, interlock.Definite,
+		fmt.Errorf("%w: %d is more than %v ahead of this machine's clock",
+			interlock.ErrImplausibleToken, int64(t), interlock.MaxAhead))
 }
 
 // Mark implements driver.Fence. Raised is by the clock of the process that raised it.
@@ -228,14 +215,9 @@ func (f *Fence) read(ctx context.Context, op, resource string) (r reading, err e
 	if err := checkName(op, resource); err != nil {
 		return r, err
 	}
-	if ctx.Err() != nil {
-		return r, unsent(ctx, op, resource)
-	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
-	reply, err := f.client.Get(rctx, f.key(resource))
+	reply, err := f.get(ctx, op, resource, f.key(resource))
 	if err != nil {
-		return r, failed(rctx, op, resource, err)
+		return r, err
 	}
 	r.read = reply.Header.Revision
 	if len(reply.Kvs) == 0 {
@@ -243,7 +225,7 @@ func (f *Fence) read(ctx context.Context, op, resource string) (r reading, err e
 	}
 	r.written = reply.Kvs[0].ModRevision
 	if r.mark, err = readMark(reply.Kvs[0]); err != nil {
-		err = &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite, Err: err}
+		err = problem(op, resource, interlock.Definite, err)
 	}
 	return r, err
 }
@@ -251,15 +233,9 @@ func (f *Fence) read(ctx context.Context, op, resource string) (r reading, err e
 // Resources lists at most limit resources that have a mark and whose names begin with
 // prefix, by one request that reads only these.
 func (f *Fence) Resources(ctx context.Context, prefix string, limit int) ([]string, error) {
-	const op = "list marks"
-	if ctx.Err() != nil {
-		return nil, unsent(ctx, op, prefix)
-	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
-	reply, err := f.client.Get(rctx, f.key(prefix), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(int64(limit)))
+	reply, err := f.get(ctx, "list marks", prefix, f.key(prefix), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(int64(limit)))
 	if err != nil {
-		return nil, failed(rctx, op, prefix, err)
+		return nil, err
 	}
 	list := make([]string, len(reply.Kvs))
 	for i, kv := range reply.Kvs {
@@ -278,8 +254,7 @@ const rebaseAttempts = 8
 func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	const op = "rebase"
 	if to != 0 && !to.Valid() {
-		return driver.Mark{}, &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Bug,
-			Err: fmt.Errorf("%d is not a token", int64(to))}
+		return driver.Mark{}, problem(op, resource, interlock.Bug, fmt.Errorf("%d is not a token", int64(to)))
 	}
 	if err := plausible(op, resource, to, f.now()); err != nil {
 		return driver.Mark{}, err
@@ -294,8 +269,7 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 			return r.mark, err
 		}
 	}
-	return driver.Mark{}, &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Retryable,
-		Err: errors.New("other clients kept changing the mark")}
+	return driver.Mark{}, problem(op, resource, interlock.Retryable, errors.New("other clients kept changing the mark"))
 }
 
 // rebasing is the record of one rebase.
@@ -313,17 +287,14 @@ func (f *Fence) rebaseOnce(ctx context.Context, resource string, r reading, to i
 	now := f.now().UTC()
 	entry, err := json.Marshal(rebasing{From: r.mark.Token, To: to, Reason: reason, By: by, At: now})
 	if err != nil {
-		return false, &interlock.Error{Op: "rebase", Driver: driverName, Name: resource, Kind: interlock.Bug, Err: err}
+		return false, problem("rebase", resource, interlock.Bug, err)
 	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
 	key, record := f.key(resource), f.audit(resource, r.read)
-	reply, err := f.client.Txn(rctx).
-		If(clientv3.Compare(clientv3.ModRevision(key), "=", r.written), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)).
-		Then(clientv3.OpPut(key, markValue(to, driver.RebaseSource(by, reason), now)), clientv3.OpPut(record, string(entry))).
-		Commit()
+	reply, err := f.do(ctx, "rebase", resource,
+		[]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", r.written), clientv3.Compare(clientv3.CreateRevision(record), "=", 0)},
+		[]clientv3.Op{clientv3.OpPut(key, markValue(to, driver.RebaseSource(by, reason), now)), clientv3.OpPut(record, string(entry))}, nil)
 	if err != nil {
-		return false, failed(rctx, "rebase", resource, err)
+		return false, err
 	}
 	return reply.Succeeded, nil
 }

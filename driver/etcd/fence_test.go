@@ -12,7 +12,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -47,11 +46,14 @@ func (s *store) Open(t *testing.T) (driver.Fence, error) {
 // beforeChanges drops the replies of path from the first write on: a rebase reads before it writes,
 // and must reach the write.
 func (s *store) beforeChanges(path *testbed.Proxy) func(*clientv3.Config) {
-	return intercepted(func(method string) {
-		if s.dropping.Load() && strings.HasSuffix(method, "/Txn") {
-			path.DropReplies()
-		}
-	})
+	return func(config *clientv3.Config) {
+		intercept(config, func(_ context.Context, method string, call func() error) error {
+			if s.dropping.Load() && strings.HasSuffix(method, "/Txn") {
+				path.DropReplies()
+			}
+			return call()
+		})
+	}
 }
 
 func (s *store) Beside(*testing.T) (driver.Fence, error) {
@@ -157,17 +159,6 @@ func TestFenceGoesByItsClock(t *testing.T) {
 	}
 	if _, err := f.Rebase(t.Context(), "r", beyond.Token, "why", "me"); !errors.Is(err, interlock.ErrImplausibleToken) {
 		t.Fatal(err)
-	}
-}
-
-// intercepted calls told with each method before a client calls it.
-func intercepted(told func(method string)) func(*clientv3.Config) {
-	return func(config *clientv3.Config) {
-		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				told(method)
-				return call(ctx, method, req, reply, cc, opts...)
-			}))
 	}
 }
 

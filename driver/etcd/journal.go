@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"sync"
@@ -27,9 +26,8 @@ import (
 // future, and when something was written, kept or ended. A request holds 1.5 MiB and 128
 // operations by etcd's defaults, on which Journal relies.
 type Journal struct {
-	client *clientv3.Client
-	prefix string
-	now    func() time.Time
+	keyspace
+	now func() time.Time
 
 	mu sync.Mutex
 	// where Forget continues in the due index, in the heads and in the payloads
@@ -42,7 +40,7 @@ var _ driver.Journal = (*Journal)(nil)
 // are in the line of no lock. It does not block, and the client must outlive the
 // journal.
 func NewJournal(client *clientv3.Client, prefix string) *Journal {
-	return &Journal{client: client, prefix: prefix + reserved + "journal:", now: time.Now}
+	return &Journal{keyspace: keyspace{client, prefix + reserved + "journal:"}, now: time.Now}
 }
 
 // The keys. Ids are last, or before a NUL, which none contains, and unescaped, so
@@ -169,22 +167,4 @@ func jsonText(v any) string {
 		panic("etcd: journal: " + err.Error()) // strings, numbers and bytes always marshal
 	}
 	return string(text)
-}
-
-// do sends one transaction, within the time limit of a request.
-func (j *Journal) do(ctx context.Context, op, name string, when []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
-	if ctx.Err() != nil {
-		return nil, unsent(ctx, op, name)
-	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
-	reply, err := j.client.Txn(rctx).If(when...).Then(then...).Else(otherwise...).Commit()
-	if err != nil {
-		return nil, failed(rctx, op, name, err)
-	}
-	return reply, nil
-}
-
-func journalError(op, name string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
 }

@@ -20,7 +20,7 @@ func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 	const op = "enter shard"
 	name, key := driver.ShardName(shard), j.shardKey(shard)
 	if shard < 0 || !epoch.Valid() {
-		return journalError(op, name, interlock.Bug, fmt.Errorf("%d is not a token", int64(epoch)))
+		return problem(op, name, interlock.Bug, fmt.Errorf("%d is not a token", int64(epoch)))
 	}
 	if err := plausible(op, name, epoch, j.now()); err != nil {
 		return err
@@ -51,11 +51,11 @@ func (j *Journal) judgeEpoch(op string, shard int, stored []byte, got interlock.
 	}
 	switch {
 	case err != nil:
-		return journalError(op, name, interlock.Definite, fmt.Errorf("its key does not hold an epoch: %.40q", stored))
+		return problem(op, name, interlock.Definite, fmt.Errorf("its key does not hold an epoch: %.40q", stored))
 	case seen > got:
-		return journalError(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: got})
+		return problem(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: got})
 	case seen < got:
-		return journalError(op, name, interlock.Bug, fmt.Errorf("no owner has entered with epoch %d", got))
+		return problem(op, name, interlock.Bug, fmt.Errorf("no owner has entered with epoch %d", got))
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (j *Journal) refusal(a driver.Append, look *clientv3.TxnResponse) error {
 	p, err := j.readPlaced(a.Transaction, look.Responses[1].GetResponseRange().Kvs, look.Responses[2].GetResponseRange().Kvs)
 	switch {
 	case err != nil:
-		return journalError(op, a.Transaction, interlock.Definite, err)
+		return problem(op, a.Transaction, interlock.Definite, err)
 	case p.Position == 0 && a.After == 0 && a.Shards != 0:
 		stored, err := j.numberOfShards("append", look.Responses[3].GetResponseRange().Kvs)
 		if err == nil {
@@ -187,9 +187,9 @@ func (j *Journal) refusal(a driver.Append, look *clientv3.TxnResponse) error {
 		}
 		return err
 	case p.Position == a.After && p.Ended.IsZero() && p.Shard != a.Shard:
-		return journalError(op, a.Transaction, interlock.Bug, fmt.Errorf("it is in shard %d, not in %d", p.Shard, a.Shard))
+		return problem(op, a.Transaction, interlock.Bug, fmt.Errorf("it is in shard %d, not in %d", p.Shard, a.Shard))
 	case p.Position == a.After && p.Ended.IsZero():
-		return journalError(op, a.Transaction, interlock.Definite, errors.New("its keys were changed by hand"))
+		return problem(op, a.Transaction, interlock.Definite, errors.New("its keys were changed by hand"))
 	}
 	return &driver.PositionError{Transaction: a.Transaction, After: a.After, Found: p.Head}
 }

@@ -55,7 +55,7 @@ func (j *Journal) look(ctx context.Context, op, from, to string, start, limit in
 	for i := range list {
 		list[i].at, err = j.readPlaced(list[i].id, reply.Responses[2*i].GetResponseRange().Kvs, reply.Responses[2*i+1].GetResponseRange().Kvs)
 		if err != nil {
-			return nil, false, journalError(op, list[i].id, interlock.Definite, err)
+			return nil, false, problem(op, list[i].id, interlock.Definite, err)
 		}
 	}
 	return list, len(list) == limit, nil
@@ -121,7 +121,7 @@ func (j *Journal) shardOfIndex(shard int) string { return fmt.Sprintf("%sdue/%09
 func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
 	const op = "claim"
 	if until.IsZero() {
-		return nil, journalError(op, driver.ShardName(shard), interlock.Bug, errors.New("the new due time is missing"))
+		return nil, problem(op, driver.ShardName(shard), interlock.Bug, errors.New("the new due time is missing"))
 	}
 	from, to := j.shardOfIndex(shard), j.dueAfter(shard, by)
 	owned := clientv3.Compare(clientv3.Value(j.shardKey(shard)), "=", driver.FormatPadded(int64(epoch)))

@@ -35,7 +35,7 @@ func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head
 		records = append(records, r)
 	}
 	if err != nil {
-		return driver.Head{}, nil, journalError(op, id, interlock.Definite, err)
+		return driver.Head{}, nil, problem(op, id, interlock.Definite, err)
 	}
 	return p.Head, records, nil
 }
@@ -66,7 +66,7 @@ func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, e
 	}
 	_, payload, ok := strings.Cut(string(kvs[0].Value), "\n")
 	if !ok {
-		return nil, journalError(op, id, interlock.Definite, fmt.Errorf("key %q is not a payload", kvs[0].Key))
+		return nil, problem(op, id, interlock.Definite, fmt.Errorf("key %q is not a payload", kvs[0].Key))
 	}
 	return []byte(payload), nil
 }
@@ -103,7 +103,7 @@ func (j *Journal) heads(ctx context.Context, op, behind string, limit int) (list
 		id := strings.TrimPrefix(string(head[i].Key), j.headKey(""))
 		p, err := j.readPlaced(id, head[i:i+1], about[min(i, len(about)):min(i+1, len(about))])
 		if err != nil {
-			return nil, false, journalError(op, id, interlock.Definite, err)
+			return nil, false, problem(op, id, interlock.Definite, err)
 		}
 		list = append(list, p)
 	}

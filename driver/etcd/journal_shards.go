@@ -41,7 +41,7 @@ func (j *Journal) numberOfShards(op string, kvs []*mvccpb.KeyValue) (int, error)
 	}
 	n, err := driver.ParseInt(string(kvs[0].Value))
 	if err != nil || n == 0 {
-		return 0, journalError(op, "all", interlock.Definite, fmt.Errorf("key %q does not hold a number: %.40q", j.shardsKey(), kvs[0].Value))
+		return 0, problem(op, "all", interlock.Definite, fmt.Errorf("key %q does not hold a number: %.40q", j.shardsKey(), kvs[0].Value))
 	}
 	return int(n), nil
 }
@@ -56,7 +56,7 @@ func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error 
 	}
 	p, err := j.readPlaced(id, reply.Responses[0].GetResponseRange().Kvs, reply.Responses[1].GetResponseRange().Kvs)
 	if err != nil {
-		return journalError(op, id, interlock.Definite, err)
+		return problem(op, id, interlock.Definite, err)
 	}
 	if p.Position != h.Position || p.Shard != h.Shard || !p.Ended.IsZero() || p.Shard == shard {
 		return nil

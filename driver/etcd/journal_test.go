@@ -11,13 +11,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestJournal(t *testing.T) {
 	t.Parallel()
 	drivertest.RunJournal(t, drivertest.JournalHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.JournalBackend {
-			return openingsOn(t, exclusive, func(_ *testing.T, client *clientv3.Client) driver.Journal { return NewJournal(client, "suite/") })
+			return paths.At(serverOr(t, exclusive), func(t *testing.T, addr string) (driver.Journal, error) {
+				return NewJournal(dial(t, addr), "suite/"), nil
+			})
 		},
 	})
 }

@@ -12,17 +12,14 @@ import (
 // KeyValues is a key-value store with compare-and-swap: a step is one transaction, and revisions
 // are etcd's. It implements driver.KeyValues. A step with more bytes than etcd's limit for a
 // request (1.5 MiB by default) is refused, Definite.
-type KeyValues struct {
-	client *clientv3.Client
-	prefix string
-}
+type KeyValues struct{ keyspace }
 
 var _ driver.KeyValues = (*KeyValues)(nil)
 
 // NewKeyValues keeps values under prefix, in the keys "interlock.kv:" + key. It does no I/O,
 // and the client must outlive the store.
 func NewKeyValues(client *clientv3.Client, prefix string) *KeyValues {
-	return &KeyValues{client: client, prefix: prefix + reserved + "kv:"}
+	return &KeyValues{keyspace{client, prefix + reserved + "kv:"}}
 }
 
 // getsAtOnce is etcd's default limit of operations in a transaction.
@@ -41,7 +38,7 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 	got := make([]driver.KeyValue, 0, len(keys))
 	for len(gets) > 0 {
 		n := min(len(gets), getsAtOnce)
-		reply, err := k.step(ctx, op, keys[len(got)], nil, gets[:n])
+		reply, err := k.do(ctx, op, keys[len(got)], nil, gets[:n], nil)
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +58,7 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	const op = "swap keys"
 	if err := driver.CheckSwaps(swaps); err != nil {
-		return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug, Err: err}
+		return 0, problem(op, "", interlock.Bug, err)
 	}
 	var compares []clientv3.Cmp
 	var ops []clientv3.Op
@@ -73,7 +70,7 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 			ops = append(ops, clientv3.OpPut(k.prefix+s.Key, string(s.Value)))
 		}
 	}
-	reply, err := k.step(ctx, op, swaps[0].Key, compares, ops)
+	reply, err := k.do(ctx, op, swaps[0].Key, compares, ops, nil)
 	if err != nil || !reply.Succeeded {
 		return 0, err
 	}
@@ -88,7 +85,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]dri
 	} else if to <= from {
 		return nil, nil // etcd would take that as a range without an end
 	}
-	reply, err := k.step(ctx, "scan keys", from, nil, []clientv3.Op{clientv3.OpGet(k.prefix+from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))})
+	reply, err := k.do(ctx, "scan keys", from, nil, []clientv3.Op{clientv3.OpGet(k.prefix+from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -97,17 +94,4 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]dri
 		got = append(got, driver.KeyValue{Key: string(kv.Key[len(k.prefix):]), Value: kv.Value, Revision: kv.ModRevision})
 	}
 	return got, nil
-}
-
-func (k *KeyValues) step(ctx context.Context, op, key string, compares []clientv3.Cmp, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
-	if ctx.Err() != nil {
-		return nil, unsent(ctx, op, key)
-	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
-	reply, err := k.client.Txn(rctx).If(compares...).Then(ops...).Commit()
-	if err != nil {
-		return nil, failed(rctx, op, key, err)
-	}
-	return reply, nil
 }

@@ -3,7 +3,6 @@ package etcd
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"testing"
 	"time"
 
@@ -104,14 +103,5 @@ func TestOptions(t *testing.T) {
 	}
 	if p := paceOf(1500 * time.Millisecond); p.seconds != 2 {
 		t.Errorf("1.5 s are asked for as %d s", p.seconds)
-	}
-}
-
-func TestNamesThatAreRefused(t *testing.T) {
-	t.Parallel()
-	for _, n := range []string{"", string(make([]byte, 513))} {
-		if err := checkName("acquire", n); !errors.Is(err, interlock.ErrName) {
-			t.Errorf("%d bytes: %v", len(n), err)
-		}
 	}
 }

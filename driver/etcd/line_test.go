@@ -135,30 +135,6 @@ func TestLineWithTwoOfOurs(t *testing.T) {
 	}
 }
 
-// TestLineAgreesWithTheStore runs random histories of a store. The line receives
-// every event in order, with snapshots of any moment in between, as slow replies
-// and re-reads deliver them. It may report "granted" only for a contender that was
-// first at some revision that the line has received, and in the end must match the
-// store.
-func TestLineAgreesWithTheStore(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(3000) {
-		h := newHistory(rand.New(rand.NewPCG(seed, 7)))
-		l := &line{}
-		for _, key := range h.ours {
-			l.join(key, 0)
-		}
-		heard := h.deliver(t, l)
-		final := h.snapshots[len(h.snapshots)-1]
-		for _, key := range h.ours {
-			i := slices.IndexFunc(final, func(p place) bool { return p.key == key })
-			if holds := i == 0; heard[key] != holds {
-				t.Fatalf("seed %d: %s holds: %v, the line says %v", seed, key, holds, heard[key])
-			}
-		}
-	}
-}
-
 // history is all that happened in a store, revision by revision.
 type history struct {
 	random    *rand.Rand
@@ -185,32 +161,6 @@ func newHistory(random *rand.Rand) *history {
 		h.snapshots = append(h.snapshots, now)
 	}
 	return h
-}
-
-// deliver passes all events to l, and returns which of ours hold by its effects.
-func (h *history) deliver(t *testing.T, l *line) map[string]bool {
-	holds := map[string]bool{}
-	listed := false
-	note := func(effects []effect) {
-		for _, e := range effects {
-			if e.kind == granted && !h.wasFirst(e.key, e.created) {
-				t.Fatalf("%s was granted at %d, and never was the first", e.key, e.created)
-			}
-			holds[e.key] = e.kind == granted
-		}
-	}
-	for _, c := range h.events {
-		for h.random.IntN(3) == 0 || !listed && c.rev == 20 {
-			rev := h.random.IntN(len(h.snapshots))
-			if !listed && rev < int(c.rev)-1 {
-				continue // the first answer is newer than the first event
-			}
-			listed = true
-			note(l.list(int64(rev), slices.Clone(h.snapshots[rev])))
-		}
-		note(l.apply(c))
-	}
-	return holds
 }
 
 func (h *history) wasFirst(key string, created int64) bool {

@@ -41,7 +41,7 @@ func (b *Notifier) Listen(each func(name string)) (stop func()) { return b.notif
 // Close ends its watch, and waits for that until ctx ends.
 func (b *Notifier) Close(ctx context.Context) error {
 	if err := b.notifier.Close(ctx); err != nil {
-		return &interlock.Error{Op: "close notifier", Driver: driverName, Name: b.key, Kind: interlock.Retryable, Err: err}
+		return problem("close notifier", b.key, interlock.Retryable, err)
 	}
 	return nil
 }

@@ -26,15 +26,3 @@ func TestRawNamesNest(t *testing.T) {
 	outer.NoWait = true
 	mustAcquire(t, escaped, outer)
 }
-
-// TestEmptyAndFullPrefixAreApart: a namespace sees nothing of another.
-func TestEmptyAndFullPrefixAreApart(t *testing.T) {
-	t.Parallel()
-	server := serverFor(t)
-	for _, prefix := range []string{"", "one/", "two/"} {
-		d := open(t, dial(t, server.Addr()), &Options{Prefix: prefix})
-		r := ask("n", "me")
-		r.NoWait = true
-		mustAcquire(t, d, r)
-	}
-}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 const patience = testbed.Patience
@@ -97,28 +96,6 @@ func serverFor(t testing.TB) *testbed.Server {
 		})
 	})
 }
-
-// openings is a server with its own path for each opening of S, which new opens.
-type openings[S comparable] struct {
-	*paths.Server[S]
-	operator *clientv3.Client // bypasses the faults of the paths
-	new      func(*testing.T, *clientv3.Client) S
-}
-
-// openingsOn returns openings on an empty server, which the test may crash if it is exclusive.
-func openingsOn[S comparable](t *testing.T, exclusive bool, new func(*testing.T, *clientv3.Client) S) openings[S] {
-	t.Helper()
-	server := serverOr(t, exclusive)
-	return openings[S]{paths.New[S](server), dial(t, server.Addr()), new}
-}
-
-func (s openings[S]) Open(t *testing.T) (S, error) {
-	return s.Lead(t, func(path *testbed.Proxy) (S, error) { return s.new(t, dial(t, path.Addr())), nil })
-}
-
-func (s openings[S]) Beside(t *testing.T) (S, error) { return s.new(t, s.operator), nil }
-
-func (s openings[S]) Faults() drivertest.Faults { return s.Server }
 
 // serverOr is serverFor, or a durable server that the test may crash.
 func serverOr(t testing.TB, exclusive bool) *testbed.Server {

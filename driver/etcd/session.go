@@ -234,8 +234,8 @@ func (s *session) proceeds(floor, rev int64) error {
 		return nil
 	}
 	s.endLocked(interlock.ErrSessionEnded)
-	return &interlock.Error{Op: "read", Driver: driverName, Kind: interlock.Retryable,
-		Err: fmt.Errorf("the store went back from revision %d to %d: %w", floor, rev, interlock.ErrSessionEnded)}
+	return problem("read", "", interlock.Retryable,
+		fmt.Errorf("the store went back from revision %d to %d: %w", floor, rev, interlock.ErrSessionEnded))
 }
 
 func nudge(ch chan struct{}) {

@@ -42,9 +42,8 @@ import (
 // and values may have half a MiB. The call that exceeds this returns a Bug. Prepare is one request;
 // Commit and Rollback are two, of which one writes.
 type Shard struct {
-	client *clientv3.Client
-	prefix string
-	now    func() time.Time
+	keyspace
+	now func() time.Time
 }
 
 var _ driver.Preparer[*ShardBranch] = (*Shard)(nil)
@@ -53,7 +52,7 @@ var _ driver.Preparer[*ShardBranch] = (*Shard)(nil)
 // the line of no lock. Shards of different prefixes are independent. It does not
 // block, and the client must outlive the shard.
 func NewShard(client *clientv3.Client, prefix string) *Shard {
-	return &Shard{client: client, prefix: prefix + reserved + "shard:", now: time.Now}
+	return &Shard{keyspace: keyspace{client, prefix + reserved + "shard:"}, now: time.Now}
 }
 
 // The keys. Items are "balance/" or "value/" and a name, escaped like that of a lock,
@@ -108,7 +107,7 @@ func (s *Shard) Balance(ctx context.Context, account string) (b ShardBalance, er
 		return b, err
 	}
 	if b.Posted, err = readAmount(text); err != nil {
-		return b, shardError(op, account, interlock.Definite, err)
+		return b, problem(op, account, interlock.Definite, err)
 	}
 	b.Version, b.Branch, b.Since = version, hold.xid(), hold.since()
 	b.Held, b.Pending = max(0, -hold.Amount), max(0, hold.Amount)
@@ -144,26 +143,8 @@ func (s *Shard) look(ctx context.Context, op, name, item string) (text []byte, v
 	}
 	if kvs := reply.Responses[1].GetResponseRange().Kvs; len(kvs) > 0 {
 		if h, err = readHold(kvs[0]); err != nil {
-			err = shardError(op, name, interlock.Definite, err)
+			err = problem(op, name, interlock.Definite, err)
 		}
 	}
 	return text, version, h, err
-}
-
-// do sends one transaction, within the time limit of a request.
-func (s *Shard) do(ctx context.Context, op, name string, when []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
-	if ctx.Err() != nil {
-		return nil, unsent(ctx, op, name)
-	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
-	reply, err := s.client.Txn(rctx).If(when...).Then(then...).Else(otherwise...).Commit()
-	if err != nil {
-		return nil, failed(rctx, op, name, err)
-	}
-	return reply, nil
-}
-
-func shardError(op, name string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
 }

@@ -53,7 +53,7 @@ type shardItem struct {
 func (s *Shard) Begin(ctx context.Context, x driver.XID) (*ShardBranch, driver.Preparing, error) {
 	const op = "begin branch"
 	if err := x.Check(); err != nil {
-		return nil, nil, shardError(op, branchName(x), interlock.Bug, err)
+		return nil, nil, problem(op, branchName(x), interlock.Bug, err)
 	}
 	if ctx.Err() != nil {
 		return nil, nil, unsent(ctx, op, branchName(x))
@@ -71,7 +71,7 @@ func (b *ShardBranch) Balance(ctx context.Context, account string) (int64, error
 	}
 	n, err := readAmount(it.text)
 	if err != nil {
-		err = shardError(op, account, interlock.Definite, err)
+		err = problem(op, account, interlock.Definite, err)
 	}
 	return n, err
 }
@@ -85,7 +85,7 @@ func (b *ShardBranch) Add(ctx context.Context, account string, amount int64) err
 		return err
 	}
 	if amount < -n || amount > math.MaxInt64-n {
-		return shardError(op, account, interlock.Definite, &OverdrawnError{Account: account, Balance: n, Amount: amount})
+		return problem(op, account, interlock.Definite, &OverdrawnError{Account: account, Balance: n, Amount: amount})
 	}
 	it := b.items[balanceItem(account)]
 	if err := b.change(op, it, strconv.AppendInt(nil, n+amount, 10)); err != nil {
@@ -108,7 +108,7 @@ func (b *ShardBranch) Get(ctx context.Context, name string) ([]byte, error) {
 func (b *ShardBranch) Put(ctx context.Context, name string, data []byte) error {
 	const op = "put value"
 	if len(data) > driver.MaxValue {
-		return shardError(op, name, interlock.Bug, fmt.Errorf("it has %d bytes, at most %d are allowed", len(data), driver.MaxValue))
+		return problem(op, name, interlock.Bug, fmt.Errorf("it has %d bytes, at most %d are allowed", len(data), driver.MaxValue))
 	}
 	it, err := b.touch(ctx, op, name, valueItem(name))
 	if err != nil {
@@ -130,7 +130,7 @@ func (b *ShardBranch) Delete(ctx context.Context, name string) error {
 // touch reads an item, unless the branch has read it already.
 func (b *ShardBranch) touch(ctx context.Context, op, name, item string) (*shardItem, error) {
 	if b.over {
-		return nil, shardError(op, name, interlock.Bug, errBranchOver)
+		return nil, problem(op, name, interlock.Bug, errBranchOver)
 	}
 	if err := checkName(op, name); err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (b *ShardBranch) touch(ctx context.Context, op, name, item string) (*shardI
 	}
 	reply, err := b.shard.do(ctx, op, name, nil, []clientv3.Op{clientv3.OpGet(b.shard.postedKey(item), clientv3.WithRev(b.revision))}, nil)
 	if errors.Is(err, rpctypes.ErrCompacted) {
-		return nil, shardError(op, name, interlock.Retryable, fmt.Errorf("the branch is older than etcd's compacted history, begin again: %w", rpctypes.ErrCompacted))
+		return nil, problem(op, name, interlock.Retryable, fmt.Errorf("the branch is older than etcd's compacted history, begin again: %w", rpctypes.ErrCompacted))
 	}
 	if err != nil {
 		return nil, err
@@ -186,7 +186,7 @@ func (b *ShardBranch) room(op, name string, more, bytes int) error {
 	if operations+more <= maxShardOperations && b.bytes+bytes <= maxShardBytes {
 		return nil
 	}
-	return shardError(op, name, interlock.Bug, fmt.Errorf("the branch is too large for a transaction of etcd: %d operations of %d, %d bytes of %d",
+	return problem(op, name, interlock.Bug, fmt.Errorf("the branch is too large for a transaction of etcd: %d operations of %d, %d bytes of %d",
 		operations+more, maxShardOperations, b.bytes+bytes, maxShardBytes))
 }
 

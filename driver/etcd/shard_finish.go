@@ -34,7 +34,7 @@ const endAttempts = 4
 func (s *Shard) end(ctx context.Context, op string, x driver.XID, commit bool) error {
 	name := branchName(x)
 	if err := x.Check(); err != nil {
-		return shardError(op, name, interlock.Bug, err)
+		return problem(op, name, interlock.Bug, err)
 	}
 	for range endAttempts {
 		reply, err := s.do(ctx, op, name, nil, []clientv3.Op{clientv3.OpGet(s.doubtKey(x)), clientv3.OpGet(s.endedKey(x))}, nil)
@@ -46,7 +46,7 @@ func (s *Shard) end(ctx context.Context, op string, x driver.XID, commit bool) e
 			return err
 		}
 	}
-	return shardError(op, name, interlock.Retryable, errors.New("other clients kept changing the branch"))
+	return problem(op, name, interlock.Retryable, errors.New("other clients kept changing the branch"))
 }
 
 // endOnce ends a branch as it was read. It does nothing if the branch has changed.
@@ -58,21 +58,21 @@ func (s *Shard) endOnce(ctx context.Context, op string, x driver.XID, commit boo
 			err = fmt.Errorf("%w: %s at %v", driver.ErrHeuristic, outcomeName(e.Committed), recorded(e.At))
 		}
 		if err != nil {
-			err = shardError(op, name, interlock.Definite, err)
+			err = problem(op, name, interlock.Definite, err)
 		}
 		return true, err
 	}
 	when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(s.endedKey(x)), "=", 0)}
 	if len(doubted) == 0 {
 		if commit {
-			return true, shardError(op, name, interlock.Definite, fmt.Errorf("%w: no record of it exists", driver.ErrHeuristic))
+			return true, problem(op, name, interlock.Definite, fmt.Errorf("%w: no record of it exists", driver.ErrHeuristic))
 		}
 		when = append(when, clientv3.Compare(clientv3.CreateRevision(s.doubtKey(x)), "=", 0))
 		return s.settle(ctx, op, name, when, []clientv3.Op{s.mark(x, false)})
 	}
 	d, err := readDoubt(doubted[0])
 	if err != nil {
-		return true, shardError(op, name, interlock.Definite, err)
+		return true, problem(op, name, interlock.Definite, err)
 	}
 	when = append(when, clientv3.Compare(clientv3.ModRevision(s.doubtKey(x)), "=", doubted[0].ModRevision))
 	return s.settle(ctx, op, name, when, s.endOps(x, d, commit))
@@ -139,7 +139,7 @@ func (s *Shard) each(ctx context.Context, op, part string, page int64, visit fun
 				err = visit(x, kv)
 			}
 			if err != nil {
-				return shardError(op, branchName(x), interlock.Definite, err)
+				return problem(op, branchName(x), interlock.Definite, err)
 			}
 			from = string(kv.Key) + "\x00"
 		}

@@ -64,7 +64,7 @@ func (p preparing) Abandon(context.Context) error {
 // finish ends the user's part of a branch, once.
 func (b *ShardBranch) finish(op string) error {
 	if b.over {
-		return shardError(op, branchName(b.xid), interlock.Bug, errBranchOver)
+		return problem(op, branchName(b.xid), interlock.Bug, errBranchOver)
 	}
 	b.over = true
 	return nil
@@ -141,10 +141,10 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 		return kvs[0]
 	}
 	if err := duplicateBranch(next(), next()); err != nil {
-		return shardError(op, name, interlock.Definite, err)
+		return problem(op, name, interlock.Definite, err)
 	}
 	if low := next(); low != nil && low.ModRevision > b.revision {
-		return shardError(op, name, interlock.Retryable, &ChangedError{Name: "the markers of branches, which were forgotten", Read: b.revision, Found: low.ModRevision})
+		return problem(op, name, interlock.Retryable, &ChangedError{Name: "the markers of branches, which were forgotten", Read: b.revision, Found: low.ModRevision})
 	}
 	for _, item := range b.inOrder() {
 		it := b.items[item]
@@ -159,10 +159,10 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 			if interlock.Kind(err) == interlock.Retryable {
 				kind = interlock.Retryable
 			}
-			return shardError(op, name, kind, err)
+			return problem(op, name, kind, err)
 		}
 	}
-	return shardError(op, name, interlock.Retryable, errors.New("a conflicting branch has just ended"))
+	return problem(op, name, interlock.Retryable, errors.New("a conflicting branch has just ended"))
 }
 
 // duplicateBranch returns the error for a name whose branch is prepared, or has ended.

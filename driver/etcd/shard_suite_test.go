@@ -8,7 +8,6 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
@@ -17,32 +16,19 @@ func TestShardParticipant(t *testing.T) {
 	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
 			server := serverOr(t, exclusive)
-			return vault{paths.New[drivertest.Branches](server), NewShard(dial(t, server.Addr()), "suite/")}
+			operator := NewShard(dial(t, server.Addr()), "suite/")
+			return paths.At(server, func(t *testing.T, addr string) (drivertest.Branches, error) {
+				return branchesOf(NewShard(dial(t, addr), "suite/"), operator), nil
+			})
 		},
 	})
 }
 
-// vault is a server with its own path for each opening of its shard.
-type vault struct {
-	*paths.Server[drivertest.Branches]
-	operator *Shard // bypasses the faults of the paths
-}
-
-func (v vault) Open(t *testing.T) (drivertest.Branches, error) {
-	return v.Lead(t, func(path *testbed.Proxy) (drivertest.Branches, error) {
-		return v.branches(NewShard(dial(t, path.Addr()), "suite/")), nil
-	})
-}
-
-func (v vault) Beside(*testing.T) (drivertest.Branches, error) { return v.branches(v.operator), nil }
-
-func (v vault) Faults() drivertest.Faults { return v.Server }
-
-// branches of a shard reserve nothing before they are prepared, so a write first
-// reads whether a prepared branch holds its items.
-func (v vault) branches(s *Shard) drivertest.Branches {
+// branchesOf a shard reserve nothing before they are prepared, so a write first reads whether a
+// prepared branch holds its items. operator bypasses the faults of the paths.
+func branchesOf(s, operator *Shard) drivertest.Branches {
 	write := func(ctx context.Context, b *ShardBranch, key string, value int) error {
-		there, err := v.operator.Value(ctx, key)
+		there, err := operator.Value(ctx, key)
 		if err == nil && there.Branch != (driver.XID{}) {
 			err = fmt.Errorf("%s is held by %v", key, there.Branch)
 		}
@@ -52,7 +38,7 @@ func (v vault) branches(s *Shard) drivertest.Branches {
 		return b.Put(ctx, key, []byte(strconv.Itoa(value)))
 	}
 	read := func(ctx context.Context, key string) (int, error) {
-		there, err := v.operator.Value(ctx, key)
+		there, err := operator.Value(ctx, key)
 		if err != nil || there.Version == 0 {
 			return 0, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"reflect"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -166,4 +167,41 @@ func opsOf(requests []*pb.RequestOp) []clientv3.Op {
 		}
 	}
 	return ops
+}
+
+// requestTimeout bounds one request of a keyspace.
+const requestTimeout = 5 * time.Second
+
+// keyspace sends requests about the keys that begin with a prefix.
+type keyspace struct {
+	client *clientv3.Client
+	prefix string
+}
+
+// do sends one transaction.
+func (k keyspace) do(ctx context.Context, op, name string, when []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	if ctx.Err() != nil {
+		return nil, unsent(ctx, op, name)
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	reply, err := k.client.Txn(rctx).If(when...).Then(then...).Else(otherwise...).Commit()
+	if err != nil {
+		return nil, failed(rctx, op, name, err)
+	}
+	return reply, nil
+}
+
+// get reads a key, or several by the options.
+func (k keyspace) get(ctx context.Context, op, name, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if ctx.Err() != nil {
+		return nil, unsent(ctx, op, name)
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	reply, err := k.client.Get(rctx, key, options...)
+	if err != nil {
+		return nil, failed(rctx, op, name, err)
+	}
+	return reply, nil
 }

@@ -26,10 +26,9 @@ const lookAgain = 15 * time.Second
 // transactions: the caller's clock decides what is too far in the future, and when
 // a value was written. Source is stored as UTF-8.
 type Values struct {
-	client *clientv3.Client
-	prefix string
-	now    func() time.Time
-	again  time.Duration // lookAgain
+	keyspace
+	now   func() time.Time
+	again time.Duration // lookAgain
 }
 
 var _ driver.Values = (*Values)(nil)
@@ -38,7 +37,7 @@ var _ driver.Values = (*Values)(nil)
 // are escaped like those of locks), which are in the line of no lock. It does not
 // block, and the client must outlive the values.
 func NewValues(client *clientv3.Client, prefix string) *Values {
-	return &Values{client: client, prefix: prefix, now: time.Now, again: lookAgain}
+	return &Values{keyspace{client, prefix}, time.Now, lookAgain}
 }
 
 func (v *Values) key(name string) string {
@@ -83,30 +82,24 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 	if err := checkValue(ctx, op, name, value, now); err != nil {
 		return err
 	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
 	key := v.key(name)
-	put := clientv3.OpPut(key, valueText(value, now))
-	reply, err := v.client.Txn(rctx).
-		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
-		Then(put).
-		Else(clientv3.OpTxn(
-			[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", driver.FormatPadded(int64(value.Token)+1))},
-			[]clientv3.Op{put},
-			[]clientv3.Op{clientv3.OpGet(key)})).
-		Commit()
+	put := []clientv3.Op{clientv3.OpPut(key, valueText(value, now))}
+	replace := clientv3.OpTxn(
+		[]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", driver.FormatPadded(int64(value.Token)+1))},
+		put,
+		[]clientv3.Op{clientv3.OpGet(key)})
+	reply, err := v.do(ctx, op, name, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, put, []clientv3.Op{replace})
 	if err != nil {
-		return failed(rctx, op, name, err)
+		return err
 	}
 	if reply.Succeeded || reply.Responses[0].GetResponseTxn().Succeeded {
 		return nil
 	}
 	stored, err := readValue(reply.Responses[0].GetResponseTxn().Responses[0].GetResponseRange().Kvs[0])
 	if err != nil {
-		return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+		return problem(op, name, interlock.Definite, err)
 	}
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite,
-		Err: &interlock.StaleTokenError{Resource: name, Seen: stored.Token, Got: value.Token}}
+	return problem(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: stored.Token, Got: value.Token})
 }
 
 // checkValue rejects values that the store never accepts.
@@ -115,7 +108,7 @@ func checkValue(ctx context.Context, op, name string, value driver.Value, now ti
 		return err
 	}
 	bug := func(format string, args ...any) error {
-		return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+		return problem(op, name, interlock.Bug, fmt.Errorf(format, args...))
 	}
 	switch {
 	case !value.Token.Valid():
@@ -134,16 +127,13 @@ func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 	if err := checkName(op, name); err != nil {
 		return driver.Value{}, err
 	}
-	if ctx.Err() != nil {
-		return driver.Value{}, unsent(ctx, op, name)
-	}
 	kv, _, err := v.read(ctx, op, name)
 	if err != nil {
 		return driver.Value{}, err
 	}
 	value, err := readValue(kv)
 	if err != nil {
-		err = &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+		err = problem(op, name, interlock.Definite, err)
 	}
 	return value, err
 }
@@ -151,11 +141,9 @@ func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 // read returns the key of a value, nil if there is none, and the revision of the
 // store.
 func (v *Values) read(ctx context.Context, op, name string) (*mvccpb.KeyValue, int64, error) {
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
-	reply, err := v.client.Get(rctx, v.key(name))
+	reply, err := v.get(ctx, op, name, v.key(name))
 	if err != nil {
-		return nil, 0, failed(rctx, op, name, err)
+		return nil, 0, err
 	}
 	if len(reply.Kvs) == 0 {
 		return nil, reply.Header.Revision, nil

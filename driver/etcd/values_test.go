@@ -9,19 +9,18 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestValues(t *testing.T) {
 	t.Parallel()
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
-			return openingsOn(t, exclusive, func(_ *testing.T, client *clientv3.Client) driver.Values { return NewValues(client, "suite/") })
+			return paths.At(serverOr(t, exclusive), func(t *testing.T, addr string) (driver.Values, error) { return NewValues(dial(t, addr), "suite/"), nil })
 		},
 	})
 }

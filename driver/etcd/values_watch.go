@@ -40,7 +40,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 		case ctx.Err() != nil:
 			return unsent(ctx, op, name)
 		case err != nil && interlock.Kind(err) == interlock.Uncertain:
-			return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: err}
+			return problem(op, name, interlock.Retryable, err)
 		case err != nil:
 			return err
 		}
@@ -88,7 +88,7 @@ func (w *valueWatch) round(ctx context.Context, op string) error {
 func (w *valueWatch) report(ctx context.Context, op string, kv *mvccpb.KeyValue) error {
 	value, err := readValue(kv)
 	if err != nil {
-		return &interlock.Error{Op: op, Driver: driverName, Name: w.name, Kind: interlock.Definite, Err: err}
+		return problem(op, w.name, interlock.Definite, err)
 	}
 	var mod int64
 	if kv != nil {

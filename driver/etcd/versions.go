@@ -20,10 +20,7 @@ import (
 // A state is one key. Its value begins with "0", or "1" if the state is terminal,
 // the version in 19 digits, the tie and a NUL. So etcd compares stamps by comparing
 // values, and sorts every terminal state above all others.
-type Versions struct {
-	client *clientv3.Client
-	prefix string
-}
+type Versions struct{ keyspace }
 
 var _ driver.Versions = (*Versions)(nil)
 
@@ -31,7 +28,7 @@ var _ driver.Versions = (*Versions)(nil)
 // (names are escaped like those of locks), which are in the line of no lock. It
 // does not block, and the client must outlive the versions.
 func NewVersions(client *clientv3.Client, prefix string) *Versions {
-	return &Versions{client: client, prefix: prefix}
+	return &Versions{keyspace{client, prefix}}
 }
 
 func (s *Versions) key(name string) string {
@@ -97,7 +94,7 @@ func (s *Versions) Apply(ctx context.Context, name string, v driver.Versioned) (
 func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
 	const op = "replace state"
 	if v.Stamp.Compare(old) <= 0 {
-		return 0, driver.Versioned{}, stateBug(op, name, fmt.Errorf("%v is not newer than %v", v.Stamp, old))
+		return 0, driver.Versioned{}, problem(op, name, interlock.Bug, fmt.Errorf("%v is not newer than %v", v.Stamp, old))
 	}
 	judge := func(stored driver.Versioned) driver.VersionOutcome { return v.JudgeReplace(old, stored) }
 	return s.write(ctx, op, name, v, judge, func(key string, _, get clientv3.Op) ([]clientv3.Cmp, clientv3.Op) {
@@ -113,10 +110,6 @@ func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v
 // those of all later stamps.
 func after(text string) string { return strings.TrimSuffix(text, "\x00") + "\x01" }
 
-func stateBug(op, name string, err error) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Bug, Err: err}
-}
-
 // A condition returns when a state is put, and the operation otherwise, which ends
 // in a put or a get.
 type condition func(key string, put, get clientv3.Op) (when []clientv3.Cmp, otherwise clientv3.Op)
@@ -127,19 +120,14 @@ func (s *Versions) write(ctx context.Context, op, name string, v driver.Versione
 		return 0, driver.Versioned{}, err
 	}
 	if err := v.Check(); err != nil {
-		return 0, driver.Versioned{}, stateBug(op, name, err)
+		return 0, driver.Versioned{}, problem(op, name, interlock.Bug, err)
 	}
-	if ctx.Err() != nil {
-		return 0, driver.Versioned{}, unsent(ctx, op, name)
-	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
 	key := s.key(name)
 	put, get := clientv3.OpPut(key, stateText(v)), clientv3.OpGet(key)
 	when, otherwise := to(key, put, get)
-	reply, err := s.client.Txn(rctx).If(when...).Then(put).Else(otherwise).Commit()
+	reply, err := s.do(ctx, op, name, when, []clientv3.Op{put}, []clientv3.Op{otherwise})
 	if err != nil {
-		return 0, driver.Versioned{}, failed(rctx, op, name, err)
+		return 0, driver.Versioned{}, err
 	}
 	done, kv := ending((*etcdserverpb.TxnResponse)(reply))
 	if done {
@@ -148,7 +136,7 @@ func (s *Versions) write(ctx context.Context, op, name string, v driver.Versione
 	}
 	stored, err := readState(kv)
 	if err != nil {
-		return 0, stored, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+		return 0, stored, problem(op, name, interlock.Definite, err)
 	}
 	return judge(stored), stored, nil
 }
@@ -178,21 +166,13 @@ func (s *Versions) Get(ctx context.Context, name string) (driver.Versioned, erro
 	if err := checkName(op, name); err != nil {
 		return driver.Versioned{}, err
 	}
-	if ctx.Err() != nil {
-		return driver.Versioned{}, unsent(ctx, op, name)
-	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
-	defer cancel()
-	reply, err := s.client.Get(rctx, s.key(name))
-	if err != nil {
-		return driver.Versioned{}, failed(rctx, op, name, err)
-	}
-	if len(reply.Kvs) == 0 {
-		return driver.Versioned{}, nil
+	reply, err := s.get(ctx, op, name, s.key(name))
+	if err != nil || len(reply.Kvs) == 0 {
+		return driver.Versioned{}, err
 	}
 	v, err := readState(reply.Kvs[0])
 	if err != nil {
-		err = &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite, Err: err}
+		err = problem(op, name, interlock.Definite, err)
 	}
 	return v, err
 }

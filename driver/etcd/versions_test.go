@@ -3,18 +3,19 @@ package etcd
 import (
 	"testing"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	drivertest.RunVersions(t, drivertest.VersionsHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.VersionsBackend {
-			return openingsOn(t, exclusive, func(_ *testing.T, client *clientv3.Client) driver.Versions { return NewVersions(client, "suite/") })
+			return paths.At(serverOr(t, exclusive), func(t *testing.T, addr string) (driver.Versions, error) {
+				return NewVersions(dial(t, addr), "suite/"), nil
+			})
 		},
 	})
 }
