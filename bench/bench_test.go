@@ -148,7 +148,9 @@ func (r *run) report(t *testing.T) {
 
 func ok(tb testing.TB, err error) {
 	tb.Helper()
-	ok(tb, err)
+	if err != nil {
+		tb.Fatal(err)
+	}
 }
 
 // closeAfter closes a resource after the case, with a time limit.

@@ -18,8 +18,6 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-var clockLua, drawLua, quorumReleaseLua = lua("clock"), lua("draw"), lua("quorum_release")
-
 //go:embed script
 var scripts embed.FS
 

@@ -62,6 +62,18 @@ func TestAppends(t *testing.T) {
 	}
 }
 
+// TestBank: transfers between three stores, with concurrent audits in snapshots.
+func TestBank(t *testing.T) {
+	for seed := range uint64(4) {
+		virtual.Test(t, func(t *testing.T) {
+			done, err := percolatortest.Bank(t.Context(), workload(t, seed, 40, nil))
+			if err != nil || done < 150 {
+				t.Errorf("seed %d: %d transactions: %v", seed, done, err)
+			}
+		})
+	}
+}
+
 // TestWriteSkew: it happens with snapshot isolation, and not with Serializable or
 // ForUpdate.
 func TestWriteSkew(t *testing.T) {
