@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,6 +84,8 @@ func limitCases(tb testing.TB) []benchmark {
 
 // admissions are the admitted calls of one limit, each between two times.
 type admissions struct {
+	refused atomic.Bool // a call was
+
 	mu  sync.Mutex
 	all []admission
 }
@@ -112,7 +115,7 @@ func (a *admissions) check(r driver.Rate) []string {
 			}
 		}
 	}
-	if len(a.all) == 0 {
+	if len(a.all) == 0 && a.refused.Load() {
 		return []string{"nothing was admitted"}
 	}
 	return nil
@@ -143,6 +146,8 @@ func decisions(name string, hot bool, take allow) compare.Side {
 			case err != nil:
 			case isProbe && allowed:
 				checked.add(began, ended)
+			case isProbe:
+				checked.refused.Store(true)
 			case !isProbe && !allowed:
 				err = fmt.Errorf("%s was refused", key)
 			}

@@ -261,14 +261,14 @@ func TestLimitFailover(t *testing.T) {
 			call := func(l *Limiter, cost int64) driver.LimitAnswer {
 				return l.Take(t.Context(), []driver.LimitCall{{{Key: "k", Rate: rate, Cost: cost}}})[0]
 			}
-			operator := dial(t, master.Addr())
 			l := NewLimiter(dial(t, master.Addr()+setting), "")
 			if a := call(l, 3); !a.Allowed() {
 				t.Fatalf("%+v", a)
 			}
+			copied := dial(t, replica.Addr())
 			testbed.Eventually(t, "the replica has the limit", bound, func() bool {
-				n, err := raw(t, operator, "WAIT", "1", "100").AsInt64()
-				return err == nil && n == 1
+				keys, err := raw(t, copied, "KEYS", "*:limit:k").AsStrSlice()
+				return err == nil && len(keys) == 1
 			})
 			replica.Pause()
 			late := call(l, 4)
