@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -144,4 +145,21 @@ func TestForeignValueRaisesTheToken(t *testing.T) {
 		t.Fatalf("then it is shown as %+v", h)
 	}
 	release(t, d, "x", r.Owner)
+}
+
+// TestReleaseLeavesTheQueue: nothing of a waiter stays behind it.
+func TestReleaseLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	take(t, d, "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{Waiting: func(driver.Place) { cancel() }}}
+	if _, err := d.Acquire(ctx, r); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	release(t, d, "x", r.Owner)
+	if n, err := raw(t, operator, "HLEN", keysOf("x").wait).AsInt64(); n != 0 || err != nil || queued(t, operator, "x") != 0 {
+		t.Fatalf("%d are still known, %v", n, err)
+	}
 }
