@@ -178,30 +178,33 @@ func TestTurnsAreBoundedInTime(t *testing.T) {
 	})
 }
 
-func TestCancelledWaiterLeavesNothing(t *testing.T) {
+func TestCancelledWaitersLeaveNothing(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		holder, _ := b.process(nil)
 		l, _ := b.process(nil)
 		c := b.acquire(holder)
-		ctx, cancel := context.WithCancelCause(b.Context())
 		cause := errors.New("changed its mind")
-		done := make(chan error)
-		go func() {
-			_, err := l.Acquire(ctx, name)
-			done <- err
-		}()
-		synctest.Wait()
-		if b.residue() != 2 {
-			b.Fatalf("%d contenders", b.residue())
+		var leave []func()
+		for range 2 { // the second one waits in an attempt that the first one began
+			ctx, cancel := context.WithCancelCause(b.Context())
+			done := make(chan error)
+			go func() {
+				_, err := l.Acquire(ctx, name)
+				done <- err
+			}()
+			synctest.Wait()
+			leave = append(leave, func() {
+				cancel(cause)
+				if err := <-done; !errors.Is(err, cause) || interlock.Kind(err) != interlock.Definite {
+					b.Fatalf("got %v (%v)", err, interlock.Kind(err))
+				}
+				synctest.Wait()
+			})
 		}
-		cancel(cause)
-		err := <-done
-		if !errors.Is(err, cause) || interlock.Kind(err) != interlock.Definite {
-			b.Fatalf("got %v (%v)", err, interlock.Kind(err))
-		}
-		synctest.Wait()
-		if b.residue() != 1 {
-			b.Fatal("a cancelled waiter is still in the queue")
+		for i, want := range []int{2, 1} {
+			if leave[i](); b.residue() != want {
+				b.Fatalf("%d contenders, want %d", b.residue(), want)
+			}
 		}
 		b.release(c)
 	})
@@ -613,5 +616,44 @@ func TestAdvisory(t *testing.T) {
 			b.Error("not passed on inside the process")
 		}
 		testbed.OK(b, l.Close(b.Context()))
+	})
+}
+
+// The driver may tell of the loss before the grant has reached anybody.
+func TestLossBeforeDelivery(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(nil)
+		once := sync.OnceFunc(func() {
+			b.space.Revoke(name)
+			time.Sleep(ttl / 2) // a renewal finds out, the lease would still last
+		})
+		d.afterAcquired = once
+		c := b.acquire(l)
+		if d.acquires != 2 || !c.Valid() {
+			b.Fatalf("%d requests, valid %v: a grant that was lost already was delivered", d.acquires, c.Valid())
+		}
+		b.release(c)
+	})
+}
+
+// A try whose first answer was lost may have left something behind.
+func TestUncertainTryIsGivenUp(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		other, _ := b.process(nil)
+		l, d := b.process(nil)
+		var theirs *lock.Claim
+		d.loseAcquires = 1
+		d.afterAcquired = sync.OnceFunc(func() {
+			b.space.Revoke(name) // somebody else has it before the try is repeated
+			theirs = b.acquire(other)
+		})
+		if _, err := l.TryAcquire(b.Context(), name); !errors.Is(err, interlock.ErrHeld) {
+			b.Fatal(err)
+		}
+		synctest.Wait()
+		if d.releases != 1 {
+			b.Fatalf("%d releases after an uncertain try", d.releases)
+		}
+		b.release(theirs)
 	})
 }
