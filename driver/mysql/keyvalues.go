@@ -25,9 +25,9 @@ var _ driver.KeyValues = (*KeyValues)(nil)
 
 // NewKeyValues returns a store in table, "name" or "database.name", which the first swap creates.
 // It performs no I/O, and does not close the pool. Sessions of the pool must commit each statement,
-// which is the default. The server must not log statements (binlog_format=STATEMENT). A step above max_allowed_packet (16 MiB by default; each byte of a value needs two) is rejected,
-// Definite. All processes need the same server: a replica or another node of Galera may read an older
-// state.
+// which is the default. The server must not log statements (binlog_format=STATEMENT). A step above
+// max_allowed_packet (16 MiB by default; each byte of a value needs two) is rejected, Definite. All
+// processes need the same server: a replica or another node of Galera may read an older state.
 func NewKeyValues(db *sql.DB, table string) *KeyValues {
 	parts := strings.Split(strings.ReplaceAll(table, "`", "``"), ".")
 	return &KeyValues{db: db, table: "`" + strings.Join(parts, "`.`") + "`"}
@@ -124,17 +124,10 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 	defer cancel()
 	revision := 1 + rand.Int64N(1<<63-1)
 	query, deleted := k.swapping(swaps, revision)
-	swap := func() (changed int64, err error) {
-		result, err := k.db.ExecContext(bounded, query)
-		if err == nil {
-			changed, err = result.RowsAffected()
-		}
-		return changed, err
-	}
-	changed, err := swap()
+	changed, err := k.swap(bounded, query)
 	if isNumber(err, noTable) {
 		if _, err = k.db.ExecContext(bounded, k.sql(keyValuesSchema)); err == nil {
-			changed, err = swap()
+			changed, err = k.swap(bounded, query)
 		}
 	}
 	switch {
@@ -147,6 +140,26 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 		_, _ = k.db.ExecContext(bounded, k.sql("delete from {table} where revision = 0 and name in ("+strings.Join(deleted, ", ")+")"))
 	}
 	return revision, nil
+}
+
+// swap runs the statement once. If that fails before its transaction begins, such as for a missing
+// table, the session's next transaction would have the level that the statement sets.
+func (k *KeyValues) swap(ctx context.Context, query string) (changed int64, err error) {
+	conn, err := k.db.Conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	result, err := conn.ExecContext(ctx, query)
+	if err == nil {
+		return result.RowsAffected()
+	}
+	if !isNumber(err, subqueryRows) {
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTimeout)
+		defer cancel()
+		_, _ = conn.ExecContext(after, "rollback")
+	}
+	return 0, err
 }
 
 // swapping returns the statement, and the keys that it deletes.

@@ -3,6 +3,7 @@ package mysql_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -117,4 +118,30 @@ func TestCostOfKeyValues(t *testing.T) {
 	costs(1, func() { _, _ = store.Get(ctx, "1", "2", "3") })
 	costs(1, func() { _, _ = store.Scan(ctx, "", "", 100) })
 	costs(2, func() { swap(revision, true) })
+}
+
+// TestFailedSwapLeavesTheLevel: the next transaction of the user's session has the session's level.
+func TestFailedSwapLeavesTheLevel(t *testing.T) {
+	t.Parallel()
+	url := testbed.MariaDB(t).URL()
+	for _, statement := range []string{"create table probe (a int)", "create table kv (a int)", "create user app@127.0.0.1",
+		"grant insert on test.probe to app@127.0.0.1", "grant process on *.* to app@127.0.0.1"} {
+		_, err := open(t, url).DB.ExecContext(t.Context(), statement)
+		testbed.OK(t, err)
+	}
+	db := open(t, strings.Replace(url, "root@", "app@", 1)).DB
+	db.SetMaxOpenConns(1)
+	if _, err := mysql.NewKeyValues(db, "kv").Swap(t.Context(), driver.Swap{Key: "a"}); err == nil {
+		t.Fatal("a table without a grant was written")
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	testbed.OK(t, err)
+	defer tx.Rollback()
+	_, err = tx.ExecContext(t.Context(), "insert into probe values (1)")
+	testbed.OK(t, err)
+	var level string
+	testbed.OK(t, tx.QueryRowContext(t.Context(), "select trx_isolation_level from information_schema.innodb_trx where trx_mysql_thread_id = connection_id()").Scan(&level))
+	if level != "REPEATABLE READ" {
+		t.Errorf("a failed swap left %s", level)
+	}
 }
