@@ -30,6 +30,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -306,9 +307,9 @@ type Options struct {
 	// and waiters when a transaction ends in another process. The processes of a journal share
 	// one notifier, for nothing else. nil leaves both to Poll.
 	Notifier driver.Notifier
-	// Recheck is the time after its last record when a transaction is due again, unless its
-	// protocol set another time; 0 means a minute. A new owner of the shard does not wait for
-	// it.
+	// Recheck bounds the time after its last record when a transaction is due again, unless its
+	// protocol set another time; 0 means a minute. That time is at least half of Recheck. A new
+	// owner of the shard does not wait for it.
 	Recheck time.Duration
 	// Drain bounds the wait of Serve for calls under way, once its context or the claim has
 	// ended; 0 means 30 seconds. Later ones are abandoned: see [Coordinator.Serve].
@@ -354,25 +355,16 @@ func (o *Options) resolve() (Options, error) {
 			*n.value = n.byDefault
 		}
 	}
-	for _, d := range []struct {
-		value     *time.Duration
-		byDefault time.Duration
-	}{{&r.Poll, time.Second}, {&r.Recheck, time.Minute}, {&r.Drain, 30 * time.Second}} {
-		if *d.value <= 0 {
-			*d.value = d.byDefault
-		}
-	}
-	if r.Yield == 0 {
-		r.Yield = 10 * time.Second
-	}
+	r.Poll = cmp.Or(max(r.Poll, 0), time.Second)
+	r.Recheck = cmp.Or(max(r.Recheck, 0), time.Minute)
+	r.Drain = cmp.Or(max(r.Drain, 0), 30*time.Second)
+	r.Yield = cmp.Or(r.Yield, 10*time.Second)
+	r.TakeOvers = cmp.Or(r.TakeOvers, 10)
 	var err error
 	if r.Retention, err = r.Retention.resolve(); err != nil {
 		return r, err
 	}
 	r.Hooks = r.Hooks.WithDefaults()
-	if r.TakeOvers == 0 {
-		r.TakeOvers = 10
-	}
 	if r.Now == nil {
 		r.Now = time.Now
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -306,10 +307,61 @@ func TestRound(t *testing.T) {
 	})
 }
 
+// TestDelay: delays grow to their bound, and are random. If the target is processing the
+// call, its own delay is used.
+func TestDelay(t *testing.T) {
+	delay := func(c branch.Class, ongoing time.Duration, failed int, random float64) time.Duration {
+		return Delay(80*time.Millisecond, time.Second, c, ongoing, failed, random)
+	}
+	for _, c := range []struct {
+		class    branch.Class
+		attempts int
+		random   float64
+		want     time.Duration
+	}{
+		{branch.ClassRetry, 1, 0.5, 40 * time.Millisecond}, {branch.ClassUnknown, 3, 0.5, 160 * time.Millisecond}, {branch.ClassUnknown, 100, 0.5, 500 * time.Millisecond},
+		{branch.ClassUnknown, 1, 0, 10 * time.Millisecond}, {branch.ClassInProgress, 1, 0.5, 3 * time.Hour},
+	} {
+		if got := delay(c.class, 3*time.Hour, c.attempts, c.random); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+	if got := delay(branch.ClassInProgress, -time.Second, 1, 0); got != 10*time.Millisecond {
+		t.Errorf("at once: %v", got)
+	}
+}
+
 // protocolFunc is a protocol.
 type protocolFunc func(t *Turn) error
 
 func (f protocolFunc) Drive(t *Turn) error { return f(t) }
+
+// TestRecheckKeepsDue: an append keeps a due time that is at least half of Recheck away. A turn that
+// takes longer is the only one of its transaction.
+func TestRecheckKeepsDue(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, &Options{Recheck: time.Minute}, nil)
+		var dues []time.Duration // since the begin
+		ok(t, r.Handle("slow", protocolFunc(func(t *Turn) error {
+			begun := time.Now()
+			for _, wait := range []time.Duration{0, 30 * time.Second, time.Second, 10 * time.Minute} {
+				time.Sleep(wait)
+				if err := t.Append(time.Time{}, journal.Entry{Kind: "x"}); err != nil {
+					return err
+				}
+				dues = append(dues, t.Head().Due.Sub(begun))
+			}
+			return t.End(journal.Entry{Kind: "end"})
+		})))
+		r.serve(t, 1)
+		r.begin(t, "1", "slow:x")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if want := []time.Duration{time.Minute, time.Minute, 91 * time.Second, 691 * time.Second}; !slices.Equal(dues, want) || !r.ended(t, "1") {
+			t.Errorf("due at %v, want %v", dues, want)
+		}
+	})
+}
 
 // TestFailedDrive: a transaction that cannot be driven is reported, and found again when
 // it is due.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -111,28 +112,36 @@ func (t *Turn) Holds() error {
 	return nil
 }
 
-// Append makes entries durable, and sets when the transaction is due next; the zero time means after
-// Options.Recheck. It outlasts the context of Serve, but not the claim. Its errors are those of
+// Append makes entries durable, and sets when the transaction is due next; the zero time means at most
+// Options.Recheck from now, at least half of it. It outlasts the context of Serve, but not the claim. Its errors are those of
 // [journal.Log.Append]; Drive returns them.
 func (t *Turn) Append(due time.Time, entries ...journal.Entry) error {
 	if due.IsZero() {
-		due = t.Now().Add(t.server.coordinator.options.Recheck)
+		due = t.recheck()
 	}
-	return t.write(func(ctx context.Context) error { return t.log.Append(ctx, due, entries...) })
+	return t.Write(func(ctx context.Context) error { return t.log.Append(ctx, due, entries...) })
+}
+
+// recheck returns when the transaction is due again if its protocol has set no time. A time that fits
+// stays, because a store then changes no index.
+func (t *Turn) recheck() time.Time {
+	now, after, due := t.Now(), t.server.coordinator.options.Recheck, t.log.Head().Due
+	if left := due.Sub(now); left >= after/2 && left <= after {
+		return due
+	}
+	return now.Add(after)
 }
 
 // End is Append with the last entries of the transaction.
 func (t *Turn) End(entries ...journal.Entry) error {
-	return t.write(func(ctx context.Context) error { return t.log.End(ctx, entries...) })
+	return t.Write(func(ctx context.Context) error { return t.log.End(ctx, entries...) })
 }
 
 // Log returns the transaction's log, for appends of other kinds by [Turn.Write].
 func (t *Turn) Log() *journal.Log { return t.log }
 
 // Write runs an append to Log under the conditions of [Turn.Append].
-func (t *Turn) Write(do func(ctx context.Context) error) error { return t.write(do) }
-
-func (t *Turn) write(do func(ctx context.Context) error) error {
+func (t *Turn) Write(do func(ctx context.Context) error) error {
 	if err := t.server.checkOpen(); err != nil {
 		return err
 	}
@@ -375,6 +384,16 @@ func CatchPanic(ctx context.Context, do func(context.Context) error) (err error)
 		}
 	}()
 	return do(ctx)
+}
+
+// Delay returns the pause after a number of failed calls, of which the last one failed with class c. A
+// target that processes the call sets the pause, ongoing. A pause is at least a millisecond, so that calls
+// that fail at once do not occupy a processor.
+func Delay(first, most time.Duration, c branch.Class, ongoing time.Duration, failed int, random float64) time.Duration {
+	if c == branch.ClassInProgress {
+		return max(ongoing, first/8, time.Millisecond)
+	}
+	return max(backoff.Policy{First: first, Max: most}.Delay(max(failed, 1), random), time.Millisecond)
 }
 
 // callTimeout is the timer of a call.

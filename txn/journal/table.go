@@ -105,8 +105,8 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 		`create table if not exists {layout} (
 			id int not null primary key,
 			shards bigint not null){engine}`,
-		`create index if not exists {due} on {heads} (shard, due, id)`,
-		`create index if not exists {ended} on {heads} (ended)`,
+		`create index if not exists {due} on {heads} (shard, due, id){pg  where due is not null}`,
+		`create index if not exists {ended} on {heads} (ended){pg  where ended is not null}`,
 		`create index if not exists {kept} on {payloads} (kept)`)
 }
 

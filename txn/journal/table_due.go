@@ -49,7 +49,7 @@ func (n tables) due(shards []int, by int64) (query string, args []any) {
 	if !n.Maria() {
 		list := strings.Trim(strings.ReplaceAll(fmt.Sprint(shards), " ", ","), "[]")
 		return `select s.shard from unnest(string_to_array($1::text, ',')::bigint[]) as s (shard)
-			where (select due from {heads} h where h.shard = s.shard order by h.due limit 1) <= $2`, []any{list, by}
+			where (select due from {heads} h where h.shard = s.shard and h.due is not null order by h.due limit 1) <= $2`, []any{list, by}
 	}
 	branch := `(select shard from {heads} where shard = ? and due <= ? order by due limit 1)`
 	for _, shard := range shards {

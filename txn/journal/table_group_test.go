@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -35,6 +36,28 @@ func TestGroupIsFoundByIndex(t *testing.T) {
 		ok(t, errors.Join(journal.NewTable[driver.SQL](watch, "").Append(t.Context(), groupOf(32, 1))...))
 		if watch.statements != 1 || strings.Contains(watch.plan, "Seq Scan on interlock_journal_head") || !strings.Contains(watch.plan, "interlock_journal_head") {
 			t.Errorf("%d queries:\n%s", watch.statements, watch.plan)
+		}
+	}, databases.Pgx)
+}
+
+// TestAppendChangesNoIndex if it keeps the due time: PostgreSQL updates such a head in place.
+func TestAppendChangesNoIndex(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		table := journal.NewTable(db, "")
+		db.Do(t, table.Create)
+		ok(t, table.Enter(t.Context(), 0, token(1)))
+		tx := db.Begun(t, driver.ReadCommitted)
+		for after, want := range []int64{0, 1, 1} {
+			a := groupOf(1, int64(after))[0]
+			if after == 2 {
+				a.Due = due.Add(time.Minute)
+			}
+			ok(t, table.AppendIn(t.Context(), tx, a))
+			hot, err := databases.Value[int64](t.Context(), tx, `select pg_stat_get_xact_tuples_hot_updated('interlock_journal_head'::regclass)`)
+			if err != nil || hot != want {
+				t.Errorf("%d updates in place after append %d, want %d: %v", hot, after, want, err)
+			}
 		}
 	}, databases.Pgx)
 }

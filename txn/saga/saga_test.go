@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -275,29 +274,6 @@ func TestAchievedWhileStopping(t *testing.T) {
 		<-r.served
 		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a")
 		same(t, "records", r.records(t, "2"), "begin:", "sent:a")
-	})
-}
-
-// TestLongStep: a saga whose step takes longer than Recheck is never driven twice at once;
-// neither is a waiting one.
-func TestLongStep(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var calls atomic.Int64
-		d := Define("order", Step("a", func(ctx context.Context, _ string) (int, error) {
-			calls.Add(1)
-			time.Sleep(10 * time.Minute)
-			if From(ctx).Attempt == 1 {
-				return 0, InProgress(10 * time.Minute)
-			}
-			return 1, nil
-		}).Timeout(time.Hour).Pivot())
-		r := serve(t, nil, 1, nil, d)
-		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		ok(t, err)
-		time.Sleep(time.Hour)
-		if n := calls.Load(); n != 2 {
-			t.Errorf("%d calls", n)
-		}
 	})
 }
 

@@ -48,6 +48,7 @@ var asserted = []string{
 	"driver/consul testHeldLocksCostOneForSixty",
 	"txn/journal TestCostOfAppend",
 	"txn/journal TestAllocations",
+	"txn/journal TestAppendChangesNoIndex",
 	"txn/journal TestGroupsAreLarge",
 	"txn/coordinator TestBegunInServedShard",
 	"txn/saga TestCosts",
