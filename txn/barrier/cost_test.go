@@ -5,15 +5,15 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
-	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // testCosts counts the statements that the barrier adds to those of the business. One of them
 // bounds how long the transaction may idle.
 func testCosts(t *testing.T, w world) {
-	c := &txntest.Counted{BeginnerAt: w.BeginnerAt}
+	c := &databases.Counted{BeginnerAt: w.BeginnerAt}
 	do := func(ctx context.Context) error {
 		_, err := barrier.Do(ctx, c, w.table, seat, func(context.Context, driver.SQL) (Hold, error) { return Hold{"h"}, nil })
 		return err
@@ -41,7 +41,7 @@ func testCosts(t *testing.T, w world) {
 		branch              string
 		op                  branch.Operation
 		call                func(context.Context) error
-		statements, commits int
+		statements, commits int64
 		fails               bool
 	}{
 		{"do with an output", "a", branch.Do, do, 3, 1, false},
@@ -59,10 +59,10 @@ func testCosts(t *testing.T, w world) {
 		{"do outside", "f", branch.Do, out, 4, 2, false},
 		{"do outside again", "f", branch.Do, out, 2, 0, false},
 	} {
-		c.Statements, c.Commits = 0, 0
+		c.Reset()
 		err := k.call(calling(t.Context(), k.branch, k.op))
-		if (err != nil) != k.fails || c.Statements != k.statements || c.Commits != k.commits {
-			t.Errorf("%s: %d statements and %d commits, want %d and %d: %v", k.what, c.Statements, c.Commits, k.statements, k.commits, err)
+		if statements, commits := c.Statements.Load(), c.Commits.Load(); (err != nil) != k.fails || statements != k.statements || commits != k.commits {
+			t.Errorf("%s: %d statements and %d commits, want %d and %d: %v", k.what, statements, commits, k.statements, k.commits, err)
 		}
 	}
 }
@@ -70,13 +70,13 @@ func testCosts(t *testing.T, w world) {
 // testCostsLent: in the user's transaction a savepoint precedes the function, so that its
 // effects can be undone.
 func testCostsLent(t *testing.T, w world) {
-	c := &txntest.Counted{BeginnerAt: w.BeginnerAt}
+	c := &databases.Counted{BeginnerAt: w.BeginnerAt}
 	for _, k := range []struct {
 		what       string
 		op         branch.Operation
-		statements int
+		statements int64
 	}{{"do", branch.Do, 3}, {"do again", branch.Do, 1}, {"undo", branch.Undo, 1}, {"undo again", branch.Undo, 1}} {
-		c.Statements = 0
+		c.Reset()
 		tx, err := c.BeginAt(t.Context(), driver.SessionIsolation)
 		ok(t, err)
 		ctx := calling(t.Context(), "a", k.op)
@@ -87,8 +87,8 @@ func testCostsLent(t *testing.T, w world) {
 		}
 		ok(t, err)
 		ok(t, tx.Commit(t.Context()))
-		if c.Statements != k.statements {
-			t.Errorf("%s: %d statements, want %d", k.what, c.Statements, k.statements)
+		if n := c.Statements.Load(); n != k.statements {
+			t.Errorf("%s: %d statements, want %d", k.what, n, k.statements)
 		}
 	}
 }

@@ -111,12 +111,11 @@ const tries = 10
 
 // Change reads a transaction and appends the records that follows returns. It repeats both after
 // a conflict with another writer. No records change nothing. If follows rejects the state, or the
-// state does not allow the records, the error is a [*StateError]. The transaction is due at once,
-// by now.
-func (r Records[M, O]) Change(ctx context.Context, j *journal.Journal, now func() time.Time, op, id, step string,
+// state does not allow the records, the error is a [*StateError]. The transaction is due at once.
+func (r Records[M, O]) Change(ctx context.Context, j *journal.Journal, op, id, step string,
 	follows func(t Transaction[M]) ([]journal.Entry, error)) (err error) {
 	for range tries {
-		err = r.change(ctx, j, now, op, id, step, follows)
+		err = r.change(ctx, j, op, id, step, follows)
 		// After an Uncertain conflict the records of this change may precede the other writer's.
 		if !errors.Is(err, journal.ErrConflict) || interlock.Kind(err) == interlock.Uncertain {
 			return err
@@ -125,7 +124,7 @@ func (r Records[M, O]) Change(ctx context.Context, j *journal.Journal, now func(
 	return &interlock.Error{Op: op, Name: id, Kind: interlock.Retryable, Err: err}
 }
 
-func (r Records[M, O]) change(ctx context.Context, j *journal.Journal, now func() time.Time, op, id, step string,
+func (r Records[M, O]) change(ctx context.Context, j *journal.Journal, op, id, step string,
 	follows func(t Transaction[M]) ([]journal.Entry, error)) error {
 	t, err := r.Read(ctx, j, op, id)
 	if err != nil {
@@ -145,7 +144,7 @@ func (r Records[M, O]) change(ctx context.Context, j *journal.Journal, now func(
 	case entries[len(entries)-1].Kind == RecordEnd:
 		return t.Log.End(ctx, entries...)
 	}
-	return t.Log.Append(ctx, now(), entries...)
+	return t.Log.Append(ctx, time.Now(), entries...)
 }
 
 // A Filter selects transactions; the zero value selects all.

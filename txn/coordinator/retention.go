@@ -87,17 +87,11 @@ type SweepResult struct {
 }
 
 func (r Retention) resolve() (Retention, error) {
-	for _, d := range []struct {
-		value     *time.Duration
-		byDefault time.Duration
-	}{{&r.Keep, DefaultKeep}, {&r.Every, 10 * time.Minute}, {&r.Margin, 24 * time.Hour}, {&r.Slow, 24 * time.Hour}} {
-		if *d.value == 0 {
-			*d.value = d.byDefault
-		}
-	}
-	if r.Batch == 0 {
-		r.Batch = 500
-	}
+	r.Keep = cmp.Or(r.Keep, DefaultKeep)
+	r.Every = cmp.Or(r.Every, 10*time.Minute)
+	r.Margin = cmp.Or(r.Margin, 24*time.Hour)
+	r.Slow = cmp.Or(r.Slow, 24*time.Hour)
+	r.Batch = cmp.Or(r.Batch, 500)
 	if r.Batch < 0 || r.Every < 0 || r.Margin < 0 {
 		return r, failure.Bug("make coordinator", "", "Retention: Batch %d, Every %v and Margin %v must not be below zero", r.Batch, r.Every, r.Margin)
 	}

@@ -26,6 +26,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"hash/fnv"
@@ -86,9 +87,7 @@ func (o *Options) resolve() (Options, error) {
 			return r, failure.Bug("open journal", "", "%s is %d; it must be 1 to %d", d.name, *d.value, d.most)
 		}
 	}
-	if r.Patience == 0 {
-		r.Patience = 10 * time.Second
-	}
+	r.Patience = cmp.Or(r.Patience, 10*time.Second)
 	return r, nil
 }
 

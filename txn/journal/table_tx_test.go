@@ -16,7 +16,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
-	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -51,32 +50,24 @@ func TestAppendIn(t *testing.T) {
 
 // autocommitting also counts requests without a transaction around them.
 type autocommitting struct {
-	*txntest.Counted
+	*databases.Counted
 	driver.Autocommitter
 }
 
 func (a autocommitting) Autocommit(level driver.Isolation) driver.SQL {
-	return countedSQL{a.Autocommitter.Autocommit(level), a.Counted}
-}
-
-type countedSQL struct {
-	driver.SQL
-	c *txntest.Counted
-}
-
-func (s countedSQL) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	s.c.Statements, s.c.Commits = s.c.Statements+1, s.c.Commits+1
-	return s.SQL.Query(ctx, query, args, each)
+	a.Commits.Add(1)
+	return a.SQL(a.Autocommitter.Autocommit(level))
 }
 
 // atomic also counts transactions in one request.
 type atomic struct {
-	*txntest.Counted
+	*databases.Counted
 	driver.Atomic
 }
 
 func (a atomic) Atomically(ctx context.Context, level driver.Isolation, statements string) (bool, *int64, error) {
-	a.Statements, a.Commits = a.Statements+1, a.Commits+1
+	a.Statements.Add(1)
+	a.Commits.Add(1)
 	return a.Atomic.Atomically(ctx, level, statements)
 }
 
@@ -88,13 +79,13 @@ func TestCostOfAppend(t *testing.T) {
 		if strings.Contains(db.URL, "ORACLE") { // a mode without an append in one request
 			db = databases.Open(t, db.Server, db.Client)
 		}
-		count := &txntest.Counted{BeginnerAt: db}
-		wrapped, costs := driver.BeginnerAt[driver.SQL](count), [2]int{2, 2} // the bound, and the rest
+		count := &databases.Counted{BeginnerAt: db}
+		wrapped, costs := driver.BeginnerAt[driver.SQL](count), [2]int64{2, 2} // the bound, and the rest
 		if a, ok := db.BeginnerAt.(driver.Atomic); ok {
-			wrapped, costs = atomic{count, a}, [2]int{4, 1} // of a group: the bound, the epochs, the new transactions, the records
+			wrapped, costs = atomic{count, a}, [2]int64{4, 1} // of a group: the bound, the epochs, the new transactions, the records
 		}
 		if a, ok := db.BeginnerAt.(driver.Autocommitter); ok {
-			wrapped, costs = autocommitting{count, a}, [2]int{1, 1}
+			wrapped, costs = autocommitting{count, a}, [2]int64{1, 1}
 		}
 		table := journal.NewTable(wrapped, "")
 		db.Do(t, table.Create)
@@ -109,28 +100,28 @@ func TestCostOfAppend(t *testing.T) {
 				}
 				appends = append(appends, a)
 			}
-			count.Statements, count.Commits = 0, 0
+			count.Reset()
 			ok(t, errors.Join(table.Append(t.Context(), appends)...))
 		}
 		for _, c := range []struct {
 			n          int
 			after      int64
 			end        bool
-			statements int
+			statements int64
 		}{
 			{100, 0, false, costs[0]}, {1, 2, false, costs[1]}, {1, 4, true, costs[1]},
 		} {
 			group(c.n, c.after, c.end)
-			if count.Statements != c.statements || count.Commits != 1 {
-				t.Errorf("%d appends after %d: %d statements, %d commits", c.n, c.after, count.Statements, count.Commits)
+			if n, commits := count.Statements.Load(), count.Commits.Load(); n != c.statements || commits != 1 {
+				t.Errorf("%d appends after %d: %d statements, %d commits", c.n, c.after, n, commits)
 			}
 		}
 		_, err := table.Shards(t.Context(), 0, 64)
 		ok(t, err)
-		count.Statements, count.Commits = 0, 0
+		count.Reset()
 		ok(t, table.Append(t.Context(), []driver.Append{{Transaction: "begun", Shards: 64, Records: []driver.Record{{Kind: "x"}, {Kind: "y"}}, Due: due}})[0])
-		if count.Statements != costs[1] || count.Commits != 1 {
-			t.Errorf("a begin: %d statements, %d commits", count.Statements, count.Commits)
+		if n, commits := count.Statements.Load(), count.Commits.Load(); n != costs[1] || commits != 1 {
+			t.Errorf("a begin: %d statements, %d commits", n, commits)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package saga
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -153,7 +153,7 @@ func (c *execution) applyResult(now time.Time, each *call, output []byte, err er
 	policy, attempts := t.failed(each.step, class)
 	v := t.judge(policy, attempts, class)
 	t.mayBeDone = t.mayBeDone && !each.local()
-	t.err, t.next = err, now.Add(policy.delay(class, after, attempts, random))
+	t.err, t.next = err, now.Add(coordinator.Delay(policy.First, policy.Max, class, after, attempts, random))
 	switch v {
 	case markDead:
 		return v, c.note(now, false, record(recordDead, key, why{Error: truncated(err), Attempts: t.attempts}))
@@ -215,20 +215,10 @@ type Policy struct {
 }
 
 func (p Policy) resolve() Policy {
-	for _, d := range []struct {
-		value     *time.Duration
-		byDefault time.Duration
-	}{{&p.First, 100 * time.Millisecond}, {&p.Max, time.Minute}} {
-		if *d.value <= 0 {
-			*d.value = d.byDefault
-		}
-	}
-	if p.Attempts <= 0 {
-		p.Attempts = 10
-	}
-	if p.Undos <= 0 {
-		p.Undos = 20
-	}
+	p.First = cmp.Or(max(p.First, 0), 100*time.Millisecond)
+	p.Max = cmp.Or(max(p.Max, 0), time.Minute)
+	p.Attempts = cmp.Or(max(p.Attempts, 0), 10)
+	p.Undos = cmp.Or(max(p.Undos, 0), 20)
 	return p
 }
 
@@ -296,17 +286,6 @@ func (t *attempts) judge(p Policy, attempts int, c branch.Class) verdict {
 		}
 	}
 	return again
-}
-
-// shortest is the least pause, so that calls that fail at once do not occupy a processor.
-const shortest = time.Millisecond
-
-// delay returns the pause after failed attempts.
-func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
-	if c == branch.ClassInProgress {
-		return max(ongoing, p.First/8, shortest)
-	}
-	return max(backoff.Policy{First: p.First, Max: p.Max}.Delay(max(attempts, 1), random), shortest)
 }
 
 // A Call describes one call of an action or undo. Its Transaction is the saga's id. Its Branch is

@@ -2,6 +2,7 @@ package saga
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,12 +34,8 @@ func (o *Options) resolve() Options {
 	if o != nil {
 		r = *o
 	}
-	if r.Remind <= 0 {
-		r.Remind = 24 * time.Hour
-	}
-	if r.Stuck <= 0 {
-		r.Stuck = 20
-	}
+	r.Remind = cmp.Or(max(r.Remind, 0), 24*time.Hour)
+	r.Stuck = cmp.Or(max(r.Stuck, 0), 20)
 	r.Hooks = r.Hooks.WithDefaults()
 	return r
 }
@@ -93,9 +90,6 @@ func (e *Engine) Drives(kind string) bool {
 	_, ok := e.plans[nameOf(kind)]
 	return ok
 }
-
-// isBug reports whether the kind of an error is Bug.
-func isBug(err error) bool { return interlock.Kind(err) == interlock.Bug }
 
 func bug(op, name string, err error) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: err}

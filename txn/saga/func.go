@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -227,7 +228,7 @@ type errAborted struct{ error }
 func (c *functionPlanner) failed(m *machine) error {
 	var mistake *DefinitionError
 	switch known := errors.As(c.err, &mistake); {
-	case known || isBug(c.err):
+	case known || interlock.Kind(c.err) == interlock.Bug:
 		return c.err
 	case !m.abortable():
 		return bug("run the function of saga", c.id, fmt.Errorf("it failed after the pivot, where no abort is possible: %w", c.err))

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -164,28 +163,6 @@ func TestJudge(t *testing.T) {
 				t.Errorf("%+v: %v after %d", c, got, i+1)
 			}
 		}
-	}
-}
-
-// TestDelay: delays grow to their bound, and are random. If the target is processing the
-// call, its own delay is used.
-func TestDelay(t *testing.T) {
-	p := Policy{First: 80 * time.Millisecond, Max: time.Second}.resolve()
-	for _, c := range []struct {
-		class    branch.Class
-		attempts int
-		random   float64
-		want     time.Duration
-	}{
-		{branch.ClassRetry, 1, 0.5, 40 * time.Millisecond}, {branch.ClassUnknown, 3, 0.5, 160 * time.Millisecond}, {branch.ClassUnknown, 100, 0.5, 500 * time.Millisecond},
-		{branch.ClassUnknown, 1, 0, 10 * time.Millisecond}, {branch.ClassInProgress, 1, 0.5, 3 * time.Hour},
-	} {
-		if got := p.delay(c.class, 3*time.Hour, c.attempts, c.random); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
-	}
-	if got := p.delay(branch.ClassInProgress, -time.Second, 1, 0); got != 10*time.Millisecond {
-		t.Errorf("at once: %v", got)
 	}
 }
 

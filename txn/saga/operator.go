@@ -20,13 +20,10 @@ import (
 //
 // A change that the saga's state does not allow is a [*StateError], and an id without a saga an
 // [ErrNone].
-type Operator struct {
-	journal *journal.Journal
-	now     func() time.Time
-}
+type Operator struct{ journal *journal.Journal }
 
 // NewOperator returns an operator on a journal, and does not close it.
-func NewOperator(j *journal.Journal) *Operator { return &Operator{journal: j, now: time.Now} }
+func NewOperator(j *journal.Journal) *Operator { return &Operator{j} }
 
 // Operator returns an operator on the engine's journal.
 func (e *Engine) Operator() *Operator { return NewOperator(e.coordinator.Journal()) }
@@ -165,7 +162,7 @@ func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows 
 
 // append appends the records that follow from the saga's state, and its end if nothing is left to do.
 func (o *Operator) append(ctx context.Context, op, id, step string, follows func(*machine) ([]journal.Entry, error)) error {
-	return records.Change(ctx, o.journal, o.now, op, id, step, func(t coordinator.Transaction[machine]) ([]journal.Entry, error) {
+	return records.Change(ctx, o.journal, op, id, step, func(t coordinator.Transaction[machine]) ([]journal.Entry, error) {
 		entries, err := follows(&t.State)
 		if err != nil || len(entries) == 0 {
 			return nil, err

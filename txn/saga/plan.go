@@ -273,7 +273,8 @@ func (d *drive) report() error {
 		return d.note(d.Now(), true, journal.Entry{Kind: recordEnd})
 	}
 	d.reports++
-	wait := Policy{}.resolve().delay(branch.ClassUnknown, 0, d.reports, d.Random())
+	p := Policy{}.resolve()
+	wait := coordinator.Delay(p.First, p.Max, branch.ClassUnknown, 0, d.reports, d.Random())
 	d.again = d.Now().Add(wait)
 	d.failedReport(err, wait)
 	return nil

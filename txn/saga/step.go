@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -78,7 +79,7 @@ func Step[I, O any](name string, action func(ctx context.Context, input I) (O, e
 // stored returns an output as JSON. If the journal cannot store the output, the error is
 // Unknown.
 func stored(name string, output any) (json.RawMessage, error) {
-	text, err := marshal(output)
+	text, err := coordinator.Marshal(output)
 	if err == nil && len(text) > driver.MaxPayload {
 		err = fmt.Errorf("it has %d bytes, at most %d are allowed", len(text), driver.MaxPayload)
 	}
@@ -86,15 +87,6 @@ func stored(name string, output any) (json.RawMessage, error) {
 		return nil, Unknown(fmt.Errorf("store the output of step %q: %w", name, err))
 	}
 	return text, nil
-}
-
-// marshal is json.Marshal without escapes for HTML, which would make an output longer.
-func marshal(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // Undo sets the compensation of the step. Sagas find it by its name, so neither it nor the step

@@ -193,22 +193,10 @@ func TestAsleep(t *testing.T) {
 			return crash.Sleeper{Scene: killing(tb, db, repeated), Left: func(tb testing.TB) string {
 				tb.Helper()
 				judgeKilled(tb, db, repeated)
-				return recorded(tb, db)
+				return strings.Join(txntest.Records(tb, journal.NewTable(db, ""), "1"), " ")
 			}}
 		})
 	}, databases.Pgx)
-}
-
-// recorded returns the journal's records.
-func recorded(tb testing.TB, db *databases.DB) string {
-	tb.Helper()
-	_, records, err := journal.NewTable(db, "").Read(tb.Context(), "1", 0)
-	ok(tb, err)
-	var all []string
-	for _, r := range records {
-		all = append(all, r.Kind+":"+r.Step)
-	}
-	return strings.Join(all, " ")
 }
 
 // killing returns a database for one transfer, and checks its final state.
@@ -243,17 +231,10 @@ func judgeKilled(tb testing.TB, db *databases.DB, mode string) {
 		tb.Errorf("alice %+v, bob %+v, %d came", alice, bob, came)
 	}
 	table := journal.NewTable(db, "")
-	head, records, err := table.Read(tb.Context(), "1", 0)
-	decided := 0
-	for _, r := range records {
-		if r.Kind == recordDecide {
-			decided++
-		}
-	}
+	head, _, err := table.Read(tb.Context(), "1", 0)
+	decided := strings.Count(strings.Join(txntest.Records(tb, table, "1"), " "), recordDecide+":")
 	if err != nil || decided != 1 && (done || decided != 0) || decided == 1 && head.Ended.IsZero() {
 		tb.Errorf("%d decisions, %+v, %v", decided, head, err)
 	}
-	if n, err := table.Unscheduled(tb.Context()); n != 0 || err != nil {
-		tb.Errorf("%d unscheduled, %v", n, err)
-	}
+	unscheduled(tb, table)
 }

@@ -179,7 +179,7 @@ func (d *drive) recordsFor(b member, err error) []journal.Entry {
 	policy, c := d.engine.options.Retry, d.callsOf(b)
 	class, ongoing := branch.ClassOf(err)
 	v := c.judge(policy, class)
-	wait := policy.delay(class, ongoing, c.attempts, d.Random())
+	wait := coordinator.Delay(policy.First, policy.Max, class, ongoing, c.attempts, d.Random())
 	c.at = d.Now().Add(wait)
 	e := observe.TCCTried{Branch: b.name, Operation: string(d.m.decision), Attempt: c.made, Err: err, Again: wait}
 	if v == markDead {

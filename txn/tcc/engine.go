@@ -1,6 +1,7 @@
 package tcc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,17 +50,10 @@ func (o *Options) resolve() (Options, error) {
 	if o != nil {
 		r = *o
 	}
-	if r.Hold <= 0 {
-		r.Hold = time.Minute
-	}
-	for _, d := range []struct {
-		value     *time.Duration
-		byDefault time.Duration
-	}{{&r.Margin, r.Hold / 6}, {&r.Timeout, 10 * time.Second}, {&r.Remind, 24 * time.Hour}} {
-		if *d.value <= 0 {
-			*d.value = d.byDefault
-		}
-	}
+	r.Hold = cmp.Or(max(r.Hold, 0), time.Minute)
+	r.Margin = cmp.Or(max(r.Margin, 0), r.Hold/6)
+	r.Timeout = cmp.Or(max(r.Timeout, 0), 10*time.Second)
+	r.Remind = cmp.Or(max(r.Remind, 0), 24*time.Hour)
 	if r.Margin >= r.Hold {
 		return r, failure.Bug("make engine", "", "Margin is %v, and Hold %v: nothing could ever be confirmed", r.Margin, r.Hold)
 	}
@@ -196,13 +190,10 @@ func (m *Engine) decided(id, kind string, d Decision, reason string) {
 // A change that the transaction's state does not allow is a [*StateError], and an id without
 // a transaction an [ErrNone]; both are Definite. After an Uncertain error look whether the change is
 // recorded.
-type Operator struct {
-	journal *journal.Journal
-	now     func() time.Time
-}
+type Operator struct{ journal *journal.Journal }
 
 // NewOperator returns an operator on a journal, and does not close it.
-func NewOperator(j *journal.Journal) *Operator { return &Operator{journal: j, now: time.Now} }
+func NewOperator(j *journal.Journal) *Operator { return &Operator{j} }
 
 // Operator returns an operator on the engine's journal.
 func (m *Engine) Operator() *Operator { return NewOperator(m.coordinator.Journal()) }
@@ -236,7 +227,7 @@ func (o *Operator) act(ctx context.Context, op, id, branch string, by By, entrie
 	if err := by.Check(op, id); err != nil {
 		return err
 	}
-	return records.Change(ctx, o.journal, o.now, op, id, branch, func(coordinator.Transaction[machine]) ([]journal.Entry, error) {
+	return records.Change(ctx, o.journal, op, id, branch, func(coordinator.Transaction[machine]) ([]journal.Entry, error) {
 		return entries, nil
 	})
 }

@@ -1,6 +1,7 @@
 package tcc
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -271,28 +271,11 @@ type Policy struct {
 }
 
 func (p Policy) resolve() Policy {
-	for _, d := range []struct {
-		value     *time.Duration
-		byDefault time.Duration
-	}{{&p.First, 50 * time.Millisecond}, {&p.Max, time.Minute}} {
-		if *d.value <= 0 {
-			*d.value = d.byDefault
-		}
-	}
-	for _, n := range []*int{&p.Attempts, &p.Refusals} {
-		if *n <= 0 {
-			*n = 5
-		}
-	}
+	p.First = cmp.Or(max(p.First, 0), 50*time.Millisecond)
+	p.Max = cmp.Or(max(p.Max, 0), time.Minute)
+	p.Attempts = cmp.Or(max(p.Attempts, 0), 5)
+	p.Refusals = cmp.Or(max(p.Refusals, 0), 5)
 	return p
-}
-
-// delay returns the pause after a number of failed attempts.
-func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
-	if c == branch.ClassInProgress {
-		return max(ongoing, p.First/8)
-	}
-	return backoff.Policy{First: p.First, Max: p.Max}.Delay(max(attempts, 1), random)
 }
 
 // verdict is the action after a failed call.
@@ -400,8 +383,6 @@ type why struct {
 }
 
 func record(kind, step string, data any) journal.Entry { return coordinator.Record(kind, step, data) }
-
-func marshal(v any) (json.RawMessage, error) { return coordinator.Marshal(v) }
 
 // decided returns the records of the first append of a transaction of Run.
 func decided(d Decision, reason string, tries []try) []journal.Entry {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -151,18 +150,6 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestDecisionOfBranch: a branch that a confirmation does not name is never confirmed.
-func TestDecisionOfBranch(t *testing.T) {
-	m, err := replay([]journal.Entry{letters["tried a"], letters["confirm"]})
-	ok(t, err)
-	if m.decisionFor("a") != Confirm || m.decisionFor("b") != Cancel {
-		t.Errorf("a: %s, b: %s", m.decisionFor("a"), m.decisionFor("b"))
-	}
-	if m, err = replay([]journal.Entry{letters["tried a"], letters["cancel"]}); err != nil || m.decisionFor("a") != Cancel {
-		t.Errorf("%s, %v", m.decisionFor("a"), err)
-	}
-}
-
 // TestJudgeTries: the consequences of the outcomes of a branch's tries.
 func TestJudgeTries(t *testing.T) {
 	const f, r, u, o = branch.ClassFail, branch.ClassRetry, branch.ClassUnknown, branch.ClassInProgress
@@ -201,24 +188,5 @@ func TestJudgeSettling(t *testing.T) {
 	}
 	if first, second := so.judge(p, branch.ClassFail), so.judge(p, branch.ClassFail); first != again || second != markDead {
 		t.Errorf("%v, %v", first, second)
-	}
-}
-
-// TestDelay: delays grow to their bound. If the target is processing the call, its own
-// delay is used.
-func TestDelay(t *testing.T) {
-	p := Policy{First: 80 * time.Millisecond, Max: time.Second}.resolve()
-	for _, c := range []struct {
-		class    branch.Class
-		attempts int
-		random   float64
-		want     time.Duration
-	}{
-		{branch.ClassRetry, 1, 0.5, 40 * time.Millisecond}, {branch.ClassUnknown, 3, 0.5, 160 * time.Millisecond},
-		{branch.ClassFail, 100, 0.5, 500 * time.Millisecond}, {branch.ClassInProgress, 1, 0.5, 3 * time.Hour},
-	} {
-		if got := p.delay(c.class, 3*time.Hour, c.attempts, c.random); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
 	}
 }

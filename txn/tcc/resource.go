@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // A Resource is a participant. Q is a request and H the hold that it returns; both are JSON in the
@@ -90,7 +91,7 @@ func Define[Q, H any](name string, r Resource[Q, H]) Definition[Q, H] {
 
 // stored returns a hold as JSON. A hold that cannot be encoded is unknown.
 func stored(name string, hold any) (json.RawMessage, error) {
-	text, err := marshal(hold)
+	text, err := coordinator.Marshal(hold)
 	if err == nil {
 		err = fits(text)
 	}

@@ -371,5 +371,6 @@ func (r *run) cancel(ctx context.Context, t try, attempt int) error {
 // wait returns the pause after a failed call.
 func (r *run) wait(err error, attempts int) time.Duration {
 	class, ongoing := branch.ClassOf(err)
-	return r.engine.options.Retry.delay(class, ongoing, attempts, r.engine.coordinator.Random())
+	retry := r.engine.options.Retry
+	return coordinator.Delay(retry.First, retry.Max, class, ongoing, attempts, r.engine.coordinator.Random())
 }

@@ -177,13 +177,10 @@ func (o *Options) resolve() (Options, error) {
 //
 // A change that the transaction's state does not allow is a [*StateError], and an id without
 // a transaction an [ErrNone]; both are Definite.
-type Operator struct {
-	journal *journal.Journal
-	now     func() time.Time
-}
+type Operator struct{ journal *journal.Journal }
 
 // NewOperator returns an operator on a journal, and does not close it.
-func NewOperator(j *journal.Journal) *Operator { return &Operator{journal: j, now: time.Now} }
+func NewOperator(j *journal.Journal) *Operator { return &Operator{j} }
 
 // Operator returns an operator on the engine's journal.
 func (m *Engine) Operator() *Operator { return NewOperator(m.coordinator.Journal()) }
@@ -219,7 +216,7 @@ func (o *Operator) act(ctx context.Context, op, id string, by By, refuses func(*
 	if err := by.Check(op, id); err != nil {
 		return err
 	}
-	return records.Change(ctx, o.journal, o.now, op, Key(id), "", func(t coordinator.Transaction[machine]) ([]journal.Entry, error) {
+	return records.Change(ctx, o.journal, op, Key(id), "", func(t coordinator.Transaction[machine]) ([]journal.Entry, error) {
 		if err := t.State.checkID(id); err != nil {
 			return nil, err
 		}

@@ -64,9 +64,7 @@ func TestHeuristic(t *testing.T) {
 		if o.State != Resolved || o.Resolved != (By{Actor: "ann", Reason: "paid by hand"}) {
 			t.Errorf("%+v", o)
 		}
-		if n, err := w.store.Unscheduled(t.Context()); n != 0 || err != nil {
-			t.Errorf("%d unscheduled, %v", n, err)
-		}
+		txntest.Unscheduled(t, w.store)
 	})
 }
 

@@ -435,11 +435,6 @@ func plain(text string) bool {
 	return driver.XID{Transaction: text, Branch: "x"}.Check() == nil
 }
 
-// checkID returns a Bug if the id is invalid.
-func checkID(op, id string) error {
-	return driver.CheckTransaction(op, id)
-}
-
 // run is one attempt at a transaction.
 type run struct {
 	key   string

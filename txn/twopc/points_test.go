@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // plot is the work of a first process, which others finish.
@@ -57,9 +58,7 @@ func (p plot) run(t *testing.T, meets ...func(at string) error) []life {
 			for _, bank := range w.banks { // the sessions of a process end with it
 				bank.Restart()
 			}
-			if n, err := w.store.Unscheduled(context.Background()); n != 0 || err != nil {
-				t.Errorf("%d unscheduled, %v", n, err)
-			}
+			txntest.Unscheduled(t, w.store)
 		}
 		p.check(t, w, lives)
 	})

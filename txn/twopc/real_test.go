@@ -362,14 +362,9 @@ func TestAsleep(t *testing.T) {
 // recorded returns the journal's records, and the moved amount; empty if undecided.
 func (b branches) recorded(tb testing.TB) string {
 	tb.Helper()
-	_, records, err := journal.NewTable(b.north, "").Read(tb.Context(), Key("1"), 0)
-	ok(tb, err)
-	if len(records) == 0 {
+	all := txntest.Records(tb, journal.NewTable(b.north, ""), Key("1"))
+	if len(all) == 0 {
 		return ""
-	}
-	var all []string
-	for _, r := range records {
-		all = append(all, r.Kind+":"+r.Step)
 	}
 	return strings.Join(append(all, b.ledger(tb, b.north)...), " ")
 }

@@ -36,7 +36,7 @@ import (
 // is sent, the transaction is aborted.
 func (m *Engine) Run(ctx context.Context, id string, work func(ctx context.Context, t *T) error) error {
 	const op = "run transaction"
-	if err := checkID(op, id); err != nil {
+	if err := driver.CheckTransaction(op, id); err != nil {
 		return err
 	}
 	if work == nil {

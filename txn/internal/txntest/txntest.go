@@ -150,43 +150,6 @@ func Serve(t testing.TB, serve func(ctx context.Context, c interlock.Claim, shar
 	return c, stop, served
 }
 
-// Counted counts the statements and commits of its transactions, without those of their Native.
-type Counted struct {
-	driver.BeginnerAt[driver.SQL]
-	Statements, Commits int
-}
-
-// BeginAt begins a counted transaction.
-func (c *Counted) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
-	tx, err := c.BeginnerAt.BeginAt(ctx, level)
-	return countedTx{tx, c}, err
-}
-
-type countedTx struct {
-	driver.Tx[driver.SQL]
-	c *Counted
-}
-
-func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	t.c.Statements++
-	return t.Tx.Exec(ctx, query, args...)
-}
-
-func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	t.c.Statements++
-	return t.Tx.Query(ctx, query, args, each)
-}
-
-func (t countedTx) Bound(ctx context.Context, idle, statement time.Duration) error {
-	t.c.Statements++
-	return t.Tx.Bound(ctx, idle, statement)
-}
-
-func (t countedTx) Commit(ctx context.Context) error {
-	t.c.Commits++
-	return t.Tx.Commit(ctx)
-}
-
 // ErrCrashed is the error of every operation in a process that has crashed. It is not Definite, so
 // nothing may be concluded from it.
 var ErrCrashed = errors.New("crashed")
@@ -353,7 +316,7 @@ func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head
 }
 
 // Records returns the records of a transaction, as kind:step.
-func Records(t testing.TB, store *memory.Journal, id string) (all []string) {
+func Records(t testing.TB, store driver.Journal, id string) (all []string) {
 	t.Helper()
 	_, records, err := store.Read(context.Background(), id, 0)
 	OK(t, err)
@@ -364,7 +327,7 @@ func Records(t testing.TB, store *memory.Journal, id string) (all []string) {
 }
 
 // Unscheduled requires that each unfinished transaction has a due time.
-func Unscheduled(t testing.TB, store *memory.Journal) {
+func Unscheduled(t testing.TB, store driver.Journal) {
 	t.Helper()
 	if n, err := store.Unscheduled(context.Background()); n != 0 || err != nil {
 		t.Errorf("%d unscheduled, %v", n, err)
