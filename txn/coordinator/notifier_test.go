@@ -127,22 +127,6 @@ func TestMissedRings(t *testing.T) {
 	})
 }
 
-// TestNudgeElsewhere: the owner reads an append of another process at once.
-func TestNudgeElsewhere(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		owner, other, _ := pair(t, func(context.Context, string) error { return errDown })
-		owner.begin(t, "1", "call:x")
-		synctest.Wait()
-		log, _, err := other.Journal().Open(t.Context(), "1")
-		ok(t, err)
-		ok(t, log.End(t.Context(), journal.Entry{Kind: "stop"}))
-		other.Nudge("1")
-		if synctest.Wait(); owner.holding() != 0 {
-			t.Error("it still drives what another process has ended")
-		}
-	})
-}
-
 // owners returns two coordinators on one journal of two shards, each of which serves one, and ids whose
 // hash names the shard of the second. They do not poll.
 func owners(t *testing.T, o Options, do func(ctx context.Context, id string) error) (first, second *rig, ids []string, notified *atomic.Int64) {

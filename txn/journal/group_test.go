@@ -12,7 +12,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -168,30 +167,4 @@ func TestBadTextIsRefusedAtTheEdge(t *testing.T) {
 	if len(store.groups) > 0 {
 		t.Errorf("%d requests were sent", len(store.groups))
 	}
-}
-
-// TestBadIDHurtsNobody: of 300 concurrent begins, only those with a bad id fail.
-func TestBadIDHurtsNobody(t *testing.T) {
-	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
-		db := openDB(t)
-		table := journal.NewTable(db, "")
-		db.Do(t, table.Create)
-		j := open(t, table, nil)
-		_, err := j.Begin(t.Context(), "first", "order", due, says("begin")...) // the shards are known then
-		ok(t, err)
-		var work sync.WaitGroup
-		for i := range 300 {
-			id := fmt.Sprint("t", i)
-			if i%60 == 7 {
-				id += "\xff"
-			}
-			work.Go(func() {
-				_, err := j.Begin(t.Context(), id, "order", due, says("begin")...)
-				if bad := i%60 == 7; bad != errors.Is(err, interlock.ErrName) || !bad && err != nil {
-					t.Errorf("%q: %v", id, err)
-				}
-			})
-		}
-		work.Wait()
-	}, databases.Pgx, databases.Maria)
 }

@@ -2,7 +2,6 @@ package saga
 
 import (
 	"encoding/json"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,19 +18,6 @@ func executionOf(t *testing.T, d Defined, entries ...journal.Entry) *execution {
 	ok(t, err)
 	t.Cleanup(c.close)
 	return c
-}
-
-// TestNoteOfWhatCannotFollow: an invalid record is a bug of this package. It is reported as one, and
-// changes neither pending nor the machine.
-func TestNoteOfWhatCannotFollow(t *testing.T) {
-	c := executionOf(t, Define("order", (&target{}).undoable("a")))
-	err := c.note(began, true, letters["sent a"], letters["end"])
-	if wantKind(t, err, interlock.Bug, errOrder); !strings.Contains(err.Error(), `drive saga "1": record end`) {
-		t.Error(err)
-	}
-	if len(c.pending) != 0 || c.forced || c.m.find("a") != nil || c.notCalled["a"] {
-		t.Errorf("%+v", c)
-	}
 }
 
 // TestRecordIsJSON: a record that could not be read again is not written.

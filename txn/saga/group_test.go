@@ -60,21 +60,6 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// TestDeadUndoOfGroup: the others of its stage and earlier ones are still undone.
-func TestDeadUndoOfGroup(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		b := g.act("b").Undo("unb", func(context.Context, string, *string) error { return Fail(errNetwork) })
-		d := Define("order", g.undoable("x"), Parallel(g.undoable("a"), b), g.undoable("no", Fail(errSeat)))
-		r := serve(t, nil, 1, nil, d)
-		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		wantKind(t, err, interlock.Uncertain, ErrDeadLetter)
-		effects := g.did()
-		slices.Sort(effects)
-		same(t, "effects", effects, "1/a/do", "1/a/undo", "1/b/do", "1/x/do", "1/x/undo")
-	})
-}
-
 // TestBeats: with heartbeats a step may take longer than its timeout, but not longer than its MaxTime;
 // without them it may not.
 func TestBeats(t *testing.T) {

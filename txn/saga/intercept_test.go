@@ -70,32 +70,6 @@ func TestInterceptorStandsAroundEachCall(t *testing.T) {
 	}
 }
 
-// TestInterceptorAnswers instead of the target: a call that it refuses has not happened,
-// and one that it repeats has.
-func TestInterceptorAnswers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		d := Define("order", g.undoable("a"), g.undoable("b"), g.act("p").Pivot()).Intercept(
-			func(ctx context.Context, call func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
-				switch From(ctx).Branch {
-				case "a":
-					_, _ = call(ctx)
-				case "p":
-					return nil, Fail(errSeat)
-				}
-				return call(ctx)
-			})
-		r := serve(t, nil, 1, nil, d)
-		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		wantKind(t, err, interlock.Definite, ErrCompensated)
-		for key, want := range map[string]int{"1/a/do": 2, "1/a/undo": 2, "1/b/do": 1, "1/b/undo": 1, "1/p/do": 0} {
-			if calls, _ := g.count(key); calls != want {
-				t.Errorf("%s: %d calls, want %d", key, calls, want)
-			}
-		}
-	})
-}
-
 // TestStepTxIsNotIntercepted: it is refused, and nothing begins.
 func TestStepTxIsNotIntercepted(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -106,17 +106,6 @@ func TestBadInput(t *testing.T) {
 	})
 }
 
-// TestClosedJournal: nothing begins in it, and Serve ends.
-func TestClosedJournal(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		d := Define("order", g.undoable("a"))
-		r := serve(t, nil, 1, nil, d)
-		ok(t, r.coordinator.Journal().Close())
-		wantKind(t, d.Start(t.Context(), r.engine, "1", "in"), interlock.Bug, interlock.ErrClosed)
-	})
-}
-
 // TestOutputs: a step reads the outputs of earlier ones, by their types, and not those of
 // later ones; an output that is too large to store is none.
 func TestOutputs(t *testing.T) {

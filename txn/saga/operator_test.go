@@ -551,29 +551,6 @@ func TestOperatorAbortsTooLate(t *testing.T) {
 	})
 }
 
-// TestNobodyKnowsItsType: an operator can end a saga without its definition: abort it, and
-// skip its undos.
-func TestNobodyKnowsItsType(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		gone := Define("gone", g.undoable("a"), Sleep[string]("w", 72*time.Hour), g.undoable("b"))
-		r := serve(t, nil, 1, nil, gone)
-		ok(t, gone.Start(t.Context(), r.engine, "1", "in"))
-		time.Sleep(10 * time.Second)
-		r.claim.End(interlock.ErrReleased)
-		synctest.Wait()
-		next := serve(t, r.store, 2, nil, Define("order", g.undoable("a")))
-		o := NewOperator(next.coordinator.Journal())
-		ok(t, o.Abort(t.Context(), "1", ann))
-		ok(t, o.Skip(t.Context(), "1", "a", ann))
-		looked, err := next.engine.Look(t.Context(), "1")
-		if ok(t, err); !looked.State.Final() {
-			t.Errorf("%+v", looked)
-		}
-		same(t, "effects", g.did(), "1/a/do")
-	})
-}
-
 // TestPivotSettled: an operator records the outcome of a pivot that does not answer. Then the
 // saga continues, with its output, or is undone. The actor and the reason are recorded.
 func TestPivotSettled(t *testing.T) {

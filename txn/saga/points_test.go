@@ -394,43 +394,6 @@ func TestDelayedDuplicates(t *testing.T) {
 	}
 }
 
-// TestLateDuplicate: the target must refuse a former owner's call that arrives after its
-// successor has undone the step. The call has the key of the step and the lower epoch.
-func TestLateDuplicate(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var calls []Call
-		first := make(chan struct{})
-		held := false
-		d := Define("order", Step("a", func(ctx context.Context, _ string) (int, error) {
-			if !held {
-				held = true
-				<-first
-			}
-			calls = append(calls, From(ctx))
-			return 0, Fail(errSeat)
-		}).Undo("una", func(ctx context.Context, _ string, out *int) error {
-			calls = append(calls, From(ctx))
-			return nil
-		}))
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "a/b c", "in"))
-		synctest.Wait()
-		next := serve(t, r.store, 2, nil, d)
-		_, err := next.engine.Wait(t.Context(), "a/b c")
-		wantKind(t, err, interlock.Definite, ErrCompensated)
-		close(first)
-		wantKind(t, <-r.served, interlock.Definite, interlock.ErrStaleToken)
-		var keys []string
-		for _, c := range calls {
-			keys = append(keys, c.Key())
-		}
-		same(t, "keys", keys, "a%2Fb%20c/a/do", "a%2Fb%20c/a/undo", "a%2Fb%20c/a/do")
-		if calls[2].Epoch >= calls[1].Epoch || calls[0].Deadline.IsZero() || calls[0].Type != "order" || calls[0].Operation == branch.Undo || calls[1].Operation != branch.Undo {
-			t.Errorf("%+v", calls)
-		}
-	})
-}
-
 // TestStoppedAnywhere: an engine that is paused at any point until another one has completed
 // the saga appends nothing when it wakes up, and has no effect, even if its claim seems
 // valid. If it sees that the claim has ended, it makes no call either, except those in

@@ -155,16 +155,3 @@ type null struct{}
 func (null) Try(context.Context, *int, time.Time) (*int, error) { return nil, nil }
 func (null) Confirm(context.Context, *int, *int) error          { return nil }
 func (null) Cancel(context.Context, *int, **int) error          { return nil }
-
-// TestClosedJournal: with a closed journal tries soon end, and no outcome is returned.
-func TestClosedJournal(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		v := newVenue("hotel", 1)
-		r := idle(t, nil, nil, nil, v)
-		ok(t, r.coordinator.Journal().Close())
-		_, err := r.run(t.Context(), "1", v)
-		wantKind(t, err, interlock.Uncertain, interlock.ErrClosed)
-		_, err = r.Decide(t.Context(), "1", "hotel")
-		wantKind(t, err, interlock.Bug, interlock.ErrClosed)
-	})
-}

@@ -239,27 +239,3 @@ func TestStrangeResource(t *testing.T) {
 		}
 	})
 }
-
-// TestLongWork: a branch in progress for hours blocks nothing, and is called repeatedly.
-func TestLongWork(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
-		until := time.Now().Add(5 * time.Hour)
-		hotel.bad = func(c branch.Call) (before, after error) {
-			if c.Operation == branch.Confirm && time.Now().Before(until) {
-				return branch.InProgress(time.Hour), nil
-			}
-			return nil, nil
-		}
-		r := serve(t, nil, 1, nil, hotel, flight)
-		_, err := r.run(t.Context(), "1", hotel, flight)
-		ok(t, err)
-		o, err := r.Wait(t.Context(), "1")
-		if o.State != Confirmed || err != nil || time.Now().After(until.Add(2*time.Minute)) {
-			t.Errorf("%+v, %v, after %v", o, err, time.Since(began))
-		}
-		if n := r.store.Appends(); n != 3 { // the first settled ones are in their own append
-			t.Errorf("%d appends", n)
-		}
-	})
-}

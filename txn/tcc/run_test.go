@@ -291,54 +291,6 @@ func TestCallerLeaves(t *testing.T) {
 	})
 }
 
-// TestClasses: a try that may be repeated is, and one that may have had an effect is
-// cancelled.
-func TestClasses(t *testing.T) {
-	for name, c := range map[string]struct {
-		fails  []error // of the first tries
-		before bool    // without an effect
-		want   Decision
-		calls  int
-		state  string
-	}{
-		"retried":          {[]error{branch.Retry(errFull), branch.Retry(errFull)}, true, Confirm, 3, "confirmed"},
-		"at work":          {[]error{branch.InProgress(10 * time.Second)}, true, Confirm, 2, "confirmed"},
-		"lost":             {[]error{errNetwork}, false, Confirm, 2, "confirmed"},
-		"always busy":      {slices.Repeat([]error{branch.Retry(errFull)}, 9), true, Cancel, 5, ""},
-		"never known":      {slices.Repeat([]error{errNetwork}, 9), true, Cancel, 5, "blocked"},
-		"refused":          {slices.Repeat([]error{branch.Fail(errFull)}, 9), true, Cancel, 1, ""},
-		"refused in doubt": {[]error{errNetwork, branch.Fail(errFull)}, true, Cancel, 2, "blocked"},
-	} {
-		bubble(t, func(t *testing.T) {
-			hotel := newVenue("hotel", 1)
-			r := serve(t, nil, 1, nil, hotel)
-			hotel.bad = func(call branch.Call) (before, after error) {
-				switch n := call.Attempt - 1; {
-				case call.Operation != branch.Try || n >= len(c.fails):
-					return nil, nil
-				case c.before:
-					return c.fails[n], nil
-				default:
-					return nil, c.fails[n]
-				}
-			}
-			calls := 0
-			counted := hotel.bad
-			hotel.bad = func(call branch.Call) (before, after error) {
-				if call.Operation == branch.Try {
-					calls++
-				}
-				return counted(call)
-			}
-			o, _ := r.run(t.Context(), "1", hotel)
-			_, _ = r.Wait(t.Context(), "1")
-			if o.Decision != c.want || calls != c.calls || hotel.state("1") != c.state {
-				t.Errorf("%s: %s after %d calls, %s", name, o.Decision, calls, hotel.state("1"))
-			}
-		})
-	}
-}
-
 // bomb panics.
 type bomb struct{}
 

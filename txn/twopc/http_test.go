@@ -246,22 +246,28 @@ func TestHTTP(t *testing.T) {
 	r.want(t, 20)
 }
 
-// TestHTTPAttemptsAreCounted: a repeated call has the next number.
-func TestHTTPAttemptsAreCounted(t *testing.T) {
+// TestCallsSayWhatTheyAre: each call has its transaction, operation, attempt and deadline. It does
+// not have the call that the caller itself serves.
+func TestCallsSayWhatTheyAre(t *testing.T) {
 	r := online(t)
+	serving := branch.With(t.Context(), branch.Call{Transaction: "saga", Branch: "pay", Step: "3", Attempt: 7, Epoch: 5, Deadline: time.Now().Add(time.Hour)})
 	r.service.says(branch.Prepare, 425)
-	ok(t, r.Run(t.Context(), "1", r.pay(5)))
+	ok(t, r.Run(serving, "1", r.pay(5)))
 	r.want(t, 5)
 	r.service.says(branch.Prepare, 500)
 	r.service.says(branch.Rollback, 500)
-	wantKind(t, r.Run(t.Context(), "2", r.pay(5)), interlock.Definite, ErrAborted)
+	wantKind(t, r.Run(serving, "2", r.pay(5)), interlock.Definite, ErrAborted)
 	var got []string
 	for _, c := range r.service.called() {
+		of, err := parse(c.Transaction)
+		if ok(t, err); c.Branch != "shop" || c.Step != "" || c.Epoch == 5 || !c.Begun.Equal(of.began) || c.Deadline.IsZero() || c.Deadline.After(time.Now().Add(10*time.Second)) {
+			t.Errorf("%+v", c)
+		}
 		if c.Operation != branch.Commit {
-			got = append(got, fmt.Sprint(c.Operation, " ", c.Attempt))
+			got = append(got, fmt.Sprint(of.key, " ", c.Operation, " ", c.Attempt))
 		}
 	}
-	same(t, "calls", got, "prepare 1", "prepare 2", "prepare 1", "rollback 1", "rollback 2")
+	same(t, "calls", got, "1 prepare 1", "1 prepare 2", "2 prepare 1", "2 rollback 1", "2 rollback 2")
 }
 
 // TestHTTPAlone: a service alone is prepared and committed without a record.

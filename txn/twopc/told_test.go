@@ -267,23 +267,6 @@ func TestRollbackIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestHeuristicOfAnEndedAbort: the hook receives only a branch that an operator committed
-// although an ended abort requires its rollback.
-func TestHeuristicOfAnEndedAbort(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
-		var told []observe.TwoPCHeuristic
-		p := w.start(t, nil, &Options{Hooks: &observe.TwoPC{Heuristic: func(o observe.TwoPCHeuristic) { told = append(told, o) }}})
-		r := begin("1", time.Now(), 1)
-		_, err := p.Decide(t.Context(), r.String())
-		ok(t, err)
-		p.recordHeuristicAbort(t.Context(), r, "south", errWork)
-		if len(told) != 1 || !errors.Is(told[0].Err, errWork) || errors.Is(told[0].Err, journal.ErrExists) || told[0].Transaction != r.String() {
-			t.Errorf("%+v", told)
-		}
-	})
-}
-
 // TestUnwrittenDecision: no caller gets a decision that is not in the journal, or that
 // cannot be read.
 func TestUnwrittenDecision(t *testing.T) {
