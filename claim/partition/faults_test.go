@@ -18,6 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -28,7 +29,7 @@ type town struct {
 }
 
 func inTown(t *testing.T, test func(*town)) {
-	inBubble(t, func(t *testing.T) { test(&town{t, memory.NewSpace()}) })
+	virtual.Test(t, func(t *testing.T) { test(&town{t, memory.NewSpace()}) })
 }
 
 // driver returns a driver that is closed with the test.

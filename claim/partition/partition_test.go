@@ -17,16 +17,9 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-func inBubble(t *testing.T, test func(*testing.T)) {
-	virtual.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))) // virtual time begins before counters do
-		test(t)
-	})
-}
-
 // TestMemory runs the suite in virtual time.
 func TestMemory(t *testing.T) {
-	partitiontest.Run(t, inBubble, func(t *testing.T) partitiontest.World {
+	partitiontest.Run(t, virtual.Test, func(t *testing.T) partitiontest.World {
 		space := memory.NewSpace()
 		fence := space.Fence()
 		return partitiontest.World{
@@ -65,7 +58,7 @@ func (f *frozen) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 // TestALaggardOwnsNothingByAnOldLayout: a member that has not seen a change queues for a
 // partition of the old layout, and is granted it during the change.
 func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		space, old := memory.NewSpace(), partition.Layout{Partitions: 4}
 		join := func(d driver.Fenced, name string) *partition.Group {
 			g, err := partition.Join(t.Context(), d, space.Values(), "g", old, &partition.Options{Identity: name})

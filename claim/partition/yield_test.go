@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // yielder has the additional methods of a partition's claim.
@@ -21,7 +22,7 @@ type yielder interface {
 // TestYield: a partition that its owner yields moves to the other members in turn, and no
 // other partition moves.
 func TestYield(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		space := memory.NewSpace()
 		owners, yields := make(chan string, 10), map[string]chan struct{}{}
 		var groups []*partition.Group

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // branches is a barrier with counters.
@@ -46,7 +47,7 @@ func TestBarrier(t *testing.T) {
 	of := func(b drivertest.BarrierBackend[memory.Business]) *branches { return b.(*branches) }
 	drivertest.RunBarrier(t, drivertest.BarrierHarness[memory.Business]{
 		StoreHarness: drivertest.StoreHarness[driver.Barrier[memory.Business]]{
-			Bubble: inBubble,
+			Bubble: virtual.Test,
 			Start: func(*testing.T, bool) drivertest.BarrierBackend[memory.Business] {
 				return &branches{single: single[driver.Barrier[memory.Business]]{memory.NewBarrier()}, counts: map[string]int64{}}
 			},

@@ -8,11 +8,12 @@ import (
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestFence(t *testing.T) {
 	drivertest.RunFence(t, drivertest.FenceHarness{
-		Bubble: inBubble,
+		Bubble: virtual.Test,
 		Start: func(*testing.T, bool) drivertest.FenceBackend {
 			space := memory.NewSpace()
 			return store{single[driver.Fence]{space.Fence()}, space}

@@ -15,8 +15,6 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 
 const ttl = 6 * time.Second
 
-var present = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
 func TestFenced(t *testing.T) {
 	drivertest.RunFenced(t, fenced())
 }
@@ -40,7 +38,7 @@ func TestPlain(t *testing.T) {
 // harness runs the whole suite in virtual time.
 func harness(open func(*memory.Space) driver.Fenced) drivertest.Harness {
 	return drivertest.Harness{
-		Bubble: inBubble,
+		Bubble: virtual.Test,
 		Start: func(*testing.T, bool) drivertest.Backend {
 			return &backend{space: memory.NewSpace(), open: open}
 		},
@@ -49,13 +47,6 @@ func harness(open func(*memory.Space) driver.Fenced) drivertest.Harness {
 		DeadWaiter: ttl, // a waiter's lease is as long as a claim's
 		Without:    drivertest.Servers | drivertest.LostPushes,
 	}
-}
-
-func inBubble(t *testing.T, test func(*testing.T)) {
-	virtual.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(present)) // virtual time begins before the counters' epoch
-		test(t)
-	})
 }
 
 type backend struct {

@@ -8,10 +8,11 @@ import (
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestQueue(t *testing.T) {
-	drivertest.RunQueue(t, drivertest.QueueHarness{Bubble: inBubble,
+	drivertest.RunQueue(t, drivertest.QueueHarness{Bubble: virtual.Test,
 		Start: func(*testing.T) drivertest.QueueBackend { return queues{memory.NewQueue()} }})
 }
 

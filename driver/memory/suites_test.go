@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestValues(t *testing.T) {
@@ -73,7 +74,7 @@ func TestParticipant(t *testing.T) {
 // inMemory returns the harness of stores that new returns, in virtual time.
 func inMemory[S any](new func() S) drivertest.StoreHarness[S] {
 	return drivertest.StoreHarness[S]{
-		Bubble:  inBubble,
+		Bubble:  virtual.Test,
 		Start:   func(*testing.T, bool) drivertest.StoreBackend[S] { return single[S]{new()} },
 		Without: drivertest.Servers | drivertest.LostReplies,
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 // The helpers that the tests of txn share.
 var (
 	ok, wantKind  = txntest.OK, txntest.WantKind
-	bubble, began = txntest.Bubble, txntest.Began
+	bubble, began = virtual.Test, virtual.Began
 	runBubble     = txntest.RunBubble
 	grant         = txntest.Grant
 )

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -20,7 +21,7 @@ func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"driver": driv
 // The helpers that the tests of txn share.
 var (
 	ok, wantKind  = txntest.OK, txntest.WantKind
-	bubble, grant = txntest.Bubble, txntest.Grant
+	bubble, grant = virtual.Test, txntest.Grant
 	runBubble     = txntest.RunBubble
 	token, repeat = txntest.Token, txntest.Repeat
 )

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 // The helpers that the tests of txn share.
 var (
 	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
-	bubble, began      = txntest.Bubble, txntest.Began
+	bubble, began      = virtual.Test, virtual.Began
 	runBubble          = txntest.RunBubble
 	grant, repeat      = txntest.Grant, txntest.Repeat
 	crashAt, stopAt    = txntest.CrashAt, txntest.StopAt

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 // The helpers that the tests of txn share.
 var (
 	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
-	bubble, began      = txntest.Bubble, txntest.Began
+	bubble, began      = virtual.Test, virtual.Began
 	crashAt, stopAt    = txntest.CrashAt, txntest.StopAt
 	grant, unscheduled = txntest.Grant, txntest.Unscheduled
 )

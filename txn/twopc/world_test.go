@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 // The helpers that the tests of txn share.
 var (
 	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
-	bubble, runBubble  = txntest.Bubble, txntest.RunBubble
+	bubble, runBubble  = virtual.Test, txntest.RunBubble
 )
 
 // errCrashed is the error of every call in a crashed process, errNetwork that of a lost

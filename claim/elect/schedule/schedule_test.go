@@ -27,7 +27,7 @@ const (
 	ttl  = 3 * time.Second
 )
 
-var begin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+var begin = virtual.Began
 
 // bench is one space and the processes on it, in virtual time.
 type bench struct {
@@ -37,7 +37,6 @@ type bench struct {
 
 func inBubble(t *testing.T, test func(*bench)) {
 	virtual.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(begin))
 		test(&bench{t, memory.NewSpace()})
 	})
 }

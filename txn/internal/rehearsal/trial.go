@@ -171,9 +171,6 @@ func (r *Trial[K]) Live(n int64, limit, patience time.Duration, j Journal,
 	return cause, nil
 }
 
-// began is the start of virtual time, so that tokens are plausible.
-var began = time.Now()
-
 // claim is a coordinator's claim on its journal. It ends with the coordinator.
 type claim struct {
 	token interlock.Token
@@ -182,7 +179,7 @@ type claim struct {
 
 // Grant returns the claim of the n-th coordinator, which ends with ctx.
 func Grant(ctx context.Context, n int64) (interlock.Claim, error) {
-	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
+	token, err := interlock.NewToken(interlock.CounterAt(virtual.Began)+n, 0)
 	return claim{token, ctx}, err
 }
 
@@ -244,15 +241,11 @@ func Between[O any](l *Life, p Point, call func() (O, error)) (output O, err err
 	return output, err
 }
 
-// Bubble runs play in the virtual time of [testing/synctest], which begins at the present. It reports
-// whether a goroutine in it waits for ever.
+// Bubble runs play in virtual time, and reports whether a goroutine in it waits for ever.
 func Bubble(t *testing.T, play func()) (hangs bool) {
 	t.Helper()
 	defer func() { hangs = deadlocked(recover()) }()
-	virtual.Test(t, func(*testing.T) {
-		time.Sleep(time.Until(began))
-		play()
-	})
+	virtual.Test(t, func(*testing.T) { play() })
 	return false
 }
 

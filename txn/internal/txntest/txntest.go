@@ -53,27 +53,14 @@ func Second[V any](_ V, err error) error { return err }
 // Repeat returns an error for each of n appends or calls.
 func Repeat(n int, err error) []error { return slices.Repeat([]error{err}, n) }
 
-// Began is the start of the virtual time of a [Bubble].
-var Began = time.Now()
-
-// Bubble runs a test in virtual time that begins at the present, so that tokens are
-// plausible.
-func Bubble(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	virtual.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(Began))
-		test(t)
-	})
-}
-
-// RunBubble runs a subtest in a [Bubble].
+// RunBubble runs a subtest in virtual time.
 func RunBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
-	t.Run(name, func(t *testing.T) { Bubble(t, test) })
+	t.Run(name, func(t *testing.T) { virtual.Test(t, test) })
 }
 
 // Token returns the n-th token of a system whose counter started with the tests.
-func Token(n int64) interlock.Token { return token(interlock.CounterAt(Began) + n) }
+func Token(n int64) interlock.Token { return token(interlock.CounterAt(virtual.Began) + n) }
 
 // Present returns a token for a process that starts now.
 func Present() interlock.Token { return token(interlock.CounterAt(time.Now())) }
