@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -50,14 +51,16 @@ func (m QueueMember) All(n int) []*driver.Received {
 	return m.receive(n, 1000)
 }
 
-// receive receives n messages, each time up to the rest of limit.
+// receive receives n messages, each time up to the rest of limit, and repeats what a server
+// that is starting refuses.
 func (m QueueMember) receive(n, limit int) (all []*driver.Received) {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), time.Minute) // an old member of the group may have to expire first
 	defer cancel()
 	for len(all) < n {
 		some, err := m.Receive(ctx, driver.QueueLimit{Messages: limit - len(all), Bytes: 1 << 20})
-		if all = append(all, some...); err != nil || len(all) > n {
+		again := interlock.Kind(err) == interlock.Retryable && ctx.Err() == nil
+		if all = append(all, some...); err != nil && !again || len(all) > n {
 			m.Fatalf("received %v, %v; want %d", ReceivedIDs(all), err, n)
 		}
 	}
