@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-const patience = 20 * time.Second
+const patience = testbed.Patience
 
 // etcdBed is a server with our driver.
 type etcdBed struct {

@@ -93,8 +93,10 @@ func TestIdleMembersOnRedis(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dialRedis(t, server.Addr())
-	fill := "for i = 1, 100000 do redis.call('SET', 'foreign/' .. i, 'x') end return 1"
-	testbed.OK(t, operator.Do(t.Context(), operator.B().Eval().Script(fill).Numkeys(0).Build()).Error())
+	fill := "for i = 1, 1000 do redis.call('SET', 'foreign/' .. ARGV[1] .. i, 'x') end return 1"
+	for part := range 100 {
+		testbed.OK(t, operator.Do(t.Context(), operator.B().Eval().Script(fill).Numkeys(0).Arg(fmt.Sprint(part, "/")).Build()).Error())
+	}
 	const members, partitions = 3, 12
 	owned := func() (n int) { return 0 }
 	for i := range members {

@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait for a condition in these tests.
-const patience = 20 * time.Second
+const patience = testbed.Patience
 
 // program returns the command: the test binary by another name.
 func program(t *testing.T) string {

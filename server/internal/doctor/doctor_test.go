@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-const patience = 20 * time.Second
+const patience = testbed.Patience
 
 // examine examines a backend and omits measurements, which depend on the machine.
 func examine(t *testing.T, url string, o Options) Report {
