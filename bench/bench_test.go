@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -94,7 +95,7 @@ func (r *run) measure(t *testing.T, b benchmark) {
 	sides := b.open(t)
 	result, err := b.Measure(t.Context(), sides, o)
 	ok(t, err)
-	if *recorded != "" && len(fails(r.gate(t, result))) > 0 {
+	if *recorded != "" && slices.ContainsFunc(r.gate(t, result), func(f compare.Finding) bool { return f.Fails }) {
 		again, err := b.Measure(t.Context(), sides, o)
 		ok(t, err)
 		result.Join(again)
@@ -113,15 +114,6 @@ func (r *run) gate(t *testing.T, results ...compare.Result) []compare.Finding {
 		r.before = before
 	}
 	return compare.Gate(compare.Report{Results: results}, r.before)
-}
-
-func fails(findings []compare.Finding) (failing []compare.Finding) {
-	for _, f := range findings {
-		if f.Fails {
-			failing = append(failing, f)
-		}
-	}
-	return failing
 }
 
 // report prints the table and does what the flags request.

@@ -41,16 +41,11 @@ func dbosSide(tb testing.TB, server *testbed.Server, clients int) compare.Side {
 	dbos.RegisterWorkflow(c, workflow, dbos.WithWorkflowName("two steps"))
 	ok(tb, dbos.Launch(c))
 	tb.Cleanup(func() { dbos.Shutdown(c, 5*time.Second) })
-	return compare.Side{Name: "DBOS", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
-		s, err := compare.Drive(ctx, clients, window, func(context.Context, int) (time.Duration, error) {
-			began := time.Now()
-			h, err := dbos.RunWorkflow(c, workflow, "in", dbos.WithWorkflowID(fmt.Sprintf("workflow/%d", fresh.Add(1))))
-			if err == nil {
-				_, err = h.GetResult()
-			}
-			return time.Since(began), err
-		})
-		s.Violations = append(s.Violations, done.check(2*s.Total)...)
-		return s, err
-	}}
+	return compare.Clients("DBOS", clients, func(context.Context, int) error {
+		h, err := dbos.RunWorkflow(c, workflow, "in", dbos.WithWorkflowID(fmt.Sprintf("workflow/%d", fresh.Add(1))))
+		if err == nil {
+			_, err = h.GetResult()
+		}
+		return err
+	}, done.ofTwoSteps)
 }

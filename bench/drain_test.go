@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/interlock-dev/interlock/bench/compare"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -30,8 +31,10 @@ func drainCase(server func() *testbed.Server) benchmark {
 			d := &drain{}
 			d.ship = saga.Define("ship", saga.Step("ship", d.call).Pivot())
 			hooks := &observe.Saga{Ended: func(observe.SagaEnded) { d.ended.Add(1) }, Log: observe.Silent}
-			d.engine = serve(tb, onPostgres(tb, server()).journal, &coordinator.Options{PerTarget: places}, hooks, d.ship)
-			return []compare.Side{{Name: "stuck", Run: d.stuck}, {Name: "healthy", Run: d.healthy}}
+			store, _ := onPostgres(tb, server())
+			d.engine = serve(tb, store, &coordinator.Options{PerTarget: places}, hooks, d.ship)
+			healthy := func(ctx context.Context, _ int) error { return succeed(ctx, d.engine, d.ship, "in") }
+			return []compare.Side{{Name: "stuck", Run: d.stuck}, compare.Clients("healthy", 64, healthy, nil)}
 		},
 	}
 }
@@ -65,50 +68,27 @@ func (d *drain) stuck(ctx context.Context, window time.Duration) (compare.Sample
 	d.down.Store(true)
 	d.tried.Store(0)
 	d.ended.Store(0)
-	if err := d.start(ctx, sagas); err != nil {
+	var starts errgroup.Group
+	starts.SetLimit(64)
+	for range sagas {
+		starts.Go(func() error { return d.ship.Start(ctx, d.engine, fmt.Sprintf("stuck/%d", fresh.Add(1)), "in") })
+	}
+	if err := starts.Wait(); err != nil {
 		return compare.Sample{}, err
 	}
 	if err := until(ctx, func() bool { return d.tried.Load() >= int64(sagas) }); err != nil {
 		return compare.Sample{}, fmt.Errorf("%d of %d sagas were tried: %w", d.tried.Load(), sagas, err)
 	}
-	healed := time.Now()
+	meter := compare.Start()
 	d.down.Store(false)
 	if err := until(ctx, func() bool { return d.ended.Load() >= int64(sagas) }); err != nil {
 		return compare.Sample{}, fmt.Errorf("%d of %d sagas have ended: %w", d.ended.Load(), sagas, err)
 	}
-	s := compare.Sample{Ops: sagas, Total: sagas, Elapsed: time.Since(healed)}
+	s := meter.Sample(sagas)
 	if most := d.most.Load(); most > places || most < places/4 {
 		s.Violations = []string{fmt.Sprintf("%d calls at once, and the target has %d places", most, places)}
 	}
 	return s, nil
-}
-
-// start starts sagas from 64 clients.
-func (d *drain) start(ctx context.Context, sagas int) error {
-	var next atomic.Int64
-	var work sync.WaitGroup
-	failures := make(chan error, 64)
-	for range cap(failures) {
-		work.Go(func() {
-			for next.Add(1) <= int64(sagas) {
-				if err := d.ship.Start(ctx, d.engine, fmt.Sprintf("stuck/%d", fresh.Add(1)), "in"); err != nil {
-					failures <- err
-					return
-				}
-			}
-		})
-	}
-	work.Wait()
-	close(failures)
-	return <-failures
-}
-
-func (d *drain) healthy(ctx context.Context, window time.Duration) (compare.Sample, error) {
-	return compare.Drive(ctx, 64, window, func(ctx context.Context, _ int) (time.Duration, error) {
-		began := time.Now()
-		_, err := d.ship.Do(ctx, d.engine, fmt.Sprintf("healthy/%d", fresh.Add(1)), "in")
-		return time.Since(began), err
-	})
 }
 
 // until waits for a condition, for at most five minutes.

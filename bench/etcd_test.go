@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/interlock-dev/interlock/bench/compare"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -20,7 +20,7 @@ import (
 const etcdNote = "one etcd that syncs to disk, by gRPC; TTL 30 s; "
 
 func etcdCases(tb testing.TB) []benchmark {
-	server := sync.OnceValue(func() *testbed.Server { return testbed.Etcd(tb) })
+	server := lazily(tb, testbed.Etcd)
 	const mutex = "concurrency.Mutex"
 	cases := distinct("etcd", etcdNote, server, etcdSides, map[int][]compare.Goal{
 		1:   {faster(mutex, 1), allocs("", 200), allocs(mutex, 0)},
@@ -37,7 +37,7 @@ func etcdCases(tb testing.TB) []benchmark {
 				Goals: []compare.Goal{faster(mutex, h.times), faster("put and watch", 0.7),
 					{Metric: compare.Fairness, Want: 1.2, AtMost: true}}},
 			open: func(tb testing.TB) []compare.Side {
-				sides := etcdSides(tb, server(), contest{clients: h.clients, processes: h.clients, hot: true})
+				sides := etcdSides(tb, server(), compare.Locks{Clients: h.clients, Processes: h.clients, Hot: true})
 				return append(sides, putAndWatch(dialEtcd(tb, server()), dialEtcd(tb, server())))
 			},
 		})
@@ -46,14 +46,12 @@ func etcdCases(tb testing.TB) []benchmark {
 }
 
 // etcdSides returns our lock and etcd's own, each with a session per process.
-func etcdSides(tb testing.TB, server *testbed.Server, c contest) []compare.Side {
+func etcdSides(tb testing.TB, server *testbed.Server, l compare.Locks) []compare.Side {
 	return []compare.Side{
-		c.side("interlock", func() acquire {
-			d, err := etcd.Open(tb.Context(), dialEtcd(tb, server), &etcd.Options{Prefix: "interlock/", TTL: ttl})
-			ok(tb, err)
-			return fenced(tb, d)
-		}, nil),
-		c.side("concurrency.Mutex", func() acquire { return etcdMutex(tb, dialEtcd(tb, server)) }, nil),
+		l.Side("interlock", fenced(tb, func() (driver.Fenced, error) {
+			return etcd.Open(tb.Context(), dialEtcd(tb, server), &etcd.Options{Prefix: "interlock/", TTL: ttl})
+		})),
+		l.Side("concurrency.Mutex", func() compare.Acquire { return etcdMutex(tb, dialEtcd(tb, server)) }),
 	}
 }
 
@@ -64,17 +62,25 @@ func dialEtcd(tb testing.TB, server *testbed.Server) *clientv3.Client {
 	return client
 }
 
+// etcdCommit puts a key.
+func etcdCommit(client *clientv3.Client) commit {
+	return func(ctx context.Context) error {
+		_, err := client.Put(ctx, fmt.Sprintf("one/%d", fresh.Add(1)), filler)
+		return err
+	}
+}
+
 // etcdMutex returns etcd's own lock. The revision of its key is a token.
-func etcdMutex(tb testing.TB, client *clientv3.Client) acquire {
+func etcdMutex(tb testing.TB, client *clientv3.Client) compare.Acquire {
 	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl.Seconds())))
 	ok(tb, err)
 	tb.Cleanup(func() { ok(tb, session.Close()) })
-	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
+	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
 		m := concurrency.NewMutex(session, "mutex/"+name)
 		if err := m.Lock(ctx); err != nil {
 			return 0, nil, err
 		}
-		return uint64(m.Header().Revision), compare.Release(m.Unlock), nil
+		return uint64(m.Header().Revision), m.Unlock, nil
 	}
 }
 
@@ -89,16 +95,14 @@ func putAndWatch(putter, watcher *clientv3.Client) compare.Side {
 		if created, open := <-events; !open || !created.Created {
 			return compare.Sample{}, errors.New("the watch was not created")
 		}
-		return compare.Drive(ctx, 1, window, func(ctx context.Context, _ int) (time.Duration, error) {
-			began := time.Now()
+		return compare.Drive(ctx, 1, window, func(ctx context.Context, _ int) error {
 			if _, err := putter.Put(ctx, key, ""); err != nil {
-				return 0, err
+				return err
 			}
-			_, open := <-events
-			if !open {
-				return 0, errors.New("the watch ended")
+			if _, open := <-events; !open {
+				return errors.New("the watch ended")
 			}
-			return time.Since(began), nil
+			return nil
 		})
 	}}
 }

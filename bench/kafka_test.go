@@ -24,7 +24,7 @@ const logKeys = 1000
 
 // kafkaCases compares a consumer with a loop that polls and commits.
 func kafkaCases(tb testing.TB) []benchmark {
-	l := &logs{tb: tb, server: sync.OnceValue(func() *testbed.Server { return testbed.Kafka(tb) })}
+	l := &logs{tb: tb, server: lazily(tb, testbed.Kafka)}
 	return []benchmark{{
 		Case: compare.Case{Name: "queue/kafka/empty", Rounds: 5, Window: time.Second,
 			Note:  "one broker; 1,000,000 messages of 1,000 keys in four partitions, 100 bytes each; from the first message until all are handled; handlers that do nothing",
@@ -93,19 +93,17 @@ func (l *logs) run(consume func(ctx context.Context, r *reading) error) func(con
 	return func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		n := int(1_000_000*window.Seconds()) / logKeys * logKeys
 		r := &reading{topic: l.topic(n), group: fmt.Sprint("bench-", fresh.Add(1)), n: int64(n), done: make(chan struct{})}
-		var elapsed, cpu time.Duration
-		before := compare.ProcessorTime()
-		ended := make(chan struct{})
+		meter, measured := compare.Start(), make(chan compare.Sample, 1)
 		go func() {
 			<-r.done
-			elapsed, cpu = time.Since(r.first), compare.ProcessorTime()-before
-			close(ended)
+			s := meter.Sample(n)
+			s.Elapsed = time.Since(r.first)
+			measured <- s
 		}()
 		if err := consume(ctx, r); err != nil {
 			return compare.Sample{}, err
 		}
-		<-ended
-		s := compare.Sample{Ops: n, Total: n, Elapsed: elapsed, Values: map[string]float64{compare.CPU: cpu.Seconds() / float64(n)}}
+		s := <-measured
 		if wrong := r.wrong.Load(); wrong > 0 {
 			s.Violations = append(s.Violations, fmt.Sprintf("%d messages came out of turn, or twice", wrong))
 		}

@@ -34,8 +34,7 @@ var (
 type allow func(ctx context.Context, key string, r driver.Rate) (bool, error)
 
 func limitCases(tb testing.TB) []benchmark {
-	server := sync.OnceValue(func() *testbed.Server { return testbed.Redis(tb) })
-	database := sync.OnceValue(func() *testbed.Server { return startPostgres(tb) })
+	server, database := lazily(tb, testbed.Redis), lazily(tb, startPostgres)
 	const note = "one Redis without persistence; 256 goroutines; one call in 64 is to a limit of 100/s that all share, which the checker holds to its bound; "
 	return []benchmark{
 		{
@@ -70,13 +69,9 @@ func limitCases(tb testing.TB) []benchmark {
 				Goals: []compare.Goal{{Metric: compare.Rate, Want: 5000}, faster("one row committed", 0)}},
 			open: func(tb testing.TB) []compare.Side {
 				commit := postgresCommit(tb, poolOf(tb, database(), connections))
-				return []compare.Side{decisions("interlock", true, inTable(tb, database())), {Name: "one row committed", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
-					return compare.Drive(ctx, limitClients, window, func(ctx context.Context, _ int) (time.Duration, error) {
-						began := time.Now()
-						err := commit(ctx)
-						return time.Since(began), err
-					})
-				}}}
+				durable := commits(limitClients, commit)
+				durable.Name = "one row committed"
+				return []compare.Side{decisions("interlock", true, inTable(tb, database())), durable}
 			},
 		},
 	}
@@ -133,7 +128,7 @@ func decisions(name string, hot bool, take allow) compare.Side {
 			}
 		}
 		probe := fmt.Sprintf("limit/%d/checked", run)
-		s, err := compare.Drive(ctx, limitClients, window, func(ctx context.Context, client int) (time.Duration, error) {
+		s, err := compare.Drive(ctx, limitClients, window, func(ctx context.Context, client int) error {
 			began, key, rate := time.Now(), keys[client], ample
 			count[client]++
 			isProbe := (count[client]+client)%64 == 0
@@ -141,17 +136,16 @@ func decisions(name string, hot bool, take allow) compare.Side {
 				key, rate = probe, scarce
 			}
 			allowed, err := take(ctx, key, rate)
-			ended := time.Now()
 			switch {
 			case err != nil:
 			case isProbe && allowed:
-				checked.add(began, ended)
+				checked.add(began, time.Now())
 			case isProbe:
 				checked.refused.Store(true)
-			case !isProbe && !allowed:
+			case !allowed:
 				err = fmt.Errorf("%s was refused", key)
 			}
-			return ended.Sub(began), err
+			return err
 		})
 		s.Violations = checked.check(scarce)
 		return s, err
@@ -227,24 +221,26 @@ func leased(tb testing.TB, server *testbed.Server, name string, r driver.Rate) c
 			return compare.Sample{}, err
 		}
 		admitted, began := make([]int64, limitClients), time.Now()
-		s, err := compare.Drive(ctx, limitClients, window, func(ctx context.Context, client int) (time.Duration, error) {
-			began := time.Now()
+		s, err := compare.Drive(ctx, limitClients, window, func(ctx context.Context, client int) error {
 			for range leaseCalls {
 				allowed, err := l.Allow(ctx)
 				if err != nil {
-					return 0, err
+					return err
 				}
 				if allowed {
 					admitted[client]++
 				}
 			}
-			return time.Since(began) / leaseCalls, nil
+			return nil
 		})
 		if err != nil {
 			return s, err
 		}
 		s.Ops, s.Total = s.Ops*leaseCalls, s.Total*leaseCalls
-		for _, cost := range []string{compare.Allocs, compare.CPU} {
+		for i := range s.Waits {
+			s.Waits[i] /= leaseCalls
+		}
+		for cost := range s.Values {
 			s.Values[cost] /= leaseCalls
 		}
 		sum := int64(0)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,49 +21,8 @@ import (
 // ttl is the lease duration of all sides: no benchmark of pairs waits for a renewal.
 const ttl = 30 * time.Second
 
-// fresh numbers the names of locks, so that none is used in two rounds.
+// fresh numbers names and messages, so that none is used in two rounds.
 var fresh atomic.Int64
-
-// acquire acquires a lock for the clients of one process.
-type acquire = func(ctx context.Context, name string) (token uint64, held compare.Held, err error)
-
-// contest is a number of clients that compete for one name, or have one each.
-type contest struct {
-	clients   int
-	processes int // 0 means one; each has its own client of the store
-	hot       bool
-	hold      time.Duration
-	pairs     bool // latencies are of pairs
-}
-
-// side runs a contest on the processes that open creates, each with an equal number of
-// clients. count adds metrics of the store, and may be nil.
-func (c contest) side(name string, open func() acquire, count func() float64) compare.Side {
-	processes := make([]acquire, max(1, c.processes))
-	for i := range processes {
-		processes[i] = open()
-	}
-	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
-		number := fresh.Add(1)
-		l := compare.Locks{Clients: c.clients, Hold: c.hold, Pairs: c.pairs,
-			Name: func(client int) string {
-				if c.hot {
-					client = 0
-				}
-				return fmt.Sprintf("%s-%d-%d", name, number, client)
-			},
-			Acquire: func(ctx context.Context, client int, name string) (uint64, compare.Held, error) {
-				return processes[client%len(processes)](ctx, name)
-			}}
-		if count == nil {
-			return l.Run(ctx, window)
-		}
-		before := count()
-		s, err := l.Run(ctx, window)
-		s.Values["commands"] = (count() - before) / float64(max(1, s.Total))
-		return s, err
-	}}
-}
 
 // faster returns the goal that our rate is the given multiple of another side's; 0 is no goal.
 func faster(than string, times float64) compare.Goal {
@@ -74,33 +34,44 @@ func allocs(side string, most float64) compare.Goal {
 	return compare.Goal{Metric: compare.Allocs, Side: side, Want: most, AtMost: true}
 }
 
+// lazily returns a server that starts when it is first used.
+func lazily(tb testing.TB, start func(tb testing.TB, extra ...string) *testbed.Server, extra ...string) func() *testbed.Server {
+	return sync.OnceValue(func() *testbed.Server { return start(tb, extra...) })
+}
+
 // distinct returns cases with as many clients as the goals have, each with its own name, and one
 // client of the store. The first of them is tried on every change.
-func distinct(store, note string, server func() *testbed.Server, sides func(testing.TB, *testbed.Server, contest) []compare.Side,
+func distinct(store, note string, server func() *testbed.Server, sides func(testing.TB, *testbed.Server, compare.Locks) []compare.Side,
 	goals map[int][]compare.Goal) (cases []benchmark) {
 	for _, clients := range slices.Sorted(maps.Keys(goals)) {
 		cases = append(cases, benchmark{
 			Case: compare.Case{Name: fmt.Sprintf("%s/distinct/%d", store, clients), Goals: goals[clients],
 				Note: note + fmt.Sprintf("%d goroutines with a name each", clients)},
 			smoke: len(cases) == 0,
-			open:  func(tb testing.TB) []compare.Side { return sides(tb, server(), contest{clients: clients, pairs: true}) },
+			open: func(tb testing.TB) []compare.Side {
+				return sides(tb, server(), compare.Locks{Clients: clients, Pairs: true})
+			},
 		})
 	}
 	return cases
 }
 
-// fenced returns our lock on a driver, which the lock closes.
-func fenced(tb testing.TB, d driver.Fenced) acquire {
-	closeAfter(tb, d.Close)
-	locks, err := lock.NewFenced(d, nil)
-	ok(tb, err)
-	closeAfter(tb, locks.Close)
-	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
-		c, err := locks.Acquire(ctx, name)
-		if err != nil {
-			return 0, nil, err
+// fenced returns our lock on a driver, for each process.
+func fenced(tb testing.TB, open func() (driver.Fenced, error)) func() compare.Acquire {
+	return func() compare.Acquire {
+		d, err := open()
+		ok(tb, err)
+		closeAfter(tb, d.Close)
+		locks, err := lock.NewFenced(d, nil)
+		ok(tb, err)
+		closeAfter(tb, locks.Close)
+		return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+			c, err := locks.Acquire(ctx, name)
+			if err != nil {
+				return 0, nil, err
+			}
+			return uint64(c.Token()), c.Release, nil
 		}
-		return uint64(c.Token()), c, nil
 	}
 }
 
@@ -111,48 +82,32 @@ func memoryCases(testing.TB) []benchmark {
 			Goals: []compare.Goal{allocs("", 12), {Metric: compare.P50}}},
 		smoke: true,
 		open: func(tb testing.TB) []compare.Side {
-			c := contest{clients: 1, pairs: true}
-			return []compare.Side{c.side("interlock", func() acquire { return fenced(tb, memory.NewSpace().Open(nil)) }, nil)}
+			ours := fenced(tb, func() (driver.Fenced, error) { return memory.NewSpace().Open(nil), nil })
+			return []compare.Side{compare.Locks{Clients: 1, Pairs: true}.Side("interlock", ours)}
 		},
 	}}
 }
 
-// advisory returns our lock without tokens.
-func advisory(tb testing.TB, d driver.Advisory) acquire {
-	closeAfter(tb, d.Close)
-	locks, err := lock.NewAdvisory(d, nil)
-	ok(tb, err)
-	closeAfter(tb, locks.Close)
-	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
-		c, err := locks.Acquire(ctx, name)
-		if err != nil {
-			return 0, nil, err
-		}
-		return 0, c, nil
-	}
-}
-
 // idle holds 1,000 locks for a window and counts the requests to the store.
-func idle(name string, lock acquire, count func() float64) compare.Side {
+func idle(name string, acquire compare.Acquire, count func() float64) compare.Side {
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		const locks = 1000
-		number := fresh.Add(1)
 		before := runtime.NumGoroutine()
-		var all []compare.Held
-		for i := range locks {
-			_, held, err := lock(ctx, fmt.Sprintf("idle-%s-%d-%d", name, number, i))
+		var releases []func(context.Context) error
+		for range locks {
+			_, release, err := acquire(ctx, fmt.Sprintf("idle-%s-%d", name, fresh.Add(1)))
 			if err != nil {
 				return compare.Sample{}, err
 			}
-			all = append(all, held)
+			releases = append(releases, release)
 		}
-		goroutines, counted, cpu := runtime.NumGoroutine()-before, count(), compare.ProcessorTime()
+		goroutines, counted, meter := runtime.NumGoroutine()-before, count(), compare.Start()
 		time.Sleep(window) // the time of the measurement
-		s := compare.Sample{Ops: locks, Elapsed: window, Values: map[string]float64{
-			"requests/s": (count() - counted) / window.Seconds(), "goroutines": float64(goroutines),
-			"processor share": (compare.ProcessorTime() - cpu).Seconds() / window.Seconds()}}
-		for _, held := range all {
-			if err := held.Release(ctx); err != nil {
+		s := meter.Sample(locks)
+		s.Values["requests/s"], s.Values["goroutines"] = (count()-counted)/window.Seconds(), float64(goroutines)
+		s.Values["processor share"] = s.Values[compare.CPU] * locks / window.Seconds()
+		for _, release := range releases {
+			if err := release(ctx); err != nil {
 				return s, err
 			}
 		}

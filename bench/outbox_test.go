@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,19 +26,19 @@ func outboxCases(tb testing.TB) (cases []benchmark) {
 	for _, store := range []struct {
 		name, note string
 		most       float64 // seconds from the commit to the sink
-		start      func(tb testing.TB) *testbed.Server
+		start      func(tb testing.TB, extra ...string) *testbed.Server
 		open       func(tb testing.TB, server *testbed.Server) *mail
 		goals      []compare.Goal
 		others     func(tb testing.TB, server *testbed.Server) []compare.Side // of a backlog
 	}{
 		{"postgres", "one Postgres that syncs to disk; a notifier by NOTIFY", 0.002, startPostgres, mailOnPostgres, []compare.Goal{faster("Watermill's forwarder", 5)},
 			func(tb testing.TB, server *testbed.Server) []compare.Side {
-				return []compare.Side{{Name: "Watermill's forwarder", Run: newWatermillOutbox(tb, server).backlog}}
+				return []compare.Side{newWatermill(tb, server).side()}
 			}},
 		{"mariadb", "one MariaDB that syncs to disk; the relay looks again and again", 0.005, startMariaDB, mailOnMariaDB, nil,
 			func(testing.TB, *testbed.Server) []compare.Side { return nil }},
 	} {
-		server := sync.OnceValue(func() *testbed.Server { return store.start(tb) })
+		server := lazily(tb, store.start)
 		cases = append(cases,
 			benchmark{
 				Case: compare.Case{Name: "outbox/" + store.name + "/latency", Window: 2 * time.Second, Rounds: 3,
@@ -58,7 +56,7 @@ func outboxCases(tb testing.TB) (cases []benchmark) {
 					Goals: append([]compare.Goal{{Metric: compare.Rate, Want: 20_000}, faster("commits", 0)}, store.goals...)},
 				open: func(tb testing.TB) []compare.Side {
 					m := store.open(tb, server())
-					return append([]compare.Side{{Name: "interlock", Run: m.backlog}, commits(32, m.commit)}, store.others(tb, server())...)
+					return append([]compare.Side{backlog("interlock", m.put, m.relayed), commits(32, m.commit)}, store.others(tb, server())...)
 				},
 			})
 	}
@@ -74,18 +72,11 @@ func outboxCases(tb testing.TB) (cases []benchmark) {
 
 // mail is an outbox whose sink counts messages.
 type mail struct {
-	relay  *outbox.Relay
-	sink   driver.Sink // nil if the mail itself is the sink
-	add    func(ctx context.Context, messages []driver.Message, committing func()) error
-	commit func(ctx context.Context) error
-
-	effects effects
-	mu      sync.Mutex
-	last    map[string]int       // number of the last message of a key
-	wrong   []string             // the first message that overtook another
-	sent    map[string]time.Time // when the commit of a message was sent; nil if it is not measured
-	waits   []time.Duration
-	done    atomic.Int64
+	relay    *outbox.Relay
+	sink     driver.Sink // nil if the mail itself is the sink
+	add      func(ctx context.Context, messages []driver.Message, committing func()) error
+	commit   commit
+	arrivals *arrivals // of this run
 }
 
 // mailToKafka returns a mail whose sink is Kafka: it counts acknowledged messages.
@@ -115,10 +106,10 @@ func mailOnMariaDB(tb testing.TB, server *testbed.Server) *mail {
 	return newMail(tb, mysql.DB(db), mysql.Tx, nil, mariadbCommit(tb, db))
 }
 
-func newMail[T any](tb testing.TB, db driver.BeginnerAt[T], sql func(T) driver.SQL, notifier driver.Notifier, commit func(context.Context) error) *mail {
+func newMail[T any](tb testing.TB, db driver.BeginnerAt[T], sql func(T) driver.SQL, notifier driver.Notifier, commit commit) *mail {
 	box := outbox.Table{Name: fmt.Sprint("outbox", fresh.Add(1))}
 	ok(tb, outbox.Tx(tb.Context(), db, nil, func(ctx context.Context, tx T) error { return box.Create(ctx, sql(tx)) }))
-	m := &mail{commit: commit, last: map[string]int{}}
+	m := &mail{commit: commit}
 	m.add = func(ctx context.Context, messages []driver.Message, committing func()) error {
 		return outbox.Tx(ctx, db, notifier, func(ctx context.Context, tx T) error {
 			defer committing()
@@ -139,49 +130,38 @@ func (m *mail) Publish(ctx context.Context, messages []driver.Message) []error {
 	}
 	for i, message := range messages {
 		if answers[i] == nil {
-			answers[i] = m.deliver(ctx, message)
+			number, err := strconv.ParseInt(message.ID, 10, 64)
+			m.arrivals.handled(message.Key, number)
+			answers[i] = err
 		}
 	}
 	return answers
 }
 
-// deliver detects repeated messages, and messages before earlier ones of their key.
-func (m *mail) deliver(_ context.Context, message driver.Message) error {
-	now := time.Now()
-	m.effects.add(message.ID)
-	number, err := strconv.Atoi(message.ID)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if last := m.last[message.Key]; (err != nil || number <= last) && len(m.wrong) == 0 {
-		m.wrong = append(m.wrong, fmt.Sprintf("message %s of %s came after %d", message.ID, message.Key, last))
-	}
-	m.last[message.Key] = number
-	if sent, there := m.sent[message.ID]; there {
-		m.waits = append(m.waits, now.Sub(sent))
-	}
-	m.done.Add(1)
-	return nil
-}
-
-// messages returns new messages, over a hundred keys.
-func messages(n int) (all []driver.Message) {
-	for range n {
-		id := fresh.Add(1)
-		all = append(all, driver.Message{ID: fmt.Sprint(id), Topic: "bench", Key: fmt.Sprint("key/", id%100), Payload: []byte(filler)})
+// messages returns messages, over a hundred keys.
+func messages(numbers []int64) (all []driver.Message) {
+	for _, n := range numbers {
+		all = append(all, driver.Message{ID: fmt.Sprint(n), Topic: "bench", Key: keyOf(n, 100), Payload: []byte(filler)})
 	}
 	return all
 }
 
-// serve runs the relay until end is called.
-func (m *mail) serve(ctx context.Context) (end func() error, err error) {
+// put adds messages in one transaction.
+func (m *mail) put(ctx context.Context, numbers []int64) error {
+	return m.add(ctx, messages(numbers), func() {})
+}
+
+// relayed runs the relay, and measures from its start.
+func (m *mail) relayed(_ context.Context, a *arrivals) (end func(context.Context) error, err error) {
+	m.arrivals = a
+	a.fromHere()
 	d := memory.NewSpace().Open(nil)
 	locks, err := lock.NewFenced(d, nil)
 	if err != nil {
 		return nil, err
 	}
 	running := locks.Start("relay", m.relay.RunAll)
-	return func() error {
-		ctx := context.WithoutCancel(ctx)
+	return func(ctx context.Context) error {
 		running.Close(ctx)
 		return errors.Join(locks.Close(ctx), d.Close(ctx))
 	}, nil
@@ -189,63 +169,22 @@ func (m *mail) serve(ctx context.Context) (end func() error, err error) {
 
 // latency adds a hundred messages a second while the relay runs.
 func (m *mail) latency(ctx context.Context, window time.Duration) (s compare.Sample, err error) {
-	end, err := m.serve(ctx)
+	a := newArrivals()
+	end, err := m.relayed(ctx, a)
 	if err != nil {
 		return s, err
 	}
-	m.mu.Lock()
-	m.sent, m.waits = map[string]time.Time{}, nil
-	m.mu.Unlock()
-	m.done.Store(0)
 	n := max(3, int(100*window.Seconds()))
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for range n {
 		<-tick.C
-		if err := m.send(ctx, messages(1)); err != nil {
-			return s, errors.Join(err, end())
+		number := fresh.Add(1)
+		if err := m.add(ctx, messages([]int64{number}), func() { a.send(number) }); err != nil {
+			return s, errors.Join(err, end(ctx))
 		}
 	}
-	err = until(ctx, func() bool { return m.done.Load() >= int64(n) })
-	s = compare.Sample{Ops: n, Total: n, Elapsed: window, Waits: m.waits, Violations: m.check(n)}
-	return s, errors.Join(err, end())
-}
-
-// send adds messages and records when their commit was sent.
-func (m *mail) send(ctx context.Context, messages []driver.Message) error {
-	return m.add(ctx, messages, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.sent[messages[0].ID] = time.Now()
-	})
-}
-
-// backlog adds messages, and then measures a relay that delivers them.
-func (m *mail) backlog(ctx context.Context, window time.Duration) (s compare.Sample, err error) {
-	n := int(20_000 * window.Seconds())
-	for left := n; left > 0; left -= 500 {
-		if err := m.add(ctx, messages(min(left, 500)), func() {}); err != nil {
-			return s, err
-		}
-	}
-	m.done.Store(0)
-	began := time.Now()
-	end, err := m.serve(ctx)
-	if err != nil {
-		return s, err
-	}
-	err = until(ctx, func() bool { return m.done.Load() >= int64(n) })
-	s = compare.Sample{Ops: n, Total: n, Elapsed: time.Since(began)}
-	err = errors.Join(err, end())
-	s.Violations = m.check(n)
+	s, err = a.end(ctx, n, end)
+	s.Elapsed = window
 	return s, err
-}
-
-// check returns the violations that the sink has detected for n messages.
-func (m *mail) check(n int) []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	wrong := append(m.effects.check(n), m.wrong...)
-	m.wrong = nil
-	return wrong
 }

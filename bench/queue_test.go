@@ -2,18 +2,18 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/interlock-dev/interlock/bench/compare"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/guard/once"
@@ -22,7 +22,7 @@ import (
 
 // queueCases compares queues that process a backlog.
 func queueCases(tb testing.TB) []benchmark {
-	server := sync.OnceValue(func() *testbed.Server { return startPostgres(tb) })
+	server := lazily(tb, startPostgres)
 	const note = "one Postgres that syncs to disk; pools of 32 connections; from the first message of a backlog of 20,000 until all are handled and recorded; "
 	add := compare.Goal{Metric: "added", Against: []string{"River"}}
 	return []benchmark{
@@ -42,10 +42,12 @@ func queueCases(tb testing.TB) []benchmark {
 			Case: compare.Case{Name: "queue/postgres/guarded", Rounds: 5, Window: time.Second, Note: note + "handlers that insert a row unless it is there",
 				Goals: []compare.Goal{faster("River", 2), add}},
 			open: func(tb testing.TB) []compare.Side {
+				pool := poolOf(tb, server(), connections)
+				insert := insertOnce(tb, pool)
 				return []compare.Side{
-					interlockQueue(tb, server(), "interlock", 1000, inBatches, 500),
-					interlockQueue(tb, server(), "interlock, one by one", 1000, guarded, 0),
-					riverQueue(tb, server(), insertOnce(tb, poolOf(tb, server(), connections))),
+					interlockQueue(tb, server(), "interlock", 1000, inBatches(pool), 500),
+					interlockQueue(tb, server(), "interlock, one by one", 1000, guarded(insert), 0),
+					riverQueue(tb, server(), insert),
 				}
 			},
 		},
@@ -57,7 +59,7 @@ func queueCases(tb testing.TB) []benchmark {
 				pool := poolOf(tb, server(), connections)
 				insertOnce(tb, pool)
 				in := once.Inbox{Consumer: "bench"}
-				ok(tb, pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) error { return in.Create(tb.Context(), postgres.Tx(tx)) }))
+				ok(tb, driver.Create(tb.Context(), postgres.Pool(pool), in))
 				return []compare.Side{
 					batches("interlock", func(ctx context.Context, numbers []int64) error {
 						messages := make([]once.Message, len(numbers))
@@ -82,87 +84,30 @@ func queueCases(tb testing.TB) []benchmark {
 func batches(name string, handle func(ctx context.Context, numbers []int64) error) compare.Side {
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		var total atomic.Int64
-		began := time.Now()
-		consume := func() error {
-			for time.Since(began) < window {
-				numbers := make([]int64, 500)
-				for i := range numbers {
-					numbers[i] = fresh.Add(1)
+		meter, began := compare.Start(), time.Now()
+		var consumers errgroup.Group
+		for range 2 {
+			consumers.Go(func() error {
+				for time.Since(began) < window {
+					if err := handle(ctx, numbers(500)); err != nil {
+						return err
+					}
+					total.Add(500)
 				}
-				if err := handle(ctx, numbers); err != nil {
-					return err
-				}
-				total.Add(500)
-			}
-			return nil
+				return nil
+			})
 		}
-		other := make(chan error, 1)
-		go func() { other <- consume() }()
-		err := errors.Join(consume(), <-other)
-		return compare.Sample{Ops: int(total.Load()), Total: int(total.Load()), Elapsed: time.Since(began)}, err
+		err := consumers.Wait()
+		return meter.Sample(int(total.Load())), err
 	}}
 }
 
-// backlog counts the messages of one run, and checks their order.
-type backlog struct {
-	began   sync.Once
-	first   time.Time
-	done    atomic.Int64
-	effects effects
-
-	mu    sync.Mutex
-	last  map[string]int64 // number of the last message of a key
-	wrong []string         // the first message that overtook another
-}
-
-// handled records one message. Messages with an empty key have no order.
-func (b *backlog) handled(key string, number int64) {
-	b.began.Do(func() { b.first = time.Now() })
-	b.effects.add(strconv.FormatInt(number, 10))
-	if key != "" {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if last := b.last[key]; number <= last && len(b.wrong) == 0 {
-			b.wrong = append(b.wrong, fmt.Sprintf("message %d of %s came after %d", number, key, last))
-		}
-		b.last[key] = number
-	}
-	b.done.Add(1)
-}
-
-// work adds a backlog of n messages by add, 500 at a time, and measures until start has handled
-// them all and close has returned.
-func work(ctx context.Context, window time.Duration, add func(ctx context.Context, numbers []int64) error,
-	start func(b *backlog) (end func(context.Context) error, err error)) (s compare.Sample, err error) {
-	n, b := int(20_000*window.Seconds()), &backlog{last: map[string]int64{}}
-	began := time.Now()
-	for left := n; left > 0; left -= 500 {
-		numbers := make([]int64, min(left, 500))
-		for i := range numbers {
-			numbers[i] = fresh.Add(1)
-		}
-		if err := add(ctx, numbers); err != nil {
-			return s, err
-		}
-	}
-	added := float64(n) / time.Since(began).Seconds()
-	end, err := start(b)
-	if err != nil {
-		return s, err
-	}
-	err = until(ctx, func() bool { return b.done.Load() >= int64(n) })
-	err = errors.Join(err, end(ctx))
-	s = compare.Sample{Ops: n, Total: n, Elapsed: time.Since(b.first), Values: map[string]float64{"added": added}}
-	s.Violations = append(b.effects.check(n), b.wrong...)
-	return s, err
-}
-
 // handler creates the handler of a consumer.
-type handler func(tb testing.TB, pool *pgxpool.Pool, b *backlog) queue.Handler
+type handler func(a *arrivals) queue.Handler
 
-func nothing(_ testing.TB, _ *pgxpool.Pool, b *backlog) queue.Handler {
+func nothing(a *arrivals) queue.Handler {
 	return func(_ context.Context, m queue.Received) error {
-		b.handled(m.Key, number(m))
+		a.handled(m.Key, number(m))
 		return nil
 	}
 }
@@ -172,32 +117,34 @@ func number(m queue.Received) int64 {
 	return n
 }
 
-func guarded(tb testing.TB, pool *pgxpool.Pool, b *backlog) queue.Handler {
-	insert := insertOnce(tb, pool)
-	return func(ctx context.Context, m queue.Received) error {
-		err := insert(ctx, number(m))
-		if err == nil {
-			b.handled(m.Key, number(m))
+func guarded(insert func(ctx context.Context, number int64) error) handler {
+	return func(a *arrivals) queue.Handler {
+		return func(ctx context.Context, m queue.Received) error {
+			err := insert(ctx, number(m))
+			if err == nil {
+				a.handled(m.Key, number(m))
+			}
+			return err
 		}
-		return err
 	}
 }
 
 // inBatches inserts the rows of many messages in one statement, and settles them in its
 // transaction.
-func inBatches(tb testing.TB, pool *pgxpool.Pool, b *backlog) queue.Handler {
-	insertOnce(tb, pool) // creates the table
-	return queue.InTxBatch(postgres.Pool(pool), func(ctx context.Context, tx pgx.Tx, all []queue.Received) error {
-		numbers := make([]int64, len(all))
-		for i, m := range all {
-			numbers[i] = number(m)
-		}
-		err := insertMany(ctx, tx, numbers)
-		for _, m := range all {
-			b.handled(m.Key, number(m))
-		}
-		return err
-	})
+func inBatches(pool *pgxpool.Pool) handler {
+	return func(a *arrivals) queue.Handler {
+		return queue.InTxBatch(postgres.Pool(pool), func(ctx context.Context, tx pgx.Tx, all []queue.Received) error {
+			numbers := make([]int64, len(all))
+			for i, m := range all {
+				numbers[i] = number(m)
+			}
+			err := insertMany(ctx, tx, numbers)
+			for _, m := range all {
+				a.handled(m.Key, number(m))
+			}
+			return err
+		})
+	}
 }
 
 func insertMany(ctx context.Context, tx pgx.Tx, numbers []int64) error {
@@ -215,27 +162,33 @@ func insertOnce(tb testing.TB, pool *pgxpool.Pool) func(ctx context.Context, num
 	}
 }
 
-// interlockQueue processes messages of the given number of keys; 0 means none. Concurrency 0 is the default.
+// payloads returns messages of the given number of keys; 0 means none.
+func payloads(numbers []int64, keys int64) []queue.Message {
+	all := make([]queue.Message, len(numbers))
+	for i, n := range numbers {
+		all[i] = queue.Message{ID: strconv.FormatInt(n, 10), Key: keyOf(n, keys), Payload: []byte(filler)}
+	}
+	return all
+}
+
+// consumer starts a consumer of a topic. Concurrency 0 is the default.
+func consumer(store driver.Queue, topic string, concurrency int, h handler) func(context.Context, *arrivals) (func(context.Context) error, error) {
+	return func(ctx context.Context, a *arrivals) (func(context.Context) error, error) {
+		c, err := queue.New(ctx, store, topic, h(a), &queue.Options{InFlight: 2000, Concurrency: concurrency})
+		if err != nil {
+			return nil, err
+		}
+		return c.Close, nil
+	}
+}
+
+// interlockQueue processes messages of the given number of keys; 0 means none.
 func interlockQueue(tb testing.TB, server *testbed.Server, name string, keys int64, h handler, concurrency int) compare.Side {
 	pool := poolOf(tb, server, connections)
 	table := queue.Table{Name: fmt.Sprint("queue", fresh.Add(1))}
-	ok(tb, pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) error { return table.Create(tb.Context(), postgres.Tx(tx)) }))
+	ok(tb, driver.Create(tb.Context(), postgres.Pool(pool), table))
 	add := func(ctx context.Context, numbers []int64) error {
-		all := make([]queue.Message, len(numbers))
-		for i, n := range numbers {
-			if all[i] = (queue.Message{ID: strconv.FormatInt(n, 10), Payload: []byte(filler)}); keys > 0 {
-				all[i].Key = fmt.Sprint("key/", n%keys)
-			}
-		}
-		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return table.Add(ctx, postgres.Tx(tx), "bench", all...) })
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return table.Add(ctx, postgres.Tx(tx), "bench", payloads(numbers, keys)...) })
 	}
-	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
-		return work(ctx, window, add, func(b *backlog) (func(context.Context) error, error) {
-			c, err := queue.New(ctx, queue.FromTable(postgres.Pool(pool), table, nil), "bench", h(tb, pool, b), &queue.Options{InFlight: 2000, Concurrency: concurrency})
-			if err != nil {
-				return nil, err
-			}
-			return c.Close, nil
-		})
-	}}
+	return backlog(name, add, consumer(queue.FromTable(postgres.Pool(pool), table, nil), "bench", concurrency, h))
 }

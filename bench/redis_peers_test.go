@@ -25,24 +25,24 @@ var compareAndDelete = rueidis.NewLuaScript(`if redis.call("get", KEYS[1]) == AR
 var owners atomic.Int64
 
 // rawPair makes the minimum of a lock with an owner: two round trips.
-func rawPair(tb testing.TB, client rueidis.Client) acquire {
+func rawPair(tb testing.TB, client rueidis.Client) compare.Acquire {
 	ok(tb, client.Do(tb.Context(), client.B().ScriptLoad().Script(`return 1`).Build()).Error())
-	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
+	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
 		owner := strconv.FormatInt(owners.Add(1), 16)
 		set := client.B().Set().Key(name).Value(owner).Nx().Px(ttl).Build()
 		if err := client.Do(ctx, set).Error(); err != nil {
 			return 0, nil, err
 		}
-		return 0, compare.Release(func(ctx context.Context) error {
+		return 0, func(ctx context.Context) error {
 			return compareAndDelete.Exec(ctx, client, []string{name}, []string{owner}).Error()
-		}), nil
+		}, nil
 	}
 }
 
 // tokens measures the limit of a contended lock: the server pushes the token to the client that has
 // waited longest. It is not a lock, because it is lost with its holder.
-func tokens(client rueidis.Client) acquire {
-	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
+func tokens(client rueidis.Client) compare.Acquire {
+	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
 		made, err := client.Do(ctx, client.B().Setnx().Key(name+"-made").Value("1").Build()).AsBool()
 		if err != nil {
 			return 0, nil, err
@@ -52,25 +52,22 @@ func tokens(client rueidis.Client) acquire {
 				return 0, nil, err
 			}
 		}
-		return 0, compare.Release(func(ctx context.Context) error {
+		return 0, func(ctx context.Context) error {
 			return client.Do(ctx, client.B().Rpush().Key(name).Element("1").Build()).Error()
-		}), nil
+		}, nil
 	}
 }
 
-func rueidisLock(tb testing.TB, server *testbed.Server) acquire {
+func rueidisLock(tb testing.TB, server *testbed.Server) compare.Acquire {
 	locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption: rueidis.ClientOption{InitAddress: []string{server.Addr()}}, KeyMajority: 1, NoLoopTracking: true,
 		KeyValidity: ttl, ExtendInterval: ttl / 3,
 	})
 	ok(tb, err)
 	tb.Cleanup(locker.Close)
-	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
+	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
 		_, release, err := locker.WithContext(ctx, name)
-		if err != nil {
-			return 0, nil, err
-		}
-		return 0, compare.Release(func(context.Context) error { release(); return nil }), nil
+		return 0, func(context.Context) error { release(); return nil }, err
 	}
 }
 
@@ -86,29 +83,26 @@ func exponential() redislock.RetryStrategy {
 	return redislock.ExponentialBackoff(time.Millisecond, 64*time.Millisecond)
 }
 
-func redisLock(tb testing.TB, server *testbed.Server, retry func() redislock.RetryStrategy) acquire {
+func redisLock(tb testing.TB, server *testbed.Server, retry func() redislock.RetryStrategy) compare.Acquire {
 	client := redislock.New(goRedis(tb, server))
-	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
+	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
 		l, err := client.Obtain(ctx, name, ttl, &redislock.Options{RetryStrategy: retry()})
 		if err != nil {
 			return 0, nil, err
 		}
-		return 0, l, nil
+		return 0, l.Release, nil
 	}
 }
 
 // redSync has its own delays between attempts, of 50 ms to 250 ms, and unlimited attempts.
-func redSync(tb testing.TB, ttl time.Duration, servers ...*testbed.Server) acquire {
+func redSync(tb testing.TB, ttl time.Duration, servers ...*testbed.Server) compare.Acquire {
 	var pools []redsyncredis.Pool
 	for _, s := range servers {
 		pools = append(pools, goredis.NewPool(goRedis(tb, s)))
 	}
 	locks := redsync.New(pools...)
-	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
+	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
 		m := locks.NewMutex(name, redsync.WithExpiry(ttl), redsync.WithTries(1<<30))
-		if err := m.LockContext(ctx); err != nil {
-			return 0, nil, err
-		}
-		return 0, compare.Release(func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err }), nil
+		return 0, func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err }, m.LockContext(ctx)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock/bench/compare"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -22,7 +24,7 @@ const redisNote = "one Redis without persistence; TTL 30 s; "
 var polling = []string{"rueidislock", "redislock 2 ms", "redislock exponential", "redsync"}
 
 func redisCases(tb testing.TB) []benchmark {
-	server := sync.OnceValue(func() *testbed.Server { return testbed.Redis(tb) })
+	server := lazily(tb, testbed.Redis)
 	const limit = "SET + EVALSHA"
 	cases := distinct("redis", redisNote+"one client of the store, ", server, redisSides, map[int][]compare.Goal{
 		1:   {{Metric: compare.P50, Against: []string{limit}, Want: 1.15, AtMost: true}, allocs("", 25), allocs("rueidislock", 0), allocs("redislock 2 ms", 0), allocs("redsync", 0)},
@@ -34,47 +36,49 @@ func redisCases(tb testing.TB) []benchmark {
 
 // redisHot returns the cases of one contended name.
 func redisHot(server func() *testbed.Server) []benchmark {
-	hot := func(name, note string, c contest, goals ...compare.Goal) benchmark {
+	hot := func(name, note string, l compare.Locks, goals ...compare.Goal) benchmark {
 		return benchmark{Case: compare.Case{Name: name, Note: redisNote + note, Goals: goals, Window: time.Second},
-			open: func(tb testing.TB) []compare.Side { return redisSides(tb, server(), c) }}
+			open: func(tb testing.TB) []compare.Side { return redisSides(tb, server(), l) }}
 	}
 	const push = "BLPOP token"
 	return []benchmark{
-		hot("redis/hot/16", "16 clients of the store compete for one name and give it back at once", contest{clients: 16, processes: 16, hot: true},
+		hot("redis/hot/16", "16 clients of the store compete for one name and give it back at once", compare.Locks{Clients: 16, Processes: 16, Hot: true},
 			faster(push, 0.6), compare.Goal{Metric: compare.Rate, Against: polling},
 			compare.Goal{Metric: "commands", Want: 8, AtMost: true}, compare.Goal{Metric: compare.Fairness, Want: 1.2, AtMost: true}),
-		hot("redis/hot-1ms/16", "16 clients of the store compete for one name and hold it for 1 ms", contest{clients: 16, processes: 16, hot: true, hold: time.Millisecond},
+		hot("redis/hot-1ms/16", "16 clients of the store compete for one name and hold it for 1 ms", compare.Locks{Clients: 16, Processes: 16, Hot: true, Hold: time.Millisecond},
 			faster(push, 0.9), compare.Goal{Metric: compare.P99, Against: polling, Want: 0.125, AtMost: true},
 			compare.Goal{Metric: compare.Fairness, Want: 1.2, AtMost: true}),
 		hot("redis/hot-1ms/4x16", "4 clients of the store with 16 goroutines each compete for one name and hold it for 1 ms",
-			contest{clients: 64, processes: 4, hot: true, hold: time.Millisecond},
+			compare.Locks{Clients: 64, Processes: 4, Hot: true, Hold: time.Millisecond},
 			compare.Goal{Metric: compare.P99, Want: 0.1, AtMost: true}, faster(push, 0)),
 	}
 }
 
 // redisSides returns ours, the limits and the peers. The limit of a contest for one name is the
 // token that the server pushes, otherwise the two round trips of a lock.
-func redisSides(tb testing.TB, server *testbed.Server, c contest) []compare.Side {
+func redisSides(tb testing.TB, server *testbed.Server, l compare.Locks) []compare.Side {
 	counter := dialRedis(tb, server)
-	count := func() float64 { return redisCommands(tb, counter) }
-	sides := []compare.Side{c.side("interlock", func() acquire {
-		d, err := redis.Open(tb.Context(), dialRedis(tb, server), &redis.Options{TTL: ttl})
-		ok(tb, err)
-		return fenced(tb, d)
-	}, count)}
-	if c.hot {
-		sides = append(sides, c.side("BLPOP token", func() acquire { return tokens(dialRedis(tb, server)) }, count))
+	l.Commands = func() float64 { return redisCalls(tb, counter, commands) }
+	sides := []compare.Side{l.Side("interlock", fencedRedis(tb, server))}
+	if l.Hot {
+		sides = append(sides, l.Side("BLPOP token", func() compare.Acquire { return tokens(dialRedis(tb, server)) }))
 	} else {
-		sides = append(sides, c.side("SET + EVALSHA", func() acquire { return rawPair(tb, dialRedis(tb, server)) }, count))
+		sides = append(sides, l.Side("SET + EVALSHA", func() compare.Acquire { return rawPair(tb, dialRedis(tb, server)) }))
 	}
 	sides = append(sides,
-		c.side("rueidislock", func() acquire { return rueidisLock(tb, server) }, count),
-		c.side("redislock 2 ms", func() acquire { return redisLock(tb, server, every2ms) }, count),
-		c.side("redsync", func() acquire { return redSync(tb, ttl, server) }, count))
-	if c.hot {
-		sides = append(sides, c.side("redislock exponential", func() acquire { return redisLock(tb, server, exponential) }, count))
+		l.Side("rueidislock", func() compare.Acquire { return rueidisLock(tb, server) }),
+		l.Side("redislock 2 ms", func() compare.Acquire { return redisLock(tb, server, every2ms) }),
+		l.Side("redsync", func() compare.Acquire { return redSync(tb, ttl, server) }))
+	if l.Hot {
+		sides = append(sides, l.Side("redislock exponential", func() compare.Acquire { return redisLock(tb, server, exponential) }))
 	}
 	return sides
+}
+
+func fencedRedis(tb testing.TB, server *testbed.Server) func() compare.Acquire {
+	return fenced(tb, func() (driver.Fenced, error) {
+		return redis.Open(tb.Context(), dialRedis(tb, server), &redis.Options{TTL: ttl})
+	})
 }
 
 func dialRedis(tb testing.TB, server *testbed.Server) rueidis.Client {
@@ -84,13 +88,17 @@ func dialRedis(tb testing.TB, server *testbed.Server) rueidis.Client {
 	return client
 }
 
-var calls = regexp.MustCompile(`calls=(\d+)`)
+// Calls of all commands, including those in scripts; and of scripts.
+var (
+	commands = regexp.MustCompile(`calls=(\d+)`)
+	scripts  = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`)
+)
 
-// redisCommands returns how many commands the server has run, including those in scripts.
-func redisCommands(tb testing.TB, client rueidis.Client) (sum float64) {
+// redisCalls returns how many commands of a kind the server has run.
+func redisCalls(tb testing.TB, client rueidis.Client, kind *regexp.Regexp) (sum float64) {
 	text, err := client.Do(tb.Context(), client.B().Info().Section("commandstats").Build()).ToString()
 	ok(tb, err)
-	for _, found := range calls.FindAllStringSubmatch(text, -1) {
+	for _, found := range kind.FindAllStringSubmatch(text, -1) {
 		n, err := strconv.ParseFloat(found[1], 64)
 		ok(tb, err)
 		sum += n
@@ -109,27 +117,10 @@ func redisIdle(server func() *testbed.Server) benchmark {
 				{Metric: "requests/s", Against: []string{"rueidislock"}}}},
 		open: func(tb testing.TB) []compare.Side {
 			counter := dialRedis(tb, server())
-			count := func() float64 { return redisScripts(tb, counter) }
-			d, err := redis.Open(tb.Context(), dialRedis(tb, server()), &redis.Options{TTL: ttl})
-			ok(tb, err)
-			return []compare.Side{idle("interlock", fenced(tb, d), count), idle("rueidislock", rueidisLock(tb, server()), count)}
+			count := func() float64 { return redisCalls(tb, counter, scripts) } // both sides renew by them
+			return []compare.Side{idle("interlock", fencedRedis(tb, server())(), count), idle("rueidislock", rueidisLock(tb, server()), count)}
 		},
 	}
-}
-
-var evalsha = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`)
-
-// redisScripts returns how many scripts the server has received: both sides renew by them.
-func redisScripts(tb testing.TB, client rueidis.Client) float64 {
-	text, err := client.Do(tb.Context(), client.B().Info().Section("commandstats").Build()).ToString()
-	ok(tb, err)
-	found := evalsha.FindStringSubmatch(text)
-	if found == nil {
-		return 0
-	}
-	n, err := strconv.ParseFloat(found[1], 64)
-	ok(tb, err)
-	return n
 }
 
 // quorumCases use five servers of which a majority must agree.
@@ -141,17 +132,17 @@ func quorumCases(tb testing.TB) []benchmark {
 		return all
 	})
 	const ttl = 2 * time.Second // new servers do not vote before it has passed
-	open := func(tb testing.TB, c contest) []compare.Side {
-		return []compare.Side{
-			c.side("interlock", func() acquire { return quorum(tb, ttl, servers()) }, nil),
-			c.side("redsync", func() acquire { return redSync(tb, ttl, servers()...) }, nil)}
-	}
 	var cases []benchmark
 	for _, clients := range []int{1, 16} {
 		cases = append(cases, benchmark{
 			Case: compare.Case{Name: fmt.Sprintf("quorum/distinct/%d", clients), Goals: []compare.Goal{faster("redsync", 1.5)},
 				Note: fmt.Sprintf("five Redis without persistence; TTL 2 s; one client of each, %d goroutines with a name each", clients)},
-			open: func(tb testing.TB) []compare.Side { return open(tb, contest{clients: clients, pairs: true}) },
+			open: func(tb testing.TB) []compare.Side {
+				l := compare.Locks{Clients: clients, Pairs: true}
+				return []compare.Side{
+					l.Side("interlock", func() compare.Acquire { return quorum(tb, ttl, servers()) }),
+					l.Side("redsync", func() compare.Acquire { return redSync(tb, ttl, servers()...) })}
+			},
 		})
 	}
 	return cases
@@ -159,16 +150,25 @@ func quorumCases(tb testing.TB) []benchmark {
 
 // quorum returns ours, after a first acquire: new servers do not vote until they are as old as
 // a TTL.
-func quorum(tb testing.TB, ttl time.Duration, servers []*testbed.Server) acquire {
+func quorum(tb testing.TB, ttl time.Duration, servers []*testbed.Server) compare.Acquire {
 	var clients []rueidis.Client
 	for _, s := range servers {
 		clients = append(clients, dialRedis(tb, s))
 	}
 	q, err := redis.OpenQuorum(tb.Context(), clients, &redis.QuorumOptions{TTL: ttl})
 	ok(tb, err)
-	lock := advisory(tb, q)
-	_, held, err := lock(tb.Context(), "first")
+	closeAfter(tb, q.Close)
+	locks, err := lock.NewAdvisory(q, nil)
 	ok(tb, err)
-	ok(tb, held.Release(context.Background()))
-	return lock
+	closeAfter(tb, locks.Close)
+	first, err := locks.Acquire(tb.Context(), "first")
+	ok(tb, err)
+	ok(tb, first.Release(context.Background()))
+	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+		c, err := locks.Acquire(ctx, name)
+		if err != nil {
+			return 0, nil, err
+		}
+		return 0, c.Release, nil
+	}
 }

@@ -43,25 +43,26 @@ func riverQueue(tb testing.TB, server *testbed.Server, do func(ctx context.Conte
 		_, err := inserter.InsertManyFast(ctx, all)
 		return err
 	}
-	return compare.Side{Name: "River", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
+	side := backlog("River", add, func(ctx context.Context, a *arrivals) (func(context.Context) error, error) {
+		workers := river.NewWorkers()
+		river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[job]) error {
+			err := do(ctx, j.Args.Number)
+			if err == nil {
+				a.handled("", j.Args.Number)
+			}
+			return err
+		}))
+		c, err := river.NewClient(db, &river.Config{Logger: silent, Workers: workers, FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 5 * time.Millisecond,
+			Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2000}}})
+		if err != nil {
+			return nil, err
+		}
+		return c.Stop, c.Start(ctx)
+	})
+	return compare.Side{Name: side.Name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		if _, err := pool.Exec(ctx, `truncate river_job`); err != nil { // it keeps completed jobs
 			return compare.Sample{}, err
 		}
-		return work(ctx, window, add, func(b *backlog) (func(context.Context) error, error) {
-			workers := river.NewWorkers()
-			river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[job]) error {
-				err := do(ctx, j.Args.Number)
-				if err == nil {
-					b.handled("", j.Args.Number)
-				}
-				return err
-			}))
-			c, err := river.NewClient(db, &river.Config{Logger: silent, Workers: workers, FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 5 * time.Millisecond,
-				Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2000}}})
-			if err != nil {
-				return nil, err
-			}
-			return c.Stop, c.Start(ctx)
-		})
+		return side.Run(ctx, window)
 	}}
 }

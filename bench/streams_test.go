@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,13 +11,12 @@ import (
 
 	"github.com/interlock-dev/interlock/bench/compare"
 	"github.com/interlock-dev/interlock/driver/redis"
-	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // streamCases compares queues on streams with a loop that reads as a consumer group.
 func streamCases(tb testing.TB) []benchmark {
-	server := sync.OnceValue(func() *testbed.Server { return testbed.Redis(tb) })
+	server := lazily(tb, testbed.Redis)
 	return []benchmark{{
 		Case: compare.Case{Name: "queue/redis/empty", Rounds: 5, Window: time.Second,
 			Note:  "one Redis without persistence; from the first message of a backlog of 20,000 until all are handled and recorded; handlers that do nothing",
@@ -34,40 +32,19 @@ func streamCases(tb testing.TB) []benchmark {
 	}}
 }
 
-func clientOf(tb testing.TB, server *testbed.Server) rueidis.Client {
-	client, err := redis.Dial("redis://" + server.Addr())
-	ok(tb, err)
-	tb.Cleanup(client.Close)
-	return client
-}
-
 // interlockStream processes messages of the given number of keys; 0 means none.
 func interlockStream(tb testing.TB, server *testbed.Server, name string, keys int64) compare.Side {
-	q := redis.NewQueue(clientOf(tb, server), nil)
+	q := redis.NewQueue(dialRedis(tb, server), nil)
 	stream := fmt.Sprint("queue", fresh.Add(1))
 	add := func(ctx context.Context, numbers []int64) error {
-		all := make([]queue.Message, len(numbers))
-		for i, n := range numbers {
-			if all[i] = (queue.Message{ID: strconv.FormatInt(n, 10), Payload: []byte(filler)}); keys > 0 {
-				all[i].Key = fmt.Sprint("key/", n%keys)
-			}
-		}
-		return q.Add(ctx, stream, all...)
+		return q.Add(ctx, stream, payloads(numbers, keys)...)
 	}
-	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
-		return work(ctx, window, add, func(b *backlog) (func(context.Context) error, error) {
-			c, err := queue.New(ctx, q, stream, nothing(tb, nil, b), &queue.Options{InFlight: 2000})
-			if err != nil {
-				return nil, err
-			}
-			return c.Close, nil
-		})
-	}}
+	return backlog(name, add, consumer(q, stream, 0, nothing))
 }
 
 // groupLoop reads 500 entries at a time, handles them, and acknowledges and deletes them.
 func groupLoop(tb testing.TB, server *testbed.Server) compare.Side {
-	client := clientOf(tb, server)
+	client := dialRedis(tb, server)
 	stream := fmt.Sprint("bare", fresh.Add(1))
 	ok(tb, client.Do(tb.Context(), client.B().XgroupCreate().Key(stream).Group("bench").Id("0").Mkstream().Build()).Error())
 	send := func(ctx context.Context, commands ...rueidis.Completed) error {
@@ -85,7 +62,7 @@ func groupLoop(tb testing.TB, server *testbed.Server) compare.Side {
 		}
 		return send(ctx, all...)
 	}
-	loop := func(ctx context.Context, b *backlog) error {
+	loop := func(ctx context.Context, a *arrivals) error {
 		for ctx.Err() == nil {
 			read := client.B().Xreadgroup().Group("bench", "one").Count(500).Streams().Key(stream).Id(">").Build()
 			found, err := client.Do(ctx, read).AsXRead()
@@ -98,7 +75,7 @@ func groupLoop(tb testing.TB, server *testbed.Server) compare.Side {
 			var ids []string
 			for _, e := range found[stream] {
 				n, _ := strconv.ParseInt(e.FieldValues["id"], 10, 64) // the checker detects errors
-				b.handled("", n)
+				a.handled("", n)
 				ids = append(ids, e.ID)
 			}
 			if err := send(ctx, client.B().Xack().Key(stream).Group("bench").Id(ids...).Build(), client.B().Xdel().Key(stream).Id(ids...).Build()); err != nil {
@@ -107,11 +84,9 @@ func groupLoop(tb testing.TB, server *testbed.Server) compare.Side {
 		}
 		return context.Cause(ctx)
 	}
-	return compare.Side{Name: "XREADGROUP loop", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
-		return work(ctx, window, add, func(b *backlog) (func(context.Context) error, error) {
-			done := make(chan error, 1)
-			go func() { done <- loop(ctx, b) }()
-			return func(context.Context) error { return <-done }, nil
-		})
-	}}
+	return backlog("XREADGROUP loop", add, func(ctx context.Context, a *arrivals) (func(context.Context) error, error) {
+		done := make(chan error, 1)
+		go func() { done <- loop(ctx, a) }()
+		return func(context.Context) error { return <-done }, nil
+	})
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
@@ -15,43 +15,40 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock/bench/compare"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// watermillOutbox is a table of Watermill and its forwarder, which publishes its rows. The mail
-// checks it as well.
+// watermillOutbox is a table of Watermill and its forwarder, which publishes its rows.
 type watermillOutbox struct {
-	*mail
-	pool       *pgxpool.Pool
-	topic      string
-	subscriber *wsql.Subscriber
+	pool     *pgxpool.Pool
+	topic    string
+	arrivals *arrivals // of this run
 }
 
-func newWatermillOutbox(tb testing.TB, server *testbed.Server) *watermillOutbox {
-	w := &watermillOutbox{mail: &mail{last: map[string]int{}}, pool: poolOf(tb, server, connections), topic: fmt.Sprint("forward", fresh.Add(1))}
-	ok(tb, w.open())
-	ok(tb, w.subscriber.SubscribeInitialize(w.topic))
-	ok(tb, w.subscriber.Close())
+func newWatermill(tb testing.TB, server *testbed.Server) *watermillOutbox {
+	w := &watermillOutbox{pool: poolOf(tb, server, connections), topic: fmt.Sprint("forward", fresh.Add(1))}
+	s, err := w.subscribe()
+	ok(tb, err)
+	ok(tb, s.SubscribeInitialize(w.topic))
+	ok(tb, s.Close())
 	return w
 }
 
-func (w *watermillOutbox) open() (err error) {
-	w.subscriber, err = wsql.NewSubscriber(wsql.BeginnerFromPgx(w.pool), wsql.SubscriberConfig{
+func (w *watermillOutbox) subscribe() (*wsql.Subscriber, error) {
+	return wsql.NewSubscriber(wsql.BeginnerFromPgx(w.pool), wsql.SubscriberConfig{
 		SchemaAdapter: wsql.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
 	}, watermill.NopLogger{})
-	return err
 }
 
 // put adds messages in a transaction.
-func (w *watermillOutbox) put(ctx context.Context, all []driver.Message) error {
+func (w *watermillOutbox) put(ctx context.Context, numbers []int64) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		table, err := wsql.NewPublisher(wsql.TxFromPgx(tx), wsql.PublisherConfig{SchemaAdapter: wsql.DefaultPostgreSQLSchema{}}, watermill.NopLogger{})
 		if err != nil {
 			return err
 		}
 		var some []*message.Message
-		for _, m := range all {
+		for _, m := range messages(numbers) {
 			one := message.NewMessage(m.ID, m.Payload)
 			one.Metadata.Set("key", m.Key)
 			some = append(some, one)
@@ -63,9 +60,11 @@ func (w *watermillOutbox) put(ctx context.Context, all []driver.Message) error {
 // Publish implements the publisher of the forwarder.
 func (w *watermillOutbox) Publish(_ string, all ...*message.Message) error {
 	for _, m := range all {
-		if err := w.deliver(context.Background(), driver.Message{ID: m.UUID, Key: m.Metadata.Get("key")}); err != nil {
+		number, err := strconv.ParseInt(m.UUID, 10, 64)
+		if err != nil {
 			return err
 		}
+		w.arrivals.handled(m.Metadata.Get("key"), number)
 	}
 	return nil
 }
@@ -73,28 +72,21 @@ func (w *watermillOutbox) Publish(_ string, all ...*message.Message) error {
 // Close does nothing.
 func (w *watermillOutbox) Close() error { return nil }
 
-// backlog adds messages, and then measures a forwarder that publishes them.
-func (w *watermillOutbox) backlog(ctx context.Context, window time.Duration) (s compare.Sample, err error) {
-	n := int(20_000 * window.Seconds())
-	for left := n; left > 0; left -= 500 {
-		if err := w.put(ctx, messages(min(left, 500))); err != nil {
-			return s, err
+// side adds messages, and then measures a forwarder that publishes them, from its start.
+func (w *watermillOutbox) side() compare.Side {
+	return backlog("Watermill's forwarder", w.put, func(ctx context.Context, a *arrivals) (end func(context.Context) error, err error) {
+		w.arrivals = a
+		a.fromHere()
+		s, err := w.subscribe()
+		if err != nil {
+			return nil, err
 		}
-	}
-	w.done.Store(0)
-	began := time.Now()
-	if err := w.open(); err != nil {
-		return s, err
-	}
-	f, err := forwarder.NewForwarder(w.subscriber, w, watermill.NopLogger{}, forwarder.Config{ForwarderTopic: w.topic})
-	if err != nil {
-		return s, err
-	}
-	running := make(chan error, 1)
-	go func() { running <- f.Run(ctx) }()
-	err = until(ctx, func() bool { return w.done.Load() >= int64(n) })
-	s = compare.Sample{Ops: n, Total: n, Elapsed: time.Since(began)}
-	err = errors.Join(err, f.Close(), <-running, w.subscriber.Close())
-	s.Violations = w.check(n)
-	return s, err
+		f, err := forwarder.NewForwarder(s, w, watermill.NopLogger{}, forwarder.Config{ForwarderTopic: w.topic})
+		if err != nil {
+			return nil, err
+		}
+		running := make(chan error, 1)
+		go func() { running <- f.Run(ctx) }()
+		return func(context.Context) error { return errors.Join(f.Close(), <-running, s.Close()) }, nil
+	})
 }

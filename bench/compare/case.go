@@ -53,6 +53,9 @@ const (
 	Fairness = "fairness" // operations of the busiest client, divided by those of the idlest
 	Allocs   = "allocs"   // allocations of this process for each operation
 	CPU      = "cpu"      // processor time of this process for each operation
+	// ServerCPU is the processor time of the servers for each operation, also of those that
+	// another side uses and that are idle meanwhile.
+	ServerCPU = "server cpu"
 )
 
 // Options say how long and how often to measure.

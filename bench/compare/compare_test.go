@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
+	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,7 +40,7 @@ func TestMedianAndSpread(t *testing.T) {
 func result(goals ...Goal) Result {
 	rounds := func(rates ...float64) (all []map[string]float64) {
 		for _, rate := range rates {
-			all = append(all, map[string]float64{Rate: rate, P99: 1 / rate})
+			all = append(all, map[string]float64{Rate: rate, P99: 1 / rate, CPU: 1 / rate, ServerCPU: 0.5 / rate})
 		}
 		return all
 	}
@@ -74,40 +78,77 @@ func TestRatioIsOfTheBestSide(t *testing.T) {
 
 func near(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
 
-func TestGate(t *testing.T) {
-	rate := Goal{Metric: Rate, Against: []string{"fast"}}
-	wait := Goal{Metric: P99, Against: []string{"fast"}, AtMost: true}
-	with := func(g Goal, factor float64) Report {
-		r := result(g)
-		r.Sides[0].Rounds = []map[string]float64{{Rate: 200 * factor, P99: factor / 200}}
-		return Report{Results: []Result{r}}
-	}
-	noisy := Report{Results: []Result{result(rate)}}
+// TestGateCannotTell is of ratios that do not fail.
+func TestGateCannotTell(t *testing.T) {
+	rate, machine := result(Goal{Metric: Rate, Against: []string{"fast"}}), result(Goal{Metric: Rate})
+	steady := rate.with(rate.Ratios()[0], 1)
+	steady.Sides[0].Rounds = steady.Sides[0].Rounds[:1]
 	for _, c := range []struct {
 		name          string
-		now, recorded Report
+		now, recorded Result
 		want          string
-		fails         bool
 	}{
-		{"same", with(rate, 1), with(rate, 1), "", false},
-		{"faster", with(rate, 3), with(rate, 1), "", false},
-		{"a little slower", with(rate, 0.81), with(rate, 1), "", false},
-		{"slower", with(rate, 0.79), with(rate, 1), "recorded", true},
-		{"waits a little longer", with(wait, 1.24), with(wait, 1), "", false},
-		{"waits longer", with(wait, 1.26), with(wait, 1), "recorded", true},
-		{"waits less", with(wait, 0.5), with(wait, 1), "", false},
-		{"new", with(rate, 1), Report{}, "none is recorded", false},
-		{"noisy", noisy, with(rate, 1), "noisy", false},
-		{"another machine", with(Goal{Metric: Rate}, 0.1), with(Goal{Metric: Rate}, 1), "", false},
+		{"same", steady, rate, ""},
+		{"new", steady, Result{}, "none is recorded"},
+		{"noisy", rate, steady, "noisy"},
+		{"another machine", machine.with(machine.Ratios()[0], 0.1), machine, ""},
 	} {
-		findings := Gate(c.now, c.recorded)
-		if c.want == "" && len(findings) == 0 {
-			continue
-		}
-		if len(findings) != 1 || c.want == "" || !strings.Contains(findings[0].Text, c.want) || findings[0].Fails != c.fails {
+		findings := Gate(Report{Results: []Result{c.now}}, Report{Results: []Result{c.recorded}})
+		if (len(findings) > 0) != (c.want != "") || len(findings) > 0 && (findings[0].Fails || !strings.Contains(findings[0].Text, c.want)) {
 			t.Errorf("%s: %+v", c.name, findings)
 		}
 	}
+}
+
+// TestGateOfTheRecord changes our side of every recorded ratio: the gate fails below 80 %, and passes above.
+func TestGateOfTheRecord(t *testing.T) {
+	recorded, err := Read("../recorded.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, r := range recorded.Results {
+		for _, ratio := range r.Ratios() {
+			if ratio.ofMachine() || ratio.Value == 0 {
+				continue
+			}
+			compared++
+			for _, c := range []struct {
+				factor float64
+				fails  bool
+			}{{0.79, true}, {0.81, false}, {1, false}, {2, false}} {
+				now, failed := r.with(ratio, c.factor), false
+				for _, f := range Gate(Report{Results: []Result{now}}, recorded) {
+					failed = failed || f.Fails
+				}
+				if failed != c.fails {
+					t.Errorf("%s: %v of what is recorded: fails is %v", ratio.Key(), c.factor, failed)
+				}
+			}
+		}
+	}
+	if compared < 100 {
+		t.Errorf("%d ratios are recorded", compared)
+	}
+}
+
+// with returns a result of one ratio, which is that good a multiple of the one here.
+func (r Result) with(ratio Ratio, factor float64) Result {
+	if ratio.AtMost {
+		factor = 1 / factor
+	}
+	r.Goals, r.Sides = []Goal{ratio.Goal}, slices.Clone(r.Sides)
+	for i, side := range r.Sides {
+		if side.Name == ratio.Ours {
+			r.Sides[i].Rounds = nil
+			for _, round := range side.Rounds {
+				round = maps.Clone(round)
+				round[ratio.Metric] *= factor
+				r.Sides[i].Rounds = append(r.Sides[i].Rounds, round)
+			}
+		}
+	}
+	return r
 }
 
 func TestGateFailsIfACheckerDoes(t *testing.T) {
@@ -130,7 +171,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("%+v, %v", read, err)
 	}
 	var table bytes.Buffer
-	want := "| store/locks | rate | ours 200/s | fast | 100/s | 2.00 | 1.00–3.00 | ≥ 2.50 | no | ok |\n"
+	want := "| store/locks | rate | ours 200/s | fast | 100/s | 2.00 | 1.00–3.00 | ≥ 2.50 | no | 5ms + 2.5ms / 10ms + 5ms | ok |\n"
 	if err := r.Table(&table); err != nil || !strings.HasSuffix(table.String(), want) {
 		t.Errorf("%v\n%s", err, &table)
 	}
@@ -172,15 +213,15 @@ type mutex struct {
 	broken, stale bool
 }
 
-func (m *mutex) acquire(context.Context, int, string) (uint64, Held, error) {
+func (m *mutex) acquire(context.Context, string) (uint64, func(context.Context) error, error) {
 	if m.broken {
-		return 0, Release(func(context.Context) error { return nil }), nil
+		return 0, func(context.Context) error { return nil }, nil
 	}
 	m.mu.Lock()
 	if !m.stale || m.token == 0 {
 		m.token++
 	}
-	return m.token, Release(func(context.Context) error { m.mu.Unlock(); return nil }), nil
+	return m.token, func(context.Context) error { m.mu.Unlock(); return nil }, nil
 }
 
 func TestLocksAreChecked(t *testing.T) {
@@ -190,8 +231,8 @@ func TestLocksAreChecked(t *testing.T) {
 	}{
 		{&mutex{}, ""}, {&mutex{broken: true}, "clients held"}, {&mutex{stale: true}, "was granted after 1"},
 	} {
-		l := Locks{Clients: 2, Name: func(int) string { return "a" }, Acquire: c.lock.acquire, Hold: time.Millisecond}
-		s, err := l.Run(t.Context(), 20*time.Millisecond)
+		l := Locks{Clients: 2, Hot: true, Hold: time.Millisecond}
+		s, err := l.Side("ours", func() Acquire { return c.lock.acquire }).Run(t.Context(), 20*time.Millisecond)
 		if got := strings.Join(s.Violations, ""); err != nil || !strings.Contains(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%+v: %q, %v", c.lock, got, err)
 		}
@@ -200,21 +241,37 @@ func TestLocksAreChecked(t *testing.T) {
 
 func TestDriveCountsWaitsOfTheStarved(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
-		s, err := Drive(t.Context(), 2, time.Second, func(ctx context.Context, client int) (time.Duration, error) {
-			began := time.Now()
+		s, err := Drive(t.Context(), 2, time.Second, func(ctx context.Context, client int) error {
 			if client == 0 {
 				time.Sleep(100 * time.Millisecond)
-				return time.Since(began), nil
+				return nil
 			}
 			<-ctx.Done() // starves
-			return time.Since(began), ctx.Err()
+			return ctx.Err()
 		})
 		m := s.metrics()
 		if err != nil || s.Ops != 10 || m[Max] != 61.25 || m[Fairness] != 10 || m[Rate] != 10 || m[P50] != 0.1 {
 			t.Errorf("%+v, %v", s, err)
 		}
-		if _, err := Drive(t.Context(), 1, time.Second, func(context.Context, int) (time.Duration, error) { return 0, errors.New("down") }); err == nil {
+		if _, err := Drive(t.Context(), 1, time.Second, func(context.Context, int) error { return errors.New("down") }); err == nil {
 			t.Error("an error was lost")
 		}
 	})
+}
+
+// TestServersCost uses processor time in a child of a child.
+func TestServersCost(t *testing.T) {
+	m := Start()
+	loop := exec.Command("sh", "-c", `sh -c 'while :; do :; done' & echo; wait`)
+	loop.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := loop.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer loop.Wait()
+	defer syscall.Kill(-loop.Process.Pid, syscall.SIGKILL)
+	for m.Sample(1).Values[ServerCPU] < 0.1 {
+		if time.Since(m.began) > time.Minute {
+			t.Fatal("the processor time of a server was not found")
+		}
+	}
 }

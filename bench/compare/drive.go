@@ -3,14 +3,24 @@ package compare
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync"
-	"syscall"
 	"time"
 )
 
-// Op is one operation of a client. It returns how long the client waited for it.
-type Op func(ctx context.Context, client int) (wait time.Duration, err error)
+// Op is one operation of a client.
+type Op func(ctx context.Context, client int) error
+
+// Clients returns a side whose clients run operations in sequence, by [Drive]. check returns the
+// violations of a round with that number of operations; it may be nil.
+func Clients(name string, clients int, op Op, check func(total int) []string) Side {
+	return Side{Name: name, Run: func(ctx context.Context, window time.Duration) (Sample, error) {
+		s, err := Drive(ctx, clients, window, op)
+		if check != nil {
+			s.Violations = check(s.Total)
+		}
+		return s, err
+	}}
+}
 
 // Drive has clients run operations in sequence for a quarter of a window, and then for a
 // window in which completed operations are counted. Later ones do not count, but their
@@ -18,10 +28,19 @@ type Op func(ctx context.Context, client int) (wait time.Duration, err error)
 // operations that are still running a minute later, or when ctx ends. It returns the first
 // error of an operation that was not canceled.
 func Drive(ctx context.Context, clients int, window time.Duration, op Op) (Sample, error) {
+	return drive(ctx, clients, window, func(ctx context.Context, client int) (time.Duration, error) {
+		began := time.Now()
+		err := op(ctx, client)
+		return time.Since(began), err
+	})
+}
+
+// drive is Drive for operations that return how long the client waited.
+func drive(ctx context.Context, clients int, window time.Duration, op timed) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, window/4+window+time.Minute)
 	defer cancel()
 	driven := make([]driven, clients)
-	cost := startCost()
+	meter := Start()
 	begin := time.Now().Add(window / 4)
 	end := begin.Add(window)
 	var work sync.WaitGroup
@@ -30,19 +49,23 @@ func Drive(ctx context.Context, clients int, window time.Duration, op Op) (Sampl
 		work.Go(func() { driven[i].run(ctx, i, begin, end, op) })
 	}
 	work.Wait()
-	s := Sample{Elapsed: window, Values: map[string]float64{}}
+	ops, total := 0, 0
+	for _, d := range driven {
+		ops, total = ops+d.ops, total+d.total
+	}
+	s := meter.Sample(total)
+	s.Ops, s.Elapsed = ops, window
 	for _, d := range driven {
 		if d.err != nil {
 			return s, d.err
 		}
-		s.Ops += d.ops
 		s.PerClient = append(s.PerClient, d.ops)
 		s.Waits = append(s.Waits, d.waits...)
-		s.Total += d.total
 	}
-	cost.end(s.Total, s.Values)
 	return s, nil
 }
+
+type timed func(ctx context.Context, client int) (wait time.Duration, err error)
 
 // driven is the work of one client.
 type driven struct {
@@ -51,7 +74,7 @@ type driven struct {
 	err        error
 }
 
-func (d *driven) run(ctx context.Context, client int, begin, end time.Time, op Op) {
+func (d *driven) run(ctx context.Context, client int, begin, end time.Time, op timed) {
 	for time.Now().Before(end) {
 		wait, err := op(ctx, client)
 		d.total++
@@ -69,32 +92,4 @@ func (d *driven) run(ctx context.Context, client int, begin, end time.Time, op O
 			d.ops++
 		}
 	}
-}
-
-// cost is the resource usage of this process at the start of a measurement.
-type cost struct {
-	mallocs uint64
-	cpu     time.Duration
-}
-
-func startCost() cost {
-	var memory runtime.MemStats
-	runtime.ReadMemStats(&memory)
-	return cost{memory.Mallocs, ProcessorTime()}
-}
-
-// end sets the metrics of cost per operation.
-func (c cost) end(ops int, values map[string]float64) {
-	now := startCost()
-	values[Allocs] = float64(now.mallocs-c.mallocs) / float64(max(1, ops))
-	values[CPU] = (now.cpu - c.cpu).Seconds() / float64(max(1, ops))
-}
-
-// ProcessorTime returns the processor time of this process.
-func ProcessorTime() time.Duration {
-	var usage syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {
-		return 0
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

@@ -61,7 +61,7 @@ func (r Ratio) ofMachine() bool {
 		return false
 	}
 	switch r.Metric {
-	case Rate, P50, P99, Max, CPU:
+	case Rate, P50, P99, Max, CPU, ServerCPU:
 		return true
 	}
 	return false

@@ -57,7 +57,7 @@ func (r Report) Table(w io.Writer) error {
 	fmt.Fprintf(&b, "%s\n\n%s; %s\n\n", r.Machine, strings.Join(r.Servers, ", "), strings.Join(r.Peers, ", "))
 	fmt.Fprintf(&b, "%s, %d rounds of %v, %v in all. A ratio is ours divided by theirs in the same round: the median, and the spread of the rounds.\n\n",
 		r.Began.UTC().Format("2 January 2006 15:04"), r.Rounds, r.Window, r.Took.Round(time.Second))
-	b.WriteString("| case | metric | ours | against | theirs | ratio | spread | goal | reached | checker |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| case | metric | ours | against | theirs | ratio | spread | goal | reached | processor time: process + servers | checker |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, result := range r.Results {
 		for _, ratio := range result.Ratios() {
 			fmt.Fprintf(&b, "| %s |\n", strings.Join(append(ratio.cells(), result.Checker()), " | "))
@@ -76,7 +76,7 @@ func (r Ratio) cells() []string {
 	if r.Theirs == "" {
 		value, spread = Figure(r.Metric, r.Value), Figure(r.Metric, r.Low)+"–"+Figure(r.Metric, r.High)
 	}
-	return []string{r.Name, r.Metric, r.Ours + " " + Figure(r.Metric, r.Mine), against, theirs, value, spread, r.goal(), r.reached()}
+	return []string{r.Name, r.Metric, r.Ours + " " + Figure(r.Metric, r.Mine), against, theirs, value, spread, r.goal(), r.reached(), r.Cost}
 }
 
 func (r Ratio) goal() string {
@@ -106,7 +106,7 @@ func (r Ratio) reached() string {
 // Figure formats a value of a metric with its unit.
 func Figure(metric string, value float64) string {
 	switch metric {
-	case P50, P99, Max, CPU:
+	case P50, P99, Max, CPU, ServerCPU:
 		return duration(value)
 	case Rate:
 		return figure(value) + "/s"

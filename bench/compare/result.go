@@ -23,6 +23,9 @@ type Ratio struct {
 	// Mine and Other are the medians of the metric.
 	Mine, Other      float64
 	Value, Low, High float64
+	// Cost is the processor time of this process and of the servers for an operation, on our
+	// side and on the other one.
+	Cost string
 }
 
 // Ratios returns the measured goals of the case.
@@ -42,7 +45,7 @@ func (r Result) ratio(g Goal) (ratio Ratio, ok bool) {
 	if !ok || len(mine) == 0 {
 		return Ratio{}, false
 	}
-	ratio = Ratio{Goal: g, Name: r.Name, Ours: ours.Name, Mine: median(mine)}
+	ratio = Ratio{Goal: g, Name: r.Name, Ours: ours.Name, Mine: median(mine), Cost: ours.cost()}
 	values := mine
 	if len(g.Against) > 0 {
 		best, ok := r.best(g)
@@ -50,6 +53,7 @@ func (r Result) ratio(g Goal) (ratio Ratio, ok bool) {
 			return Ratio{}, false
 		}
 		ratio.Theirs, ratio.Other = best.Name, best.Median(g.Metric)
+		ratio.Cost += " / " + best.cost()
 		values = nil
 		for i, other := range best.values(g.Metric) {
 			if i < len(mine) && other > 0 {

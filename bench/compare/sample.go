@@ -74,6 +74,14 @@ func (m Measured) values(metric string) []float64 {
 // Median returns the median of a metric, or 0 if it was not measured.
 func (m Measured) Median(metric string) float64 { return median(m.values(metric)) }
 
+// cost returns the processor time of this process and of the servers for an operation.
+func (m Measured) cost() string {
+	if m.values(ServerCPU) == nil {
+		return "–"
+	}
+	return Figure(CPU, m.Median(CPU)) + " + " + Figure(CPU, m.Median(ServerCPU))
+}
+
 // median returns the middle of values, or the mean of the two middle ones.
 func median(values []float64) float64 {
 	if len(values) == 0 {
