@@ -40,11 +40,12 @@ func (a *arrivals) fromHere() {
 	a.early = true
 }
 
-// handled records one message. Messages with an empty key have no order.
-func (a *arrivals) handled(key string, number int64) {
+// handled records one message, whose id is a number. Messages with an empty key have no order.
+func (a *arrivals) handled(key, id string) {
 	now := time.Now()
 	a.begin()
-	a.effects.add(strconv.FormatInt(number, 10))
+	a.effects.add(id)
+	number, _ := strconv.ParseInt(id, 10, 64) // 0 comes after all others
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if last := a.last[key]; key != "" && number <= last && len(a.wrong) == 0 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/bench/compare"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/transact"
@@ -18,14 +19,20 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/saga"
 	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
 // balances returns the sums of the accounts of both sides, which begin with 0.
 type balances = func(ctx context.Context) (north, south int64, err error)
 
-// bank is the accounts of a store as participants of sagas and of TCC.
+// bank is the accounts of a store as participants of two-phase commit, sagas and TCC. Each
+// protocol has its own accounts.
 type bank struct {
 	url string // of the journal
+	// defined are the participants of two-phase commit, and join changes their accounts.
+	defined   []twopc.Defined
+	join      func(ctx context.Context, t *twopc.T, from, to int) error
+	committed balances
 	// step adds n to an account of a side, and undo adds n if the step was done. Both are calls
 	// of a branch: each has one effect.
 	step, undo func(ctx context.Context, side string, account int, n int64) error
@@ -34,9 +41,45 @@ type bank struct {
 	confirmed  balances // of TCC
 }
 
-// sides returns the transfers by TCC and by sagas.
+// sides returns the transfers by each protocol.
 func (b bank) sides(tb testing.TB, clients, accounts int) []compare.Side {
-	return []compare.Side{b.saga(tb, clients, accounts), b.tcc(tb, clients, accounts)}
+	return []compare.Side{b.twoPhase(tb, clients, accounts), b.saga(tb, clients, accounts), b.tcc(tb, clients, accounts)}
+}
+
+// twoPhase runs the transfers by two-phase commit, and repeats them after a conflict.
+func (b bank) twoPhase(tb testing.TB, clients, accounts int) compare.Side {
+	engine := start(tb, b.runtime(tb), func(c *coordinator.Coordinator) (*twopc.Engine, error) { return twopc.New(c, nil, b.defined...) })
+	return transfers("two-phase commit", clients, accounts, func(ctx context.Context, from, to int) error {
+		for n := 1; ; n++ {
+			err := engine.Run(ctx, fmt.Sprint("t", fresh.Add(1)), func(ctx context.Context, t *twopc.T) error { return b.join(ctx, t, from, to) })
+			if interlock.Kind(err) != interlock.Retryable || !conflicts.Wait(ctx, n) {
+				return err
+			}
+		}
+	}, b.committed)
+}
+
+// participate sets the participants of two-phase commit, of which the first is called first.
+func participate[B any](b *bank, north, south driver.Preparer[B], add func(ctx context.Context, b B, side string, account int, n int64) error) {
+	atNorth, atSouth := twopc.Define("north", north), twopc.Define("south", south)
+	b.defined = []twopc.Defined{atNorth, atSouth}
+	b.join = func(ctx context.Context, t *twopc.T, from, to int) error {
+		for _, s := range []struct {
+			at      twopc.Definition[B]
+			side    string
+			account int
+			n       int64
+		}{{atNorth, "north", from, -1}, {atSouth, "south", to, 1}} {
+			branch, err := s.at.Join(ctx, t)
+			if err == nil {
+				err = add(ctx, branch, s.side, s.account, s.n)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }
 
 // transfer is the input of a saga.
@@ -48,22 +91,21 @@ func (b bank) saga(tb testing.TB, clients, accounts int) compare.Side {
 		saga.Step("withdraw", func(ctx context.Context, t transfer) (int, error) { return 0, b.step(ctx, "north", t.From, -1) }).
 			Undo("refund", func(ctx context.Context, t transfer, _ *int) error { return b.undo(ctx, "north", t.From, 1) }),
 		saga.Step("deposit", func(ctx context.Context, t transfer) (int, error) { return 0, b.step(ctx, "south", t.To, 1) }).Pivot())
-	engine := startRuntime(tb, b.url, ownJournal(), d)
+	engine := engineOf(tb, b.runtime(tb), nil, d)
 	return transfers("saga", clients, accounts, func(ctx context.Context, from, to int) error {
 		return succeed(ctx, engine, d, transfer{from, to})
 	}, b.posted)
 }
 
-func ownJournal() *txn.Options { return &txn.Options{Journal: fmt.Sprint("bank", fresh.Add(1))} }
+// runtime returns a runtime with a journal of its own.
+func (b bank) runtime(tb testing.TB) *txn.Runtime {
+	return openRuntime(tb, b.url, &txn.Options{Journal: fmt.Sprint("bank", fresh.Add(1))})
+}
 
 // tcc moves money by two holds. Run returns when the decision is durable.
 func (b bank) tcc(tb testing.TB, clients, accounts int) compare.Side {
 	north, south := tcc.Define("north", b.take), tcc.Define("south", b.give)
-	var engine *tcc.Engine
-	start(tb, openRuntime(tb, b.url, ownJournal()), func(c *coordinator.Coordinator) (err error) {
-		engine, err = tcc.New(c, nil, north, south)
-		return err
-	})
+	engine := start(tb, b.runtime(tb), func(c *coordinator.Coordinator) (*tcc.Engine, error) { return tcc.New(c, nil, north, south) })
 	return transfers("TCC", clients, accounts, func(ctx context.Context, from, to int) error {
 		_, err := engine.Run(ctx, "transfer", fmt.Sprint("t", fresh.Add(1)),
 			north.Try(tcc.Want{Item: item("north", from), N: 1}), south.Try(tcc.Want{Item: item("south", to), N: 1}))
@@ -99,22 +141,33 @@ func sqlAccounts[T any](tb testing.TB, db driver.BeginnerAt[T], accounts int) (t
 	}
 }
 
-// sqlBank keeps accounts in tables. add changes one of them.
-func sqlBank[T any](tb testing.TB, url string, db driver.BeginnerAt[T], accounts int,
-	add func(ctx context.Context, tx T, table, side string, account int, n int64) error) bank {
+// sqlBank keeps accounts in tables. update is a format of the statement that changes one, by the
+// name of a table. open opens a participant of two-phase commit.
+func sqlBank[B, T any](tb testing.TB, url string, db driver.BeginnerAt[T], accounts int, update string, open func(name string) (driver.Preparer[B], error),
+	inBranch func(ctx context.Context, b B, query string, args ...any) error, inTx func(ctx context.Context, tx T, query string, args ...any) error) bank {
 	b := bank{url: url}
-	table, posted := sqlAccounts(tb, db, accounts)
+	table, committed := sqlAccounts(tb, db, accounts)
+	north, err := open(table + "n")
+	ok(tb, err)
+	south, err := open(table + "s")
+	ok(tb, err)
+	add := fmt.Sprintf(update, table)
+	participate(&b, north, south, func(ctx context.Context, b B, side string, account int, n int64) error {
+		return inBranch(ctx, b, add, n, side, account)
+	})
+	b.committed = committed
+	table, b.posted = sqlAccounts(tb, db, accounts)
+	update = fmt.Sprintf(update, table)
 	calls, held := barrier.Table{Name: table + "calls"}, tcc.Table{Name: table + "held"}
 	ok(tb, driver.Create(tb.Context(), db, calls, held))
-	b.posted = posted
 	b.step = func(ctx context.Context, side string, account int, n int64) error {
 		_, err := barrier.Do(ctx, db, calls, account, func(ctx context.Context, tx T) (int, error) {
-			return 0, add(ctx, tx, table, side, account, n)
+			return 0, inTx(ctx, tx, update, n, side, account)
 		})
 		return err
 	}
 	b.undo = func(ctx context.Context, side string, account int, n int64) error {
-		return barrier.Undo(ctx, db, calls, func(ctx context.Context, tx T, _ *int) error { return add(ctx, tx, table, side, account, n) })
+		return barrier.Undo(ctx, db, calls, func(ctx context.Context, tx T, _ *int) error { return inTx(ctx, tx, update, n, side, account) })
 	}
 	each := func(ctx context.Context, do func(db driver.SQL, side, item string) error) error {
 		return transact.Do(ctx, db.Begin, table, func(tx driver.Tx[T]) (err error) {
@@ -128,11 +181,7 @@ func sqlBank[T any](tb testing.TB, url string, db driver.BeginnerAt[T], accounts
 	b.confirmed = func(ctx context.Context) (north, south int64, err error) {
 		err = each(ctx, func(db driver.SQL, side, item string) error {
 			l, err := held.Show(ctx, db, item)
-			if side == "north" {
-				north += l.Balance() - credit
-			} else {
-				south += l.Balance() - credit
-			}
+			*map[string]*int64{"north": &north, "south": &south}[side] += l.Balance() - credit
 			return err
 		})
 		return north, south, err

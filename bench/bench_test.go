@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"regexp"
-	"slices"
 	"testing"
 	"time"
 
@@ -64,6 +63,10 @@ func TestBench(t *testing.T) {
 	names, err := regexp.Compile(*only)
 	ok(t, err)
 	r := &run{began: time.Now(), machine: compare.ThisMachine()}
+	if *recorded != "" {
+		r.before, err = compare.Read(*recorded)
+		ok(t, err)
+	}
 	for _, s := range suites {
 		t.Run(s.name, func(t *testing.T) {
 			for _, b := range s.cases(t) {
@@ -95,7 +98,7 @@ func (r *run) measure(t *testing.T, b benchmark) {
 	sides := b.open(t)
 	result, err := b.Measure(t.Context(), sides, o)
 	ok(t, err)
-	if *recorded != "" && slices.ContainsFunc(r.gate(t, result), func(f compare.Finding) bool { return f.Fails }) {
+	if failed, _ := r.gate(result); len(failed) > 0 {
 		again, err := b.Measure(t.Context(), sides, o)
 		ok(t, err)
 		result.Join(again)
@@ -106,12 +109,10 @@ func (r *run) measure(t *testing.T, b benchmark) {
 	r.results = append(r.results, result)
 }
 
-// gate compares results with the recorded ones.
-func (r *run) gate(t *testing.T, results ...compare.Result) []compare.Finding {
-	if len(r.before.Results) == 0 {
-		before, err := compare.Read(*recorded)
-		ok(t, err)
-		r.before = before
+// gate compares results with the recorded ones, if there is a record.
+func (r *run) gate(results ...compare.Result) (failed, unclear []string) {
+	if *recorded == "" {
+		return nil, nil
 	}
 	return compare.Gate(compare.Report{Results: results}, r.before)
 }
@@ -126,15 +127,12 @@ func (r *run) report(t *testing.T) {
 	if *pictures != "" {
 		draw(t, report, *pictures)
 	}
-	if *recorded == "" {
-		return
+	failed, unclear := r.gate(r.results...)
+	for _, text := range failed {
+		t.Error(text)
 	}
-	for _, f := range r.gate(t, r.results...) {
-		if f.Fails {
-			t.Error(f.Text)
-		} else {
-			fmt.Println("gate:", f.Text)
-		}
+	for _, text := range unclear {
+		fmt.Println("gate:", text)
 	}
 }
 

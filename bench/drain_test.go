@@ -32,7 +32,7 @@ func drainCase(server func() *testbed.Server) benchmark {
 			d.ship = saga.Define("ship", saga.Step("ship", d.call).Pivot())
 			hooks := &observe.Saga{Ended: func(observe.SagaEnded) { d.ended.Add(1) }, Log: observe.Silent}
 			store, _ := onPostgres(tb, server())
-			d.engine = serve(tb, store, &coordinator.Options{PerTarget: places}, hooks, d.ship)
+			d.engine = engineOf(tb, undivided(tb, store, &coordinator.Options{PerTarget: places}), hooks, d.ship)
 			healthy := func(ctx context.Context, _ int) error { return succeed(ctx, d.engine, d.ship, "in") }
 			return []compare.Side{{Name: "stuck", Run: d.stuck}, compare.Clients("healthy", 64, healthy, nil)}
 		},

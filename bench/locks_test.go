@@ -41,7 +41,7 @@ func lazily(tb testing.TB, start func(tb testing.TB, extra ...string) *testbed.S
 
 // distinct returns cases with as many clients as the goals have, each with its own name, and one
 // client of the store. The first of them is tried on every change.
-func distinct(store, note string, server func() *testbed.Server, sides func(testing.TB, *testbed.Server, compare.Locks) []compare.Side,
+func distinct[S any](store, note string, servers func() S, sides func(tb testing.TB, servers S, l compare.Locks) []compare.Side,
 	goals map[int][]compare.Goal) (cases []benchmark) {
 	for _, clients := range slices.Sorted(maps.Keys(goals)) {
 		cases = append(cases, benchmark{
@@ -49,7 +49,7 @@ func distinct(store, note string, server func() *testbed.Server, sides func(test
 				Note: note + fmt.Sprintf("%d goroutines with a name each", clients)},
 			smoke: len(cases) == 0,
 			open: func(tb testing.TB) []compare.Side {
-				return sides(tb, server(), compare.Locks{Clients: clients, Pairs: true})
+				return sides(tb, servers(), compare.Locks{Clients: clients, Pairs: true})
 			},
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"testing"
 	"time"
 
@@ -130,9 +129,7 @@ func (m *mail) Publish(ctx context.Context, messages []driver.Message) []error {
 	}
 	for i, message := range messages {
 		if answers[i] == nil {
-			number, err := strconv.ParseInt(message.ID, 10, 64)
-			m.arrivals.handled(message.Key, number)
-			answers[i] = err
+			m.arrivals.handled(message.Key, message.ID)
 		}
 	}
 	return answers

@@ -15,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/bench/compare"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
@@ -24,11 +23,9 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/percolator"
 	"github.com/interlock-dev/interlock/txn/percolator/percolatortest"
 	"github.com/interlock-dev/interlock/txn/timestamp"
-	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
 const bankConnections = 64 // of each pool
@@ -54,16 +51,7 @@ var bankStores = []struct {
 type bankStore struct {
 	keys   func(name string) driver.KeyValues
 	commit commit
-	// open returns accounts for two-phase commit, and for sagas and TCC; nil if the store has no
-	// journal.
-	open func(tb testing.TB, accounts int) (ledger, bank)
-}
-
-// ledger is two participants of two-phase commit, with accounts.
-type ledger struct {
-	defined  []twopc.Defined
-	transfer func(ctx context.Context, t *twopc.T, from, to int) error
-	sums     balances
+	open   func(tb testing.TB, accounts int) bank // nil if the store has no journal
 }
 
 func percolatorCases(tb testing.TB) (cases []benchmark) {
@@ -101,8 +89,7 @@ func bankSides(tb testing.TB, store bankStore, clients, accounts int) []compare.
 		percolated(tb, "one store", percolator.Stores{"": store.keys("both")}, one, clients, accounts),
 	}
 	if store.open != nil {
-		l, b := store.open(tb, accounts)
-		sides = append(append(sides, committed(tb, l, b.url, clients, accounts)), b.sides(tb, clients, accounts)...)
+		sides = append(sides, store.open(tb, accounts).sides(tb, clients, accounts)...)
 	}
 	return append(sides, commits(clients, store.commit))
 }
@@ -171,94 +158,45 @@ func percolated(tb testing.TB, name string, stores percolator.Stores, clock driv
 	})
 }
 
-// committed runs the transfers by two-phase commit, and repeats them after a conflict.
-func committed(tb testing.TB, l ledger, url string, clients, accounts int) compare.Side {
-	var engine *twopc.Engine
-	start(tb, openRuntime(tb, url, ownJournal()), func(c *coordinator.Coordinator) (err error) {
-		engine, err = twopc.New(c, nil, l.defined...)
-		return err
-	})
-	move := func(ctx context.Context, from, to int) error {
-		for n := 1; ; n++ {
-			err := engine.Run(ctx, fmt.Sprintf("t%d", fresh.Add(1)), func(ctx context.Context, t *twopc.T) error { return l.transfer(ctx, t, from, to) })
-			if interlock.Kind(err) != interlock.Retryable || !conflicts.Wait(ctx, n) {
-				return err
-			}
-		}
-	}
-	return transfers("two-phase commit", clients, accounts, move, l.sums)
-}
-
-// participants returns a ledger of two participants, of which the first is called first.
-func participants[B any](north, south driver.Preparer[B], sums balances, add func(ctx context.Context, b B, side string, account int, n int64) error) ledger {
-	atNorth, atSouth := twopc.Define("north", north), twopc.Define("south", south)
-	return ledger{defined: []twopc.Defined{atNorth, atSouth}, sums: sums, transfer: func(ctx context.Context, t *twopc.T, from, to int) error {
-		n, err := atNorth.Join(ctx, t)
-		if err == nil {
-			err = add(ctx, n, "north", from, -1)
-		}
-		if err != nil {
-			return err
-		}
-		s, err := atSouth.Join(ctx, t)
-		if err != nil {
-			return err
-		}
-		return add(ctx, s, "south", to, 1)
-	}}
-}
-
 func postgresBank(tb testing.TB, server *testbed.Server) bankStore {
 	pool := poolOf(tb, server, bankConnections)
-	add := func(ctx context.Context, tx pgx.Tx, table, side string, account int, n int64) error {
-		_, err := tx.Exec(ctx, `update `+table+` set balance = balance + $1 where side = $2 and id = $3`, n, side, account)
+	exec := func(ctx context.Context, tx pgx.Tx, query string, args ...any) error {
+		_, err := tx.Exec(ctx, query, args...)
 		return err
 	}
 	return bankStore{
 		keys:   func(name string) driver.KeyValues { return postgres.NewKeyValues(pool, "public."+name) },
 		commit: postgresCommit(tb, poolOf(tb, server, bankConnections)),
-		open: func(tb testing.TB, accounts int) (ledger, bank) {
-			table, sums := sqlAccounts(tb, postgres.Pool(pool), accounts)
-			side := func(name string) driver.Preparer[pgx.Tx] { // a branch that waits for a row keeps its connection
-				p, err := postgres.OpenParticipant(tb.Context(), poolOf(tb, server, 2*bankConnections), table+name, nil)
-				ok(tb, err)
-				return p
+		open: func(tb testing.TB, accounts int) bank {
+			open := func(name string) (driver.Preparer[pgx.Tx], error) { // a branch that waits for a row keeps its connection
+				return postgres.OpenParticipant(tb.Context(), poolOf(tb, server, 2*bankConnections), name, nil)
 			}
-			l := participants(side("n"), side("s"), sums, func(ctx context.Context, tx pgx.Tx, side string, account int, n int64) error {
-				return add(ctx, tx, table, side, account, n)
-			})
-			return l, sqlBank(tb, withPool(server), postgres.Pool(pool), accounts, add)
+			return sqlBank(tb, withPool(server), postgres.Pool(pool), accounts, `update %s set balance = balance + $1 where side = $2 and id = $3`, open, exec, exec)
 		},
 	}
 }
 
 func mariadbBank(tb testing.TB, server *testbed.Server) bankStore {
 	db := mariadbPool(tb, server, bankConnections)
-	update := func(table string) string {
-		return `update ` + table + ` set balance = balance + ? where side = ? and id = ?`
-	}
 	return bankStore{
 		keys:   func(name string) driver.KeyValues { return mysql.NewKeyValues(db, name) },
 		commit: mariadbCommit(tb, mariadbPool(tb, server, bankConnections)),
-		open: func(tb testing.TB, accounts int) (ledger, bank) {
-			table, sums := sqlAccounts(tb, mysql.DB(db), accounts)
+		open: func(tb testing.TB, accounts int) bank {
 			sessions := mariadbPool(tb, server, 4*bankConnections) // a prepared branch keeps its session
-			side := func(name string) driver.Preparer[*sql.Conn] {
-				p, err := mysql.OpenParticipant(tb.Context(), sessions, table+name, nil)
-				ok(tb, err)
-				return p
+			open := func(name string) (driver.Preparer[*sql.Conn], error) {
+				return mysql.OpenParticipant(tb.Context(), sessions, name, nil)
 			}
-			l := participants(side("n"), side("s"), sums, func(ctx context.Context, c *sql.Conn, side string, account int, n int64) error {
-				_, err := c.ExecContext(ctx, update(table), n, side, account)
-				return err
-			})
-			return l, sqlBank(tb, "mysql://root@"+server.Addr()+"/test", mysql.DB(db), accounts,
-				func(ctx context.Context, tx *sql.Tx, table, side string, account int, n int64) error {
-					_, err := tx.ExecContext(ctx, update(table), n, side, account)
-					return err
-				})
+			return sqlBank(tb, "mysql://root@"+server.Addr()+"/test", mysql.DB(db), accounts, `update %s set balance = balance + ? where side = ? and id = ?`,
+				open, execute[*sql.Conn], execute[*sql.Tx])
 		},
 	}
+}
+
+func execute[C interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}](ctx context.Context, c C, query string, args ...any) error {
+	_, err := c.ExecContext(ctx, query, args...)
+	return err
 }
 
 func etcdBank(tb testing.TB, server *testbed.Server) bankStore {
@@ -266,11 +204,12 @@ func etcdBank(tb testing.TB, server *testbed.Server) bankStore {
 	return bankStore{
 		keys:   func(name string) driver.KeyValues { return etcd.NewKeyValues(client, name+"/") },
 		commit: etcdCommit(other),
-		open: func(tb testing.TB, accounts int) (ledger, bank) {
+		open: func(tb testing.TB, accounts int) bank {
 			prefix := fmt.Sprintf("bank%d", fresh.Add(1))
 			north, south := etcd.NewShard(other, prefix+"n/"), etcd.NewShard(other, prefix+"s/")
 			name := func(account int) string { return fmt.Sprint("a", account) }
-			sums := func(ctx context.Context) (n, s int64, err error) {
+			b := keyedBank("etcd://"+server.Addr(), accounts, etcd.NewKeyValues(other, prefix+"saga/"), etcd.NewKeyValues(other, prefix+"tcc/"))
+			b.committed = func(ctx context.Context) (n, s int64, err error) {
 				for sum, shard := range map[*int64]*etcd.Shard{&n: north, &s: south} {
 					for account := 0; account < accounts && err == nil; account++ {
 						var v etcd.ShardValue
@@ -281,7 +220,7 @@ func etcdBank(tb testing.TB, server *testbed.Server) bankStore {
 				}
 				return n, s, err
 			}
-			l := participants(driver.Preparer[*etcd.ShardBranch](north), driver.Preparer[*etcd.ShardBranch](south), sums,
+			participate(&b, driver.Preparer[*etcd.ShardBranch](north), south,
 				func(ctx context.Context, b *etcd.ShardBranch, _ string, account int, n int64) error {
 					text, err := b.Get(ctx, name(account))
 					if err != nil {
@@ -290,7 +229,7 @@ func etcdBank(tb testing.TB, server *testbed.Server) bankStore {
 					had, _ := strconv.ParseInt(string(text), 10, 64)
 					return b.Put(ctx, name(account), strconv.AppendInt(nil, had+n, 10))
 				})
-			return l, keyedBank("etcd://"+server.Addr(), accounts, etcd.NewKeyValues(other, prefix+"saga/"), etcd.NewKeyValues(other, prefix+"tcc/"))
+			return b
 		},
 	}
 }

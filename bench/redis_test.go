@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"strconv"
 	"sync"
@@ -132,19 +131,14 @@ func quorumCases(tb testing.TB) []benchmark {
 		return all
 	})
 	const ttl = 2 * time.Second // new servers do not vote before it has passed
-	var cases []benchmark
-	for _, clients := range []int{1, 16} {
-		cases = append(cases, benchmark{
-			Case: compare.Case{Name: fmt.Sprintf("quorum/distinct/%d", clients), Goals: []compare.Goal{faster("redsync", 1.5)},
-				Note: fmt.Sprintf("five Redis without persistence; TTL 2 s; one client of each, %d goroutines with a name each", clients)},
-			open: func(tb testing.TB) []compare.Side {
-				l := compare.Locks{Clients: clients, Pairs: true}
-				return []compare.Side{
-					l.Side("interlock", func() compare.Acquire { return quorum(tb, ttl, servers()) }),
-					l.Side("redsync", func() compare.Acquire { return redSync(tb, ttl, servers()...) })}
-			},
-		})
+	sides := func(tb testing.TB, servers []*testbed.Server, l compare.Locks) []compare.Side {
+		return []compare.Side{
+			l.Side("interlock", func() compare.Acquire { return quorum(tb, ttl, servers) }),
+			l.Side("redsync", func() compare.Acquire { return redSync(tb, ttl, servers...) })}
 	}
+	goal := []compare.Goal{faster("redsync", 1.5)}
+	cases := distinct("quorum", "five Redis without persistence; TTL 2 s; one client of each, ", servers, sides, map[int][]compare.Goal{1: goal, 16: goal})
+	cases[0].smoke = false
 	return cases
 }
 

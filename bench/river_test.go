@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"strconv"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ func riverQueue(tb testing.TB, server *testbed.Server, do func(ctx context.Conte
 		river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, j *river.Job[job]) error {
 			err := do(ctx, j.Args.Number)
 			if err == nil {
-				a.handled("", j.Args.Number)
+				a.handled("", strconv.FormatInt(j.Args.Number, 10))
 			}
 			return err
 		}))

@@ -12,13 +12,22 @@ import (
 
 	"github.com/interlock-dev/interlock/bench/compare"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
+
+// sagaConnections is the pool size of sides that run transactions, or commits for comparison.
+const sagaConnections = 64
 
 // sagaStores are the stores with a journal, with the goals of sagas over HTTP and in the process:
 // their share of the durable commits, by the number of clients.
@@ -54,7 +63,10 @@ func sagaCases(tb testing.TB) (cases []benchmark) {
 				smoke: clients == 1,
 				open: func(tb testing.TB) []compare.Side {
 					store, commit := s.open(tb, server())
-					sides := sagaSides(tb, store, commit, clients)
+					done := &effects{}
+					local, remote := done.local(), done.remote(tb)
+					engine := engineOf(tb, undivided(tb, store, &coordinator.Options{PerTarget: 256}), nil, local, remote)
+					sides := []compare.Side{done.side("interlock", clients, local, engine), done.side("interlock HTTP", clients, remote, engine), commits(clients, commit)}
 					if s.workflow != nil {
 						sides = append(sides, dbosSide(tb, server(), clients))
 					}
@@ -67,18 +79,6 @@ func sagaCases(tb testing.TB) (cases []benchmark) {
 		}
 	}
 	return cases
-}
-
-// sagaSides returns sagas in the process and over HTTP, and the durable commits of the store.
-func sagaSides(tb testing.TB, store driver.Journal, commit commit, clients int) []compare.Side {
-	w := &effects{}
-	local, remote := w.local(), w.remote(tb)
-	engine := serve(tb, store, &coordinator.Options{PerTarget: 256}, nil, local, remote)
-	return []compare.Side{
-		w.side("interlock", clients, local, engine),
-		w.side("interlock HTTP", clients, remote, engine),
-		commits(clients, commit),
-	}
 }
 
 // twoCoordinators serve the shards of one journal, compared with one coordinator.
@@ -94,21 +94,13 @@ func twoCoordinators(server func() *testbed.Server) benchmark {
 				var engines []*saga.Engine
 				options := &txn.Options{Journal: fmt.Sprint("shared", fresh.Add(1)), Group: name, Coordinator: &coordinator.Options{PerTarget: 256}}
 				for range 1 + n {
-					engines = append(engines, startRuntime(tb, withPool(server()), options, local))
+					engines = append(engines, engineOf(tb, openRuntime(tb, withPool(server()), options), nil, local))
 				}
 				sides = append(sides, w.side(name, clients, local, engines...))
 			}
 			return []compare.Side{sides[1], sides[0]}
 		},
 	}
-}
-
-func startRuntime(tb testing.TB, url string, o *txn.Options, sagas ...saga.Defined) (e *saga.Engine) {
-	start(tb, openRuntime(tb, url, o), func(c *coordinator.Coordinator) (err error) {
-		e, err = saga.New(c, nil, sagas...)
-		return err
-	})
-	return e
 }
 
 // effects detects effects that are repeated or missing.
@@ -184,4 +176,61 @@ func succeed[I any](ctx context.Context, e *saga.Engine, d saga.Definition[I], i
 		err = fmt.Errorf("it ended as %v", o.State)
 	}
 	return err
+}
+
+// onPostgres creates another journal at each call, and returns the store's minimal commit.
+func onPostgres(tb testing.TB, server *testbed.Server) (driver.Journal, commit) {
+	return table(tb, postgres.Pool(poolOf(tb, server, sagaConnections))), postgresCommit(tb, poolOf(tb, server, sagaConnections))
+}
+
+func onMariaDB(tb testing.TB, server *testbed.Server) (driver.Journal, commit) {
+	return table(tb, mysql.DB(mariadbPool(tb, server, sagaConnections))), mariadbCommit(tb, mariadbPool(tb, server, sagaConnections))
+}
+
+func onEtcd(tb testing.TB, server *testbed.Server) (driver.Journal, commit) {
+	client := dialEtcd(tb, server)
+	return etcd.NewJournal(client, fmt.Sprintf("bench/%d/", fresh.Add(1))), etcdCommit(client)
+}
+
+// table creates a journal in a database.
+func table[T any](tb testing.TB, db driver.BeginnerAt[T]) driver.Journal {
+	t := journal.NewTable(db, fmt.Sprint("journal", fresh.Add(1)))
+	ok(tb, driver.Create(tb.Context(), db, t))
+	return t
+}
+
+// undivided returns a runtime that serves all shards of a journal.
+func undivided(tb testing.TB, store driver.Journal, o *coordinator.Options) *txn.Runtime {
+	locks := memory.NewSpace().Open(nil)
+	closeAfter(tb, locks.Close)
+	rt, err := txn.New(tb.Context(), store, locks, nil, &txn.Options{Shards: 8, Coordinator: o})
+	ok(tb, err)
+	return rt
+}
+
+// engineOf starts a runtime that drives sagas.
+func engineOf(tb testing.TB, rt *txn.Runtime, hooks *observe.Saga, sagas ...saga.Defined) *saga.Engine {
+	return start(tb, rt, func(c *coordinator.Coordinator) (*saga.Engine, error) {
+		return saga.New(c, &saga.Options{Hooks: hooks}, sagas...)
+	})
+}
+
+// start starts a runtime with an engine.
+func start[E any](tb testing.TB, rt *txn.Runtime, create func(c *coordinator.Coordinator) (E, error)) E {
+	closeAfter(tb, rt.Close)
+	engine, err := create(rt.Coordinator())
+	ok(tb, err)
+	ok(tb, rt.Start(tb.Context()))
+	return engine
+}
+
+func openRuntime(tb testing.TB, url string, o *txn.Options) *txn.Runtime {
+	rt, err := txn.Open(tb.Context(), url, o)
+	ok(tb, err)
+	return rt
+}
+
+// withPool returns the URL of a database with a pool size.
+func withPool(server *testbed.Server) string {
+	return server.URL() + "&pool_max_conns=" + fmt.Sprint(sagaConnections)
 }

@@ -39,7 +39,7 @@ func interlockStream(tb testing.TB, server *testbed.Server, name string, keys in
 	add := func(ctx context.Context, numbers []int64) error {
 		return q.Add(ctx, stream, payloads(numbers, keys)...)
 	}
-	return backlog(name, add, consumer(q, stream, 0, nothing))
+	return backlog(name, add, consumer(q, stream, 0, guarded(nothing)))
 }
 
 // groupLoop reads 500 entries at a time, handles them, and acknowledges and deletes them.
@@ -74,8 +74,7 @@ func groupLoop(tb testing.TB, server *testbed.Server) compare.Side {
 			}
 			var ids []string
 			for _, e := range found[stream] {
-				n, _ := strconv.ParseInt(e.FieldValues["id"], 10, 64) // the checker detects errors
-				a.handled("", n)
+				a.handled("", e.FieldValues["id"])
 				ids = append(ids, e.ID)
 			}
 			if err := send(ctx, client.B().Xack().Key(stream).Group("bench").Id(ids...).Build(), client.B().Xdel().Key(stream).Id(ids...).Build()); err != nil {

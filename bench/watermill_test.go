@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -60,11 +59,7 @@ func (w *watermillOutbox) put(ctx context.Context, numbers []int64) error {
 // Publish implements the publisher of the forwarder.
 func (w *watermillOutbox) Publish(_ string, all ...*message.Message) error {
 	for _, m := range all {
-		number, err := strconv.ParseInt(m.UUID, 10, 64)
-		if err != nil {
-			return err
-		}
-		w.arrivals.handled(m.Metadata.Get("key"), number)
+		w.arrivals.handled(m.Metadata.Get("key"), m.UUID)
 	}
 	return nil
 }

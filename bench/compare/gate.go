@@ -5,35 +5,29 @@ import "fmt"
 // Share is the part of a recorded ratio that must be reached.
 const Share = 0.8
 
-// Finding is the gate's result for one ratio.
-type Finding struct {
-	Name string // of the case
-	Text string
-	// Fails reports that the ratio fell below its share of the recorded one. Otherwise the
-	// gate cannot decide.
-	Fails bool
-}
-
-// Gate compares the ratios of a run with the recorded ones. A time or a rate without
-// another side is a property of the machine, and passes.
-func Gate(now, recorded Report) []Finding {
+// Gate compares the ratios of a run with the recorded ones. It returns the ratios below their share
+// and what checkers found, and ratios of which it cannot decide. A time or a rate without another
+// side is a property of the machine, and passes.
+func Gate(now, recorded Report) (failed, unclear []string) {
 	before := map[string]Ratio{}
 	for _, r := range recorded.Ratios() {
 		before[r.Key()] = r
 	}
-	var findings []Finding
 	for _, result := range now.Results {
 		if verdict := result.Checker(); verdict != "ok" {
-			findings = append(findings, Finding{result.Name, result.Name + ": the checker found: " + verdict, true})
+			failed = append(failed, result.Name+": the checker found: "+verdict)
 		}
 		for _, r := range result.Ratios() {
 			was, ok := before[r.Key()]
-			if text, fails := r.judge(was, ok); text != "" {
-				findings = append(findings, Finding{result.Name, r.Key() + ": " + text, fails})
+			switch text, fails := r.judge(was, ok); {
+			case fails:
+				failed = append(failed, r.Key()+": "+text)
+			case text != "":
+				unclear = append(unclear, r.Key()+": "+text)
 			}
 		}
 	}
-	return findings
+	return failed, unclear
 }
 
 // judge compares a ratio with the recorded one.
