@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/bench/compare"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/barrier"
@@ -294,4 +295,36 @@ func (h keyedHolds) Confirm(ctx context.Context, w, _ tcc.Want) error {
 
 func (h keyedHolds) Cancel(ctx context.Context, w tcc.Want, _ *tcc.Want) error {
 	return h.call(ctx, driver.BarrierUndo, w.Item, func(k *keyedAccount) bool { k.Held -= h.sign * w.N; return true })
+}
+
+// TestKeyedBank repeats each call, and sends some in the wrong order: each has one effect.
+func TestKeyedBank(t *testing.T) {
+	b := keyedBank("", 1, memory.NewKeyValues(), memory.NewKeyValues())
+	w := tcc.Want{Item: item("north", 0), N: 1}
+	step := func(ctx context.Context) error { return b.step(ctx, "north", 0, -1) }
+	undo := func(ctx context.Context) error { return b.undo(ctx, "north", 0, 1) }
+	try := func(ctx context.Context) error { _, err := b.take.Try(ctx, w, time.Time{}); return err }
+	confirm := func(ctx context.Context) error { return b.take.Confirm(ctx, w, w) }
+	cancel := func(ctx context.Context) error { return b.take.Cancel(ctx, w, nil) }
+	type calls []func(context.Context) error
+	for n, c := range []struct {
+		accepted calls
+		refused  func(context.Context) error
+	}{
+		{calls{step}, nil}, {calls{step, undo}, step}, {calls{undo}, step},
+		{calls{try, confirm}, cancel}, {calls{try, cancel}, confirm}, {calls{cancel}, try}, {nil, confirm},
+	} {
+		ctx := branch.With(t.Context(), branch.Call{Transaction: "t", Branch: fmt.Sprint(n)})
+		for _, call := range c.accepted {
+			ok(t, errors.Join(call(ctx), call(ctx)))
+		}
+		if c.refused != nil && c.refused(ctx) == nil {
+			t.Errorf("the last call of case %d was accepted", n)
+		}
+	}
+	for _, sums := range []balances{b.posted, b.confirmed} { // one step, and one confirmed hold
+		if north, south, err := sums(t.Context()); err != nil || north != -1 || south != 0 {
+			t.Error(north, south, err)
+		}
+	}
 }

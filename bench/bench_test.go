@@ -62,7 +62,7 @@ func TestBench(t *testing.T) {
 	}
 	names, err := regexp.Compile(*only)
 	ok(t, err)
-	r := &run{began: time.Now(), machine: compare.ThisMachine()}
+	r := &run{now: compare.Report{Machine: compare.ThisMachine(), Began: time.Now(), Rounds: *rounds, Window: *window}}
 	if *recorded != "" {
 		r.before, err = compare.Read(*recorded)
 		ok(t, err)
@@ -81,13 +81,8 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// run collects the measurements.
-type run struct {
-	began   time.Time
-	machine compare.Machine
-	before  compare.Report // the recorded report
-	results []compare.Result
-}
+// run collects the measurements, and has the recorded ones.
+type run struct{ now, before compare.Report }
 
 // measure adds the result of a case. If the gate would fail it, it is measured once more.
 func (r *run) measure(t *testing.T, b benchmark) {
@@ -98,7 +93,7 @@ func (r *run) measure(t *testing.T, b benchmark) {
 	sides := b.open(t)
 	result, err := b.Measure(t.Context(), sides, o)
 	ok(t, err)
-	if failed, _ := r.gate(result); len(failed) > 0 {
+	if failed, _ := r.gate(compare.Report{Results: []compare.Result{result}}); len(failed) > 0 {
 		again, err := b.Measure(t.Context(), sides, o)
 		ok(t, err)
 		result.Join(again)
@@ -106,28 +101,28 @@ func (r *run) measure(t *testing.T, b benchmark) {
 	if verdict := result.Checker(); verdict != "ok" {
 		t.Errorf("the checker found: %s", verdict)
 	}
-	r.results = append(r.results, result)
+	r.now.Results = append(r.now.Results, result)
 }
 
-// gate compares results with the recorded ones, if there is a record.
-func (r *run) gate(results ...compare.Result) (failed, unclear []string) {
+// gate compares a report with the recorded one, if there is a record.
+func (r *run) gate(report compare.Report) (failed, unclear []string) {
 	if *recorded == "" {
 		return nil, nil
 	}
-	return compare.Gate(compare.Report{Results: results}, r.before)
+	return compare.Gate(report, r.before)
 }
 
 // report prints the table and does what the flags request.
 func (r *run) report(t *testing.T) {
-	report := compare.Report{Machine: r.machine, Servers: servers(t), Peers: peers(t), Began: r.began, Took: time.Since(r.began), Rounds: *rounds, Window: *window, Results: r.results}
-	ok(t, report.Table(os.Stdout))
+	r.now.Servers, r.now.Peers, r.now.Took = servers(t), peers(t), time.Since(r.now.Began)
+	ok(t, r.now.Table(os.Stdout))
 	if *output != "" {
-		ok(t, report.Write(*output))
+		ok(t, r.now.Write(*output))
 	}
 	if *pictures != "" {
-		draw(t, report, *pictures)
+		draw(t, r.now, *pictures)
 	}
-	failed, unclear := r.gate(r.results...)
+	failed, unclear := r.gate(r.now)
 	for _, text := range failed {
 		t.Error(text)
 	}

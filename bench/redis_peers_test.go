@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"strconv"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,13 +21,10 @@ import (
 // compareAndDelete releases a lock on SET NX.
 var compareAndDelete = rueidis.NewLuaScript(`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end return 0`)
 
-var owners atomic.Int64
-
 // rawPair makes the minimum of a lock with an owner: two round trips.
-func rawPair(tb testing.TB, client rueidis.Client) compare.Acquire {
-	ok(tb, client.Do(tb.Context(), client.B().ScriptLoad().Script(`return 1`).Build()).Error())
+func rawPair(client rueidis.Client) compare.Acquire {
 	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
-		owner := strconv.FormatInt(owners.Add(1), 16)
+		owner := strconv.FormatInt(fresh.Add(1), 16)
 		set := client.B().Set().Key(name).Value(owner).Nx().Px(ttl).Build()
 		if err := client.Do(ctx, set).Error(); err != nil {
 			return 0, nil, err

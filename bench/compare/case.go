@@ -93,7 +93,8 @@ func (c Case) Measure(ctx context.Context, sides []Side, o Options) (Result, err
 			if err != nil {
 				return r, fmt.Errorf("%s: %s: %w", c.Name, sides[at].Name, err)
 			}
-			r.Sides[at].add(sample)
+			side := &r.Sides[at]
+			side.Rounds, side.Violations = append(side.Rounds, sample.metrics()), append(side.Violations, sample.Violations...)
 			if o.Progress != nil {
 				o.Progress(fmt.Sprintf("%s: round %d of %d: %s: %d in %v", c.Name, 1+round, o.Rounds, sides[at].Name, sample.Ops, sample.Elapsed.Round(time.Millisecond)))
 			}

@@ -76,31 +76,26 @@ func (r Ratio) cells() []string {
 	if r.Theirs == "" {
 		value, spread = Figure(r.Metric, r.Value), Figure(r.Metric, r.Low)+"–"+Figure(r.Metric, r.High)
 	}
-	return []string{r.Name, r.Metric, r.Ours + " " + Figure(r.Metric, r.Mine), against, theirs, value, spread, r.goal(), r.reached(), r.Cost}
+	goal, reached := r.goal()
+	return []string{r.Name, r.Metric, r.Ours + " " + Figure(r.Metric, r.Mine), against, theirs, value, spread, goal, reached, r.Cost}
 }
 
-func (r Ratio) goal() string {
-	want := figure(r.Want)
+// goal returns the goal, and whether it is reached.
+func (r Ratio) goal() (text, reached string) {
+	if r.Want == 0 {
+		return "–", "–"
+	}
+	text, reached = figure(r.Want), "no"
 	if r.Theirs == "" {
-		want = Figure(r.Metric, r.Want)
+		text = Figure(r.Metric, r.Want)
 	}
-	switch {
-	case r.Want == 0:
-		return "–"
-	case r.AtMost:
-		return "≤ " + want
+	if r.Met() {
+		reached = "yes"
 	}
-	return "≥ " + want
-}
-
-func (r Ratio) reached() string {
-	switch {
-	case r.Want == 0:
-		return "–"
-	case r.Met():
-		return "yes"
+	if r.AtMost {
+		return "≤ " + text, reached
 	}
-	return "no"
+	return "≥ " + text, reached
 }
 
 // Figure formats a value of a metric with its unit.

@@ -53,11 +53,6 @@ type Measured struct {
 	Violations []string             `json:"violations,omitempty"`
 }
 
-func (m *Measured) add(s Sample) {
-	m.Rounds = append(m.Rounds, s.metrics())
-	m.Violations = append(m.Violations, s.Violations...)
-}
-
 // values returns one metric per round; nil if a round does not have it.
 func (m Measured) values(metric string) []float64 {
 	var all []float64
