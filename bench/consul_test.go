@@ -39,11 +39,11 @@ func consulLock(tb testing.TB, server *testbed.Server) compare.Acquire {
 	var renewing sync.WaitGroup
 	renewing.Go(func() { _ = client.Session().RenewPeriodic(ttl.String(), session, nil, done) })
 	tb.Cleanup(func() { close(done); renewing.Wait() })
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		l, err := client.LockOpts(&api.LockOptions{Key: "api-lock/" + name, Session: session})
 		if err == nil {
 			_, err = l.Lock(ctx.Done())
 		}
-		return 0, func(context.Context) error { return l.Unlock() }, err
+		return 0, compare.Release(func(context.Context) error { return l.Unlock() }), err
 	}
 }

@@ -75,12 +75,12 @@ func etcdMutex(tb testing.TB, client *clientv3.Client) compare.Acquire {
 	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl.Seconds())))
 	ok(tb, err)
 	tb.Cleanup(func() { ok(tb, session.Close()) })
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		m := concurrency.NewMutex(session, "mutex/"+name)
 		if err := m.Lock(ctx); err != nil {
 			return 0, nil, err
 		}
-		return uint64(m.Header().Revision), m.Unlock, nil
+		return uint64(m.Header().Revision), compare.Release(m.Unlock), nil
 	}
 }
 

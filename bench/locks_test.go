@@ -65,12 +65,12 @@ func fenced(tb testing.TB, open func() (driver.Fenced, error)) func() compare.Ac
 		locks, err := lock.NewFenced(d, nil)
 		ok(tb, err)
 		closeAfter(tb, locks.Close)
-		return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+		return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 			c, err := locks.Acquire(ctx, name)
 			if err != nil {
 				return 0, nil, err
 			}
-			return uint64(c.Token()), c.Release, nil
+			return uint64(c.Token()), c, nil
 		}
 	}
 }
@@ -93,21 +93,21 @@ func idle(name string, acquire compare.Acquire, count func() float64) compare.Si
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		const locks = 1000
 		before := runtime.NumGoroutine()
-		var releases []func(context.Context) error
+		var all []compare.Held
 		for range locks {
-			_, release, err := acquire(ctx, fmt.Sprintf("idle-%s-%d", name, fresh.Add(1)))
+			_, held, err := acquire(ctx, fmt.Sprintf("idle-%s-%d", name, fresh.Add(1)))
 			if err != nil {
 				return compare.Sample{}, err
 			}
-			releases = append(releases, release)
+			all = append(all, held)
 		}
 		goroutines, counted, meter := runtime.NumGoroutine()-before, count(), compare.Start()
 		time.Sleep(window) // the time of the measurement
 		s := meter.Sample(locks)
 		s.Values["requests/s"], s.Values["goroutines"] = (count()-counted)/window.Seconds(), float64(goroutines)
 		s.Values["processor share"] = s.Values[compare.CPU] * locks / window.Seconds()
-		for _, release := range releases {
-			if err := release(ctx); err != nil {
+		for _, held := range all {
+			if err := held.Release(ctx); err != nil {
 				return s, err
 			}
 		}

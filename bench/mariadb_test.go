@@ -61,7 +61,7 @@ func mariadbPool(tb testing.TB, server *testbed.Server, connections int) *sql.DB
 
 // getLock returns a lock of a connection of the pool, which is kept until the release.
 func getLock(db *sql.DB) compare.Acquire {
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		conn, err := db.Conn(ctx)
 		if err != nil {
 			return 0, nil, err
@@ -74,10 +74,10 @@ func getLock(db *sql.DB) compare.Acquire {
 		if err != nil {
 			return 0, nil, errors.Join(err, conn.Close())
 		}
-		return 0, func(ctx context.Context) error {
+		return 0, compare.Release(func(ctx context.Context) error {
 			_, err := conn.ExecContext(ctx, `do release_lock(?)`, name)
 			return errors.Join(err, conn.Close())
-		}, nil
+		}), nil
 	}
 }
 

@@ -62,7 +62,7 @@ func poolOf(tb testing.TB, server *testbed.Server, connections int32) *pgxpool.P
 
 // advisoryLock returns a lock of a connection of the pool, which is kept until the release.
 func advisoryLock(pool *pgxpool.Pool) compare.Acquire {
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		conn, err := pool.Acquire(ctx)
 		if err != nil {
 			return 0, nil, err
@@ -71,11 +71,11 @@ func advisoryLock(pool *pgxpool.Pool) compare.Acquire {
 			conn.Release()
 			return 0, nil, err
 		}
-		return 0, func(ctx context.Context) error {
+		return 0, compare.Release(func(ctx context.Context) error {
 			defer conn.Release()
 			_, err := conn.Exec(ctx, `select pg_advisory_unlock(hashtextextended($1, 0))`, name)
 			return err
-		}, nil
+		}), nil
 	}
 }
 

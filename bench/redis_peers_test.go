@@ -23,22 +23,22 @@ var compareAndDelete = rueidis.NewLuaScript(`if redis.call("get", KEYS[1]) == AR
 
 // rawPair makes the minimum of a lock with an owner: two round trips.
 func rawPair(client rueidis.Client) compare.Acquire {
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		owner := strconv.FormatInt(fresh.Add(1), 16)
 		set := client.B().Set().Key(name).Value(owner).Nx().Px(ttl).Build()
 		if err := client.Do(ctx, set).Error(); err != nil {
 			return 0, nil, err
 		}
-		return 0, func(ctx context.Context) error {
+		return 0, compare.Release(func(ctx context.Context) error {
 			return compareAndDelete.Exec(ctx, client, []string{name}, []string{owner}).Error()
-		}, nil
+		}), nil
 	}
 }
 
 // tokens measures the limit of a contended lock: the server pushes the token to the client that has
 // waited longest. It is not a lock, because it is lost with its holder.
 func tokens(client rueidis.Client) compare.Acquire {
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		made, err := client.Do(ctx, client.B().Setnx().Key(name+"-made").Value("1").Build()).AsBool()
 		if err != nil {
 			return 0, nil, err
@@ -48,9 +48,9 @@ func tokens(client rueidis.Client) compare.Acquire {
 				return 0, nil, err
 			}
 		}
-		return 0, func(ctx context.Context) error {
+		return 0, compare.Release(func(ctx context.Context) error {
 			return client.Do(ctx, client.B().Rpush().Key(name).Element("1").Build()).Error()
-		}, nil
+		}), nil
 	}
 }
 
@@ -61,9 +61,9 @@ func rueidisLock(tb testing.TB, server *testbed.Server) compare.Acquire {
 	})
 	ok(tb, err)
 	tb.Cleanup(locker.Close)
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		_, release, err := locker.WithContext(ctx, name)
-		return 0, func(context.Context) error { release(); return nil }, err
+		return 0, compare.Release(func(context.Context) error { release(); return nil }), err
 	}
 }
 
@@ -81,12 +81,12 @@ func exponential() redislock.RetryStrategy {
 
 func redisLock(tb testing.TB, server *testbed.Server, retry func() redislock.RetryStrategy) compare.Acquire {
 	client := redislock.New(goRedis(tb, server))
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		l, err := client.Obtain(ctx, name, ttl, &redislock.Options{RetryStrategy: retry()})
 		if err != nil {
 			return 0, nil, err
 		}
-		return 0, l.Release, nil
+		return 0, l, nil
 	}
 }
 
@@ -97,8 +97,8 @@ func redSync(tb testing.TB, ttl time.Duration, servers ...*testbed.Server) compa
 		pools = append(pools, goredis.NewPool(goRedis(tb, s)))
 	}
 	locks := redsync.New(pools...)
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		m := locks.NewMutex(name, redsync.WithExpiry(ttl), redsync.WithTries(1<<30))
-		return 0, func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err }, m.LockContext(ctx)
+		return 0, compare.Release(func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err }), m.LockContext(ctx)
 	}
 }

@@ -158,11 +158,11 @@ func quorum(tb testing.TB, ttl time.Duration, servers []*testbed.Server) compare
 	first, err := locks.Acquire(tb.Context(), "first")
 	ok(tb, err)
 	ok(tb, first.Release(context.Background()))
-	return func(ctx context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		c, err := locks.Acquire(ctx, name)
 		if err != nil {
 			return 0, nil, err
 		}
-		return 0, c.Release, nil
+		return 0, c, nil
 	}
 }

@@ -40,8 +40,8 @@ func zkLock(tb testing.TB, server *testbed.Server) compare.Acquire {
 	ok(tb, err)
 	tb.Cleanup(conn.Close)
 	testbed.Eventually(tb, "the session of zk.Lock", 10*time.Second, func() bool { return conn.State() == zk.StateHasSession })
-	return func(_ context.Context, name string) (uint64, func(context.Context) error, error) {
+	return func(_ context.Context, name string) (uint64, compare.Held, error) {
 		l := zk.NewLock(conn, "/zk-lock/"+name, zk.WorldACL(zk.PermAll))
-		return 0, func(context.Context) error { return l.Unlock() }, l.Lock()
+		return 0, compare.Release(func(context.Context) error { return l.Unlock() }), l.Lock()
 	}
 }

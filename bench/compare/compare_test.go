@@ -210,15 +210,15 @@ type mutex struct {
 	broken, stale bool
 }
 
-func (m *mutex) acquire(context.Context, string) (uint64, func(context.Context) error, error) {
+func (m *mutex) acquire(context.Context, string) (uint64, Held, error) {
 	if m.broken {
-		return 0, func(context.Context) error { return nil }, nil
+		return 0, Release(func(context.Context) error { return nil }), nil
 	}
 	m.mu.Lock()
 	if !m.stale || m.token == 0 {
 		m.token++
 	}
-	return m.token, func(context.Context) error { m.mu.Unlock(); return nil }, nil
+	return m.token, Release(func(context.Context) error { m.mu.Unlock(); return nil }), nil
 }
 
 func TestLocksAreChecked(t *testing.T) {

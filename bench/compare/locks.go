@@ -10,7 +10,20 @@ import (
 
 // Acquire waits for a lock, for the clients of one process. A token of 0 means that the lock has
 // none.
-type Acquire func(ctx context.Context, name string) (token uint64, release func(ctx context.Context) error, err error)
+type Acquire func(ctx context.Context, name string) (token uint64, held Held, err error)
+
+// Held is a lock that a client holds. It is no function, because the method value of ours would
+// be an allocation more.
+type Held interface {
+	// Release releases the lock.
+	Release(ctx context.Context) error
+}
+
+// Release implements Held by a function.
+type Release func(ctx context.Context) error
+
+// Release calls the function.
+func (r Release) Release(ctx context.Context) error { return r(ctx) }
 
 // Locks are clients that acquire and release locks: each has one of its own.
 type Locks struct {
@@ -66,7 +79,7 @@ func (l Locks) Side(name string, open func() Acquire) Side {
 // pair acquires a lock and releases it. The second context is for the release.
 func (l Locks) pair(ctx, released context.Context, acquire Acquire, lock *checked) (wait time.Duration, err error) {
 	began := time.Now()
-	token, release, err := acquire(ctx, lock.name)
+	token, held, err := acquire(ctx, lock.name)
 	wait = time.Since(began)
 	if err != nil {
 		return wait, err
@@ -76,7 +89,7 @@ func (l Locks) pair(ctx, released context.Context, acquire Acquire, lock *checke
 		time.Sleep(l.Hold)
 	}
 	lock.inside.Add(-1)
-	err = release(released)
+	err = held.Release(released)
 	if l.Pairs {
 		wait = time.Since(began)
 	}

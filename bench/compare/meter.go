@@ -19,18 +19,24 @@ type Meter struct {
 
 // Start starts a measurement.
 func Start() Meter {
-	var memory runtime.MemStats
-	runtime.ReadMemStats(&memory)
-	return Meter{servers: serverTime(), mallocs: memory.Mallocs, cpu: processorTime(), began: time.Now()}
+	m := Meter{servers: serverTime()}
+	m.mallocs, m.cpu, m.began = mallocs(), processorTime(), time.Now()
+	return m
 }
 
 // Sample returns a sample of n operations since the start, with their costs.
 func (m Meter) Sample(n int) Sample {
-	elapsed, cpu := time.Since(m.began), processorTime()-m.cpu
-	now := Start()
+	elapsed, cpu, allocs := time.Since(m.began), processorTime()-m.cpu, mallocs()-m.mallocs
+	servers := serverTime() - m.servers
 	each := 1 / float64(max(1, n))
 	return Sample{Ops: n, Total: n, Elapsed: elapsed, Values: map[string]float64{
-		Allocs: float64(now.mallocs-m.mallocs) * each, CPU: cpu.Seconds() * each, ServerCPU: (now.servers - m.servers).Seconds() * each}}
+		Allocs: float64(allocs) * each, CPU: cpu.Seconds() * each, ServerCPU: servers.Seconds() * each}}
+}
+
+func mallocs() uint64 {
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	return memory.Mallocs
 }
 
 // processorTime returns the processor time of this process.
