@@ -14,6 +14,8 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // console is a terminal with a program in its foreground.
@@ -220,6 +222,29 @@ func TestABackgroundJobGetsTheTerminalWithFg(t *testing.T) {
 	c.sees("got <hello>")
 	c.types("exit 0\r")
 	c.ends(0)
+}
+
+// A shell takes the terminal when its job is stopped. A job that resumes and ends in the
+// background leaves it to the shell, whose next read would fail otherwise.
+func TestAShellThatTookTheTerminalKeepsIt(t *testing.T) {
+	t.Parallel()
+	url := backends["etcd"](t)
+	c := open(t, "/bin/bash", "--norc", "--noprofile", "-i")
+	c.types(program(t) + " lock job --backend " + url + ` -- sh -c 'echo "pids=$PPID,$$."; exec sleep 60'` + "\r")
+	c.sees(".\r\n")
+	pids := regexp.MustCompile(`pids=([0-9]+),([0-9]+)\.`).FindStringSubmatch(c.screen())
+	wrapper, err := strconv.Atoi(pids[1])
+	testbed.OK(t, err)
+	command, err := strconv.Atoi(pids[2])
+	testbed.OK(t, err)
+	testbed.OK(t, syscall.Kill(wrapper, syscall.SIGSTOP))
+	c.sees("Stopped")
+	c.foreground(itoa(c.cmd.Process.Pid))
+	testbed.OK(t, syscall.Kill(command, syscall.SIGTERM))
+	testbed.OK(t, syscall.Kill(wrapper, syscall.SIGCONT))
+	testbed.Eventually(t, "the wrapper is gone", patience, func() bool { return syscall.Kill(wrapper, 0) == syscall.ESRCH })
+	c.types("exit 3\r")
+	c.ends(3)
 }
 
 // foreground waits until a process's group is in the foreground.

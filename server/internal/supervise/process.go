@@ -99,4 +99,4 @@ func (p *process) anyLeft() bool {
 
 func (p *process) giveTerminal() bool { return p.tty.give(p.pid) }
 
-func (p *process) takeTerminalBack() { p.tty.takeBack() }
+func (p *process) takeTerminalBack() { p.tty.takeBack(p.pid) }

@@ -53,9 +53,15 @@ func (t *terminal) give(group int) bool {
 	return t.foreground
 }
 
-// takeBack puts us in the foreground again, as a shell expects of its job.
-func (t terminal) takeBack() {
-	if t.foreground {
-		_ = unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, t.group) // fails if the terminal is gone
+// takeBack puts us in the foreground again after the command, as a shell expects of its job. If
+// another group is there by now, it stays: a shell took the terminal when its job was stopped.
+func (t terminal) takeBack(command int) {
+	if !t.foreground {
+		return
 	}
+	front, err := unix.IoctlGetInt(stdin, unix.TIOCGPGRP)
+	if err != nil || front != command && syscall.Kill(-front, 0) != syscall.ESRCH {
+		return
+	}
+	_ = unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, t.group) // fails if the terminal is gone
 }
