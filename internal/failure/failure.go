@@ -50,27 +50,28 @@ func (k known) Is(target error) bool {
 	return target != interlock.ErrUncertain && errors.Is(k.error, target)
 }
 
-const missing = "a table is missing"
+const missing, denied = "a table is missing", "the user may not use or create a table"
 
 // tableStates are the SQLSTATEs, of PostgreSQL and of MariaDB, of statements on a table that
-// is missing or that another version created.
+// is missing or that another version created. MariaDB has none for a missing right.
 var tableStates = map[string]string{
+	"42501": denied,
 	"42P01": missing, "42S02": missing,
 	"42703": "a table does not have the columns of this version of Interlock", "42S22": "a table does not have the columns of this version of Interlock",
 	"23502": "a table has a column that this version of Interlock does not know",
 }
 
 // Table works like About, for statements on tables of Interlock. If a table is missing,
-// older or newer, the error is Definite and names the command that prints the tables. part
-// is their name in that command; empty means tables with the user's columns, of which only a
-// missing one is explained.
+// older or newer, or the user has no right to it, the error is Definite and names the command
+// that prints the tables and the rights. part is their name in that command; empty means tables
+// with the user's columns, of which only a missing one is explained. An unknown outcome stays so.
 func Table(op, name, part string, err error) error {
 	if err == nil {
 		return nil
 	}
 	var e *interlock.Error
 	var state interface{ SQLState() string }
-	if !errors.As(err, &e) || e.Driver == "" || !errors.As(err, &state) {
+	if !errors.As(err, &e) || e.Driver == "" || e.Kind == interlock.Uncertain || !errors.As(err, &state) {
 		return About(op, name, err)
 	}
 	why := tableStates[state.SQLState()]
@@ -78,8 +79,11 @@ func Table(op, name, part string, err error) error {
 		return About(op, name, err)
 	}
 	next := "create it with Create, or as your own tables"
-	if part != "" {
-		database, _, _ := strings.Cut(e.Driver, " ")
+	database, _, _ := strings.Cut(e.Driver, " ")
+	switch {
+	case why == denied:
+		next = fmt.Sprintf("let its owner apply what \"interlock schema %s --only %s --grant-to USER\" prints", database, part)
+	case part != "":
 		next = fmt.Sprintf("create it with Create, or apply what \"interlock schema %s --only %s\" prints", database, part)
 	}
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: fmt.Errorf("%s; %s: %w", why, next, err)}

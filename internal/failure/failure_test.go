@@ -56,21 +56,25 @@ func TestUncommitted(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	for code, want := range map[string]bool{"42P01": true, "42S02": true, "42703": true, "42S22": true, "23502": true, "40001": false} {
+	for code, want := range map[string]bool{"42P01": true, "42S02": true, "42703": true, "42S22": true, "23502": true, "42501": true, "40001": false} {
 		for _, part := range []string{"fence", ""} {
 			was := &interlock.Error{Op: "x", Driver: "mysql table", Kind: interlock.Retryable, Err: state(code)}
 			err := failure.Table("enter", "n", part, was)
-			explained := strings.Contains(err.Error(), "create it with Create")
+			explained := strings.Contains(err.Error(), "create it with Create") || strings.Contains(err.Error(), "let its owner apply")
 			if wanted := want && (part != "" || code == "42P01" || code == "42S02"); explained != wanted || explained == (interlock.Kind(err) == interlock.Retryable) {
 				t.Errorf("%s, %q: %v", code, part, err)
 			}
-			if command := "interlock schema mysql --only fence"; strings.Contains(err.Error(), command) != (want && part != "") {
+			if command := "interlock schema mysql --only fence"; strings.Contains(err.Error(), command) != (want && part != "") || strings.Contains(err.Error(), "--grant-to") != (code == "42501" && part != "") {
 				t.Errorf("%s, %q: %v", code, part, err)
 			}
 			if again := failure.Table("x", "y", part, err); explained && again != err {
 				t.Errorf("%s, %q: explained twice: %v", code, part, again)
 			}
 		}
+	}
+	unknown := &interlock.Error{Op: "x", Driver: "postgres", Kind: interlock.Uncertain, Err: state("42501")}
+	if err := failure.Table("enter", "n", "fence", unknown); interlock.Kind(err) != interlock.Uncertain {
+		t.Error(err)
 	}
 	if failure.Table("x", "y", "fence", nil) != nil {
 		t.Error("nil")
