@@ -83,8 +83,8 @@ func find(u *backend.URL) (*rest.Config, string, error) {
 		&clientcmd.ConfigOverrides{CurrentContext: u.Setting("context")})
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, "", &backend.URLError{Reason: "no cluster is known: neither KUBECONFIG nor ~/.kube/config nor a pod's service account " +
-			"tells of one; name a file with kube://namespace?kubeconfig=FILE and, if need be, context=NAME"}
+		return nil, "", &backend.URLError{Reason: "no cluster is named by KUBECONFIG, ~/.kube/config or a pod's service account; " +
+			"name a file with kube://namespace?kubeconfig=FILE, and a context with &context=NAME"}
 	}
 	if err != nil {
 		return nil, "", &backend.URLError{Reason: "the kubeconfig cannot be used: " + strings.Join(strings.Fields(err.Error()), " ")}

@@ -169,7 +169,7 @@ type StatusError struct {
 
 // Error returns a message with the status and the beginning of the body.
 func (e *StatusError) Error() string {
-	return strings.TrimSpace(fmt.Sprintf("answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Body))
+	return strings.TrimRight(fmt.Sprintf("answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Body), ": ")
 }
 
 // RetryAfter returns the pause that the receiver requests; 0 means none.

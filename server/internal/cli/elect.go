@@ -44,8 +44,8 @@ TERM. After --grace they get KILL, before another process can lead. Then --on-lo
 An election of a name is a lock of that name. The command has INTERLOCK_TOKEN and the
 other variables of "interlock lock" in its environment.
 
-Redis may lose the leader's record in a failover or crash, and then two commands may
-run for a while. It is refused without --accept-weakness.`,
+Redis, MariaDB, and PostgreSQL with ?mode=table are refused without --accept-weakness:
+after a crash, a failover or a network partition, two commands may run for a while.`,
 		// RunE rejects what cobra would reject before it, with our messages.
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeJob(a.lockNames),

@@ -24,7 +24,8 @@ const (
 )
 
 func (a *app) watchCommand() *cobra.Command {
-	return &cobra.Command{
+	var internal bool
+	c := &cobra.Command{
 		Use: "watch [PREFIX]", Short: "Print every change of holders and waiters", Args: atMostOne("prefix"),
 		Example: `  interlock locks watch
   interlock locks watch account/
@@ -34,12 +35,14 @@ at once: a lock that is released and taken again may appear only with its new ho
 survives interruptions of the backend and says so; a signal ends it, with 0.`,
 		ValidArgsFunction: a.completeFirst(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.watch(c.Context(), prefixOf(args))
+			return a.watch(c.Context(), prefixOf(args), internal)
 		},
 	}
+	c.Flags().BoolVar(&internal, "all", false, "also the internal locks of Interlock")
+	return c
 }
 
-func (a *app) watch(ctx context.Context, prefix string) error {
+func (a *app) watch(ctx context.Context, prefix string, internal bool) error {
 	ctx, stop := untilStopped(ctx)
 	defer stop()
 	v, err := a.view(ctx)
@@ -50,7 +53,7 @@ func (a *app) watch(ctx context.Context, prefix string) error {
 		return err
 	}
 	defer v.close()
-	w := &watch{inspection: v, prefix: prefix, hint: make(chan struct{}, 1), known: map[string]printedLock{}}
+	w := &watch{inspection: v, prefix: prefix, internal: internal, hint: make(chan struct{}, 1), known: map[string]printedLock{}}
 	if err := w.run(ctx); err != nil && signalError(ctx) == nil {
 		return a.backendError(v.target, err)
 	}
@@ -61,6 +64,7 @@ func (a *app) watch(ctx context.Context, prefix string) error {
 type watch struct {
 	*inspection
 	prefix    string
+	internal  bool // print internal locks, too
 	known     map[string]printedLock
 	truncated bool // the limit was reported
 	down      bool // the outage was reported
@@ -80,6 +84,9 @@ type printedLock struct {
 
 // changed records a change; the driver calls it.
 func (w *watch) changed(name string) {
+	if w.hides(name) {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if name == "" {
@@ -92,6 +99,8 @@ func (w *watch) changed(name string) {
 	default:
 	}
 }
+
+func (w *watch) hides(name string) bool { return !w.internal && internalName(name) }
 
 func (w *watch) want(name string) {
 	if w.some == nil {
@@ -224,6 +233,9 @@ func (w *watch) lookAtAll(ctx context.Context) error {
 	}
 	listed := map[string]bool{}
 	for _, l := range locks {
+		if w.hides(l.Name) {
+			continue
+		}
 		listed[l.Name] = true
 		if err := w.update(l); err != nil {
 			return err

@@ -162,6 +162,16 @@ func TestInternalLocksAreHidden(t *testing.T) {
 	}
 	list, _ = run(t, 0, "locks", "ls", "--all", "--backend", url)
 	wantLines(t, list, "mine .*", `\{interlock.coordinators\}/0 .*`)
+
+	holding(t, url, "~last") // is listed after the internal ones
+	for _, want := range [][]string{{"watch", "mine", "~last"}, {"watch --all", "mine", "{interlock.coordinators}/0", "~last"}} {
+		w := testbed.Command(t, program(t), append(strings.Fields("locks "+want[0]), "--backend", url)...)
+		for _, name := range want[1:] {
+			if line := w.Line(patience); !strings.Contains(line, "  "+name+" is held by ") {
+				t.Errorf("%s printed %q, not %s", want[0], line, name)
+			}
+		}
+	}
 }
 
 // Ids complete: of transactions, dead letters, and guarded resources.

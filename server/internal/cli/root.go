@@ -133,7 +133,7 @@ func (a *app) backendError(t backend.Target, err error) error {
 			return err // it already has the unreachable address
 		}
 	case exitForbidden:
-		return fail(exitForbidden, "%v does not permit this: %w", t, err)
+		return fail(exitForbidden, "%v does not permit this: %w (interlock doctor names missing rights)", t, err)
 	default:
 		if backend.NoDatabase(err) {
 			return fail(exitConfig, "%v answers, but has no such database: %w", t, err)
