@@ -41,7 +41,6 @@ type assignment struct {
 func (q *Queue) start(name string, o driver.QueueOptions) (*consumer, error) {
 	c := &consumer{queue: q, lease: o.Lease, group: cmp.Or(q.options.Group, "interlock."+name), reset: map[int32]bool{}}
 	c.Consumer = lanes.NewConsumer(lanes.Hooks[*assignment]{Queue: name, Owner: o.Owner, Problem: problem,
-		Fill:        fill,
 		DeadLetters: c.writeDeadLetters,
 		Commit: func(ctx context.Context, parts []*assignment) map[*assignment]error {
 			return parts[0].session.commits.Commit(ctx, parts)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -18,10 +19,8 @@ const (
 	HeaderFrom     = "interlock-from"     // topic/partition/offset
 )
 
-// fill fills in the message of a record; see [lanes.Hooks]. A record without an id gets its place as
-// one.
-func fill(a *assignment, source any, m *driver.Received) {
-	r := source.(*kgo.Record)
+// fill sets the message of a record. A record without an id gets its place as one.
+func (a *assignment) fill(m *driver.Received, r *kgo.Record) {
 	m.Payload, m.Added = r.Value, r.Timestamp
 	for _, h := range r.Headers {
 		if h.Key == HeaderID {
@@ -72,3 +71,17 @@ func (c *consumer) deadLetter(s driver.Settlement) *kgo.Record {
 	}
 	return r
 }
+
+// recordPool reuses records of the client that have arrived: their messages replace them.
+type recordPool struct{ free sync.Pool }
+
+// GetRecords returns a slice of capacity n; see [kgo.PoolRecords].
+func (p *recordPool) GetRecords(n int) []kgo.Record {
+	if free, ok := p.free.Get().(*[]kgo.Record); ok && cap(*free) >= n {
+		return *free
+	}
+	return make([]kgo.Record, n+n/4) // batches differ in size
+}
+
+// PutRecords gets a slice that is not used any more; see [kgo.PoolRecords].
+func (p *recordPool) PutRecords(all []kgo.Record) { p.free.Put(&all) }

@@ -15,9 +15,6 @@ import (
 type Hooks[A comparable] struct {
 	Queue, Owner string
 	Problem      func(op, name string, kind interlock.ErrorKind, err error) error
-	// Fill fills in what a message has beside key, place, attempt, queue and claim. source is what
-	// Partition.Arrive got. The mutex is held.
-	Fill func(a A, source any, m *driver.Received)
 	// DeadLetters writes dead letters, those of a key in order. It returns an error for each; nil means
 	// that it is durable.
 	DeadLetters func(ctx context.Context, dead []driver.Settlement) []error
@@ -131,6 +128,15 @@ func (c *Consumer[A]) ahead() (records, bytes int) {
 	return records, bytes
 }
 
+// Arrive notes a record of an assignment; see [Partition.Arrive]. The mutex is held.
+func (c *Consumer[A]) Arrive(a A, offset int64, key []byte, size int) *driver.Received {
+	m := a.base().Offsets.Arrive(offset, key, size)
+	if m != nil {
+		m.Queue, m.Claim = c.Queue, a
+	}
+	return m
+}
+
 // Receive waits for messages; see [driver.QueueConsumer].
 func (c *Consumer[A]) Receive(ctx context.Context, limit driver.QueueLimit) ([]*driver.Received, error) {
 	for {
@@ -178,12 +184,8 @@ func (c *Consumer[A]) take(limit driver.QueueLimit) (all []*driver.Received, wai
 		if !b.Ready || !b.Valid() || driver.IsRevoked(b) {
 			continue
 		}
-		left := b.Offsets.Take(&limit, len(all) == 0, now, func(source any, m *driver.Received) {
-			m.Queue, m.Claim = c.Queue, a
-			c.Fill(a, source, m)
-			all = append(all, m)
-		})
-		if left > 0 {
+		var left time.Duration
+		if all, left = b.Offsets.Take(all, &limit, now); left > 0 {
 			wait = min(wait, left)
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/interlock-dev/interlock/driver"
 )
 
 // Consumers are those of one queue of a driver in this process; the zero value has none.
@@ -74,13 +72,11 @@ type Backlog struct {
 
 // Backlogs are those of the partitions of a queue, in order, without Lag.
 func (s *Consumers[A]) Backlogs(queue string) (all []Backlog) {
-	s.each(queue, func(c *Consumer[A], a A) {
+	s.each(queue, func(_ *Consumer[A], a A) {
 		o := a.base().Offsets
 		b := Backlog{Partition: a.base().Partition, Parked: o.Parked(), Prefix: o.Prefix()}
 		if first := o.First(); first != nil {
-			var m driver.Received
-			c.Fill(a, first, &m)
-			b.Age = max(0, time.Since(m.Added))
+			b.Age = max(0, time.Since(first.Added))
 		}
 		all = append(all, b)
 	})

@@ -7,8 +7,10 @@
 // [Assignment]. [Commits] combines requests to store their state.
 //
 //	p := lanes.Restore(offset, lanes.Decode(offset, stored), interlock.CounterAt(time.Now()), 1000)
-//	p.Arrive(r.offset, r.key, len(r.payload), r)
-//	p.Take(&limit, true, time.Now(), func(r any, m *driver.Received) { … })
+//	if m := p.Arrive(r.offset, r.key, len(r.payload)); m != nil {
+//		m.ID, m.Payload, … = …
+//	}
+//	messages, wait := p.Take(nil, &limit, time.Now())
 //	…
 //	p.Complete(r.offset)
 //	p.Sweep()

@@ -45,7 +45,8 @@ type Partition struct {
 	taken    []*lane           // used by Take
 }
 
-// chunk is how many messages are allocated together. A message that is kept keeps those of its chunk.
+// chunk is how many messages are allocated together. A message that is kept keeps those of its chunk,
+// so those of blocked lanes are not in one.
 const chunk = 48
 
 func (o *Partition) newMessage() *driver.Received {
@@ -78,9 +79,9 @@ type entry struct {
 	attempt   int // of its next delivery, or of the present one, without crashes
 	crashes   int // consumers that may have died of it
 	lane      *lane
-	source    any   // the driver's record; nil before it was read, and after it was completed
-	next      int32 // index of the next one of the lane that Take delivers
-	bytes     int32 // of the payload
+	message   *driver.Received // nil before it was read, and after it was completed
+	next      int32            // index of the next one of the lane that Take delivers
+	bytes     int32            // of the payload
 	delivered bool
 	completed bool
 }
@@ -149,10 +150,11 @@ func (o *Partition) find(offset int64) (i int, found bool) {
 	return i, i < len(o.pending) && o.pending[i].offset == offset
 }
 
-// Arrive notes a record that was read, with the size of its payload, which is below 2 GiB. source is
-// what Take passes on. Offsets come in order. What lies between them is not in the log. An empty key
-// is none.
-func (o *Partition) Arrive(offset int64, key []byte, size int, source any) {
+// Arrive notes a record that was read, with the size of its payload, which is below 2 GiB. It returns
+// the message for Take, with key and place; the caller sets the rest, except the attempt. It returns
+// nil if the record was completed before. Offsets come in order. What lies between them is not in the
+// log. An empty key is none.
+func (o *Partition) Arrive(offset int64, key []byte, size int) *driver.Received {
 	if o.unread > 0 {
 		o.skipUnread(offset)
 	}
@@ -163,13 +165,18 @@ func (o *Partition) Arrive(offset int64, key []byte, size int, source any) {
 	} else if at, found := o.find(offset); found && o.pending[at].unread() {
 		i = at
 		o.unread--
-	} else { // it was completed before
-		return
+	} else {
+		return nil
 	}
 	e := &o.pending[i]
-	e.source, e.bytes = source, int32(size)
+	e.bytes = int32(size)
 	o.held.add(e)
 	o.enqueue(e, key)
+	if e.message = o.newMessage(); e.lane.blocked {
+		e.detach()
+	}
+	e.message.Key, e.message.Place = e.lane.key, offset
+	return e.message
 }
 
 // skipUnread completes the records below offset that were not read again: the log has lost them.
@@ -185,7 +192,7 @@ func (o *Partition) skipUnread(offset int64) {
 
 // markCompleted completes a record. Call Sweep afterwards.
 func (o *Partition) markCompleted(e *entry) {
-	e.completed, e.source = true, nil
+	e.completed, e.message = true, nil
 	o.done++
 }
 
@@ -233,10 +240,9 @@ func (o *Partition) enqueue(e *entry, key []byte) {
 	}
 }
 
-// Take delivers the first messages, those of a lane together, and reduces the limit by them. deliver
-// gets what Arrive got, and a message with key, place and attempt. first says that nothing else is
-// delivered with them. wait is the time until a paused lane begins again; 0 if there is none.
-func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, deliver func(source any, m *driver.Received)) (wait time.Duration) {
+// Take appends the first messages to all, those of a lane together, and reduces the limit by them.
+// wait is the time until a paused lane begins again; 0 if there is none.
+func (o *Partition) Take(all []*driver.Received, limit *driver.QueueLimit, now time.Time) (_ []*driver.Received, wait time.Duration) {
 	o.paused = slices.DeleteFunc(o.paused, func(l *lane) bool {
 		if l.until.After(now) {
 			return false
@@ -249,7 +255,7 @@ func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, de
 		i, _ := o.find(offset)
 		e := &o.pending[i]
 		size := int(e.bytes)
-		if limit.Messages <= 0 || size > limit.Bytes && !(first && n == 0) {
+		if limit.Messages <= 0 || size > limit.Bytes && len(all)+n > 0 {
 			break
 		}
 		limit.Messages--
@@ -275,9 +281,9 @@ func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, de
 	}
 	for _, l := range o.taken {
 		for i := l.first; l.taken > 0; l.taken-- {
-			e, m := &o.pending[i], o.newMessage()
-			m.Key, m.Place, m.Attempt = l.key, e.offset, e.attempt+e.crashes
-			deliver(e.source, m)
+			e := &o.pending[i]
+			e.message.Attempt = e.attempt + e.crashes
+			all = append(all, e.message)
 			i = e.next
 		}
 	}
@@ -288,7 +294,7 @@ func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time, de
 			wait = left
 		}
 	}
-	return wait
+	return all, wait
 }
 
 func (o *Partition) unblock(l *lane) {
@@ -311,6 +317,7 @@ func (o *Partition) block(l *lane) {
 	})
 	for e := range o.waiting(l) {
 		o.blocked.add(e)
+		e.detach()
 	}
 }
 
@@ -359,7 +366,14 @@ func (o *Partition) giveBack(e *entry, s *driver.Settlement, now time.Time) {
 		e.lane.parked = true
 	}
 	o.blocked.add(e)
+	e.detach() // what was delivered does not change
 	o.endDelivery(e)
+}
+
+// detach copies the message out of its chunk.
+func (e *entry) detach() {
+	m := *e.message
+	e.message = &m
 }
 
 // endDelivery notes that a record is not delivered any more.
@@ -400,11 +414,11 @@ func (o *Partition) Resume(key string) bool {
 	return true
 }
 
-// First is the source of the first pending record; nil if there is none, or if it was not read under
-// this assignment.
-func (o *Partition) First() any {
+// First is the first pending message; nil if there is none, or if it was not read under this
+// assignment.
+func (o *Partition) First() *driver.Received {
 	if o.first < len(o.pending) {
-		return o.pending[o.first].source
+		return o.pending[o.first].message
 	}
 	return nil
 }

@@ -23,12 +23,13 @@ type world struct {
 	text     string            // its metadata
 	token    int64
 
-	o        *Partition
-	read     int // index of the log
-	out      []*driver.Received
-	now      time.Time
-	commits  int
-	attempts map[int64]int // least attempt of a next delivery
+	o         *Partition
+	read      int // index of the log
+	out       []*driver.Received
+	now       time.Time
+	commits   int
+	attempts  map[int64]int            // least attempt of a next delivery
+	delivered map[*driver.Received]int // attempts
 }
 
 // restart begins a new assignment at what is committed.
@@ -75,16 +76,19 @@ func (w *world) commit(held bool) {
 func (w *world) arrive() {
 	if w.read < len(w.log) {
 		m := w.log[w.read]
-		w.o.Arrive(m.Place, []byte(m.Key), len(m.Payload), m.Place)
+		if arrived := w.o.Arrive(m.Place, []byte(m.Key), len(m.Payload)); arrived != nil {
+			arrived.ID = m.ID
+		}
 		w.read++
 	}
 }
 
 func (w *world) take() {
 	limit := driver.QueueLimit{Messages: 1 + w.random.IntN(6), Bytes: w.random.IntN(300)}
-	w.o.Take(&limit, true, w.now, func(source any, m *driver.Received) {
-		if source != m.Place {
-			w.Fatalf("offset %d is delivered with the record of %v", m.Place, source)
+	all, _ := w.o.Take(nil, &limit, w.now)
+	for _, m := range all {
+		if m.ID != fmt.Sprint(m.Place) {
+			w.Fatalf("offset %d is delivered with the record of %s", m.Place, m.ID)
 		}
 		if i := slices.IndexFunc(w.log, func(x driver.Received) bool { return x.Place == m.Place }); w.log[i].Key != m.Key {
 			w.Fatalf("offset %d of key %q is delivered with key %q", m.Place, w.log[i].Key, m.Key)
@@ -103,8 +107,12 @@ func (w *world) take() {
 		if m.Attempt < w.attempts[m.Place] {
 			w.Fatalf("offset %d has attempt %d, want %d", m.Place, m.Attempt, w.attempts[m.Place])
 		}
+		if before, ok := w.delivered[m]; ok && before != m.Attempt {
+			w.Fatalf("offset %d: a message of attempt %d has become one of attempt %d", m.Place, before, m.Attempt)
+		}
+		w.delivered[m] = m.Attempt
 		w.out = append(w.out, m)
-	})
+	}
 }
 
 // settle ends one delivery: the first of its key, as a consumer that handles a key in order.
@@ -143,12 +151,13 @@ func (w *world) settle() {
 func TestPartition(t *testing.T) {
 	for seed := range uint64(400) {
 		w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), metadata: 4096, done: map[int64]bool{}, kept: map[int64]bool{},
-			attempts: map[int64]int{}, now: time.Unix(0, 0)}
+			attempts: map[int64]int{}, delivered: map[*driver.Received]int{}, now: time.Unix(0, 0)}
 		if seed%4 == 0 {
 			w.metadata = 64
 		}
 		for offset := int64(0); len(w.log) < 60; offset += 1 + int64(w.random.IntN(4)/3) {
 			m := driver.Received{Place: offset}
+			m.ID = fmt.Sprint(offset)
 			m.Key, m.Payload = []string{"", "a", "b", "c"}[w.random.IntN(4)], make([]byte, w.random.IntN(100))
 			w.log = append(w.log, m)
 		}

@@ -22,10 +22,6 @@ func newConsumer(q *Queue, name string, o driver.QueueOptions) *consumer {
 	c := &consumer{queue: q, base: q.prefix + name, term: o.Lease}
 	c.key = q.options.Group + "." + c.base
 	c.Consumer = lanes.NewConsumer(lanes.Hooks[*assignment]{Queue: name, Owner: o.Owner, Problem: problem, DeadLetters: c.writeDeadLetters,
-		Fill: func(_ *assignment, source any, m *driver.Received) {
-			r := source.(*driver.Received)
-			m.ID, m.Headers, m.Payload, m.Added = r.ID, r.Headers, r.Payload, r.Added
-		},
 		Commit: func(ctx context.Context, parts []*assignment) map[*assignment]error {
 			return parts[0].session.commits.Commit(ctx, parts)
 		}})

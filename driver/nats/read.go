@@ -94,7 +94,7 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 	if err != nil {
 		return 0, err
 	}
-	var arrived []*driver.Received
+	var arrived []driver.Received
 	for m := range some.Messages() {
 		meta, err := m.Metadata()
 		if err != nil {
@@ -109,7 +109,9 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 		s.Update(func() {
 			if s.IsAssigned(a) {
 				for _, r := range arrived {
-					a.Offsets.Arrive(r.Place, []byte(r.Key), len(r.Payload), r)
+					if m := s.Arrive(a, r.Place, []byte(r.Key), len(r.Payload)); m != nil {
+						m.ID, m.Headers, m.Payload, m.Added = r.ID, r.Headers, r.Payload, r.Added
+					}
 				}
 				s.Transient = nil
 			}

@@ -26,8 +26,8 @@ const (
 
 // received converts a message of a stream. The id of a message without one is its place. A header
 // that is not percent-encoded is taken as it is.
-func (a *assignment) received(m jetstream.Msg, meta *jetstream.MsgMetadata) *driver.Received {
-	r := &driver.Received{Added: meta.Timestamp, Place: int64(meta.Sequence.Stream)}
+func (a *assignment) received(m jetstream.Msg, meta *jetstream.MsgMetadata) driver.Received {
+	r := driver.Received{Added: meta.Timestamp, Place: int64(meta.Sequence.Stream)}
 	r.Payload = m.Data()
 	for name, values := range m.Headers() {
 		switch {

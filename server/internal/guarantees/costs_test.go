@@ -41,7 +41,7 @@ var asserted = []string{
 	"flow/outbox TestIdleCost",
 	"flow/outbox testCostOfAMessage",
 	"driver/lanes TestAllocations",
-	"driver/kafka TestFillAllocations",
+	"driver/kafka TestArrivalAllocations",
 	"driver/kafka TestCommitCost",
 	"driver/consul testUncontendedCostsTwoRequests",
 	"driver/consul testWaitersCostNoRequests",

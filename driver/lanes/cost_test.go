@@ -17,7 +17,6 @@ type bare struct{ Assignment }
 // newBare is a consumer with one partition.
 func newBare() (*Consumer[*bare], *bare) {
 	c := NewConsumer(Hooks[*bare]{Queue: "q", Owner: "o",
-		Fill:    func(*bare, any, *driver.Received) {},
 		Problem: func(_, _ string, _ interlock.ErrorKind, err error) error { return err },
 		Commit:  func(context.Context, []*bare) map[*bare]error { return nil }})
 	a := &bare{NewAssignment("q", 0, "o", boottime.NewLease(boottime.Sent(), time.Hour))}
@@ -34,7 +33,7 @@ func pass(c *Consumer[*bare], a *bare, n int, keys [][]byte) {
 	c.Update(func() {
 		for range n {
 			place := a.Offsets.next
-			a.Offsets.Arrive(place, keys[int(place)%len(keys)], 0, c)
+			c.Arrive(a, place, keys[int(place)%len(keys)], 0)
 		}
 	})
 	all, err := c.Receive(context.Background(), driver.QueueLimit{Messages: n, Bytes: 1 << 30})
@@ -73,18 +72,4 @@ func manyKeys(n int) (keys [][]byte) {
 		keys = append(keys, fmt.Append(nil, "key/", i))
 	}
 	return keys
-}
-
-// BenchmarkConsumer is the cost of a message, without that of a driver.
-func BenchmarkConsumer(b *testing.B) {
-	for _, n := range []int{1, 100, 10_000} {
-		b.Run(fmt.Sprint("keys=", n), func(b *testing.B) {
-			b.ReportAllocs()
-			c, a := newBare()
-			keys := manyKeys(n)
-			for i := 0; i < b.N; i += 500 {
-				pass(c, a, 500, keys)
-			}
-		})
-	}
 }
