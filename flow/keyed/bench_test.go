@@ -9,20 +9,16 @@ import (
 	"github.com/interlock-dev/interlock/flow/keyed"
 )
 
-// BenchmarkTask measures a task that does nothing, and for comparison a function that is sent over
-// a channel to a goroutine. One operation is one task.
+// BenchmarkTask measures a task that does nothing. One operation is one task.
 func BenchmarkTask(b *testing.B) {
 	nothing := func(context.Context) error { return nil }
-	b.Run("channel", func(b *testing.B) { benchmarkChannel(b, 0, false) })
-	b.Run("buffered channel", func(b *testing.B) { benchmarkChannel(b, 1024, false) })
-	b.Run("channel and answer", func(b *testing.B) { benchmarkChannel(b, 0, true) })
 	for _, n := range []int{1, 1000} {
 		keys := make([]string, n)
 		for i := range keys {
 			keys[i] = "account/" + strconv.Itoa(i)
 		}
 		b.Run("go, keys="+strconv.Itoa(n), func(b *testing.B) {
-			x, err := keyed.NewExecutor(&keyed.Options{Wait: true, Concurrency: 2, Total: 1024}) // as the buffered channel
+			x, err := keyed.NewExecutor(&keyed.Options{Wait: true, Concurrency: 2, Total: 1024})
 			ok(b, err)
 			loop(b, func(i int) error { return x.Go(b.Context(), keys[i%n], nothing, nil) })
 			ok(b, x.Close(b.Context()))
@@ -61,26 +57,4 @@ func loop(b *testing.B, step func(i int) error) {
 			b.Fatal(err)
 		}
 	}
-}
-
-func benchmarkChannel(b *testing.B, buffer int, answer bool) {
-	tasks, answers, end := make(chan func(context.Context) error, buffer), make(chan error), make(chan struct{})
-	go func() {
-		defer close(end)
-		for task := range tasks {
-			if err := task(b.Context()); answer {
-				answers <- err
-			}
-		}
-	}()
-	nothing := func(context.Context) error { return nil }
-	loop(b, func(int) error {
-		tasks <- nothing
-		if answer {
-			return <-answers
-		}
-		return nil
-	})
-	close(tasks)
-	<-end
 }
