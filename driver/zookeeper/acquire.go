@@ -17,7 +17,8 @@ const (
 )
 
 // Acquire implements driver.Fenced. It blocks until the claim is granted or ctx
-// is done. A single request is bounded by a third of the TTL, 1 s to 5 s. Uncontended it is two requests in one round trip, one of them a write.
+// is done. A single request is bounded by a third of the TTL, 1 s to 5 s. Uncontended it is one write
+// and, unless this process was the last to hold the lock, one list of the queue at the same time.
 //
 // Besides the errors of the interface: Retryable with interlock.ErrSessionEnded
 // or interlock.ErrLost in its chain means that the place in the queue is lost,

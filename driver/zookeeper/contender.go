@@ -29,6 +29,7 @@ type contender struct {
 	creating chan struct{}
 	scale    scale           // the creating request relied on it
 	token    interlock.Token // once the node was read
+	first    bool            // its node was first in the queue
 	granted  bool            // Acquire has returned the grant
 	place    driver.Place    // while it waits
 	// unwatched: its node has no watch, or the watch has fired for another event than

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // tokenCounter keeps the base of a session, from which its tokens are counted. The
@@ -62,13 +62,9 @@ const opRaise = "raise base of tokens"
 var crowd = backoff.Policy{First: 20 * time.Millisecond, Max: time.Second}
 
 func (c *tokenCounter) backOff(ctx context.Context, failed int) {
-	timer := time.NewTimer(crowd.Delay(failed, rand.Float64()))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-c.ctx.Done():
-	}
+	ctx, stop := join.Context(ctx, c.ctx)
+	defer stop()
+	crowd.Wait(ctx, failed)
 }
 
 // raiseOnce reads the base, and raises it if it is too low. It first writes the node

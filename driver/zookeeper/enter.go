@@ -131,7 +131,7 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, e
 	d.mu.Lock()
 	c.creating, c.scale = over, b.scale
 	d.mu.Unlock()
-	list, err := shared(ctx, s, &d.entries, opAcquire, c.name, c.lock, entry{s, c, b, over})
+	list, err := shared(ctx, &d.entries, opAcquire, c.name, c.lock, entry{s, c, b, over})
 	if err != nil && interlock.Kind(err) != interlock.Uncertain {
 		d.noteCreated(c, over, nil, 0, zk.ErrNoServer) // no effect if the outcome is noted already
 	}
@@ -147,35 +147,31 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, e
 	return queueOf(list), err
 }
 
-// enterAlone creates the node of one contender, and lists the queue by a request that is sent
-// at the same time. It sends nothing for a contender that has left meanwhile.
+// enterAlone creates the node of one contender. Unless that is expected to prove that it is first, a
+// request that is sent at the same time lists the queue. For a contender that has left, it sends
+// nothing.
 func (d *Driver) enterAlone(ctx context.Context, e entry) ([]string, error) {
-	lists := make(chan []string, 1)
-	_, err := ask(ctx, e.s, opAcquire, e.c.name, func(conn *zk.Conn) (none struct{}, err error) {
+	return ask(ctx, e.s, opAcquire, e.c.name, func(conn *zk.Conn) ([]string, error) {
 		if d.hasLeft(e) { // its Acquire may have returned already
-			d.noteCreated(e.c, e.over, nil, 0, zk.ErrNoServer)
-			return none, zk.ErrNoServer
+			return d.noteCreated(e.c, e.over, nil, 0, zk.ErrNoServer), zk.ErrNoServer
 		}
-		listing := d.start(func() {
-			list, _, _ := conn.Children(e.c.lock) // if it fails, the queue is listed again
-			lists <- list
-		})
+		var lists chan []string
+		if !d.isExpectedFirst(e) {
+			lists = make(chan []string, 1)
+			if !d.start(func() {
+				list, _, _ := conn.Children(e.c.lock) // if it fails, the queue is listed again
+				lists <- list
+			}) {
+				lists = nil
+			}
+		}
 		responses, err := e.s.multi([]*entryCall{{Ask: e}})
-		d.noteCreated(e.c, e.over, responses, 0, err)
-		if !listing {
-			close(lists)
+		list := d.noteCreated(e.c, e.over, responses, 0, err)
+		if err == nil && lists != nil {
+			list = <-lists
 		}
-		return none, err
+		return list, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case list := <-lists:
-		return list, nil
-	case <-ctx.Done():
-		return nil, nil
-	}
 }
 
 func (d *Driver) hasLeft(e entry) bool {
@@ -185,12 +181,12 @@ func (d *Driver) hasLeft(e entry) bool {
 }
 
 // noteCreated records the outcome of a request whose node number i is c's, even if no caller
-// waits for it any more.
-func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.MultiResponse, i int, err error) {
+// waits for it any more. It returns the queue up to c if c's node proves that.
+func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.MultiResponse, i int, err error) (q []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.creating != over {
-		return
+		return nil
 	}
 	c.creating = nil
 	close(over)
@@ -200,12 +196,16 @@ func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.Mu
 		if c.session.conn.SessionID() == c.session.id {
 			c.czxid = responses[1].Stat.Mzxid
 		}
+		if e := c.session.nodes.followed(c); e != nil && e.parent != 0 {
+			q = []string{below(c.node)}
+		}
 	case kindOf(err) == interlock.Uncertain:
 		c.unsure = true
 	}
 	if c.state == leaving {
 		hints.Signal(d.maintainNow)
 	}
+	return q
 }
 
 // prepare creates the lock's node, and those above it. They are containers, which the servers

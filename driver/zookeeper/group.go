@@ -41,14 +41,11 @@ func (d *Driver) groupRequests() {
 	d.removals.Alone, d.removals.Send, d.removals.Go = d.removeAlone, d.removeTogether, d.tasks.Go
 }
 
-// shared sends a request that may be sent with others, within the bound of one request.
-func shared[Q, A any](ctx context.Context, s *session, g *group.Group[Q, A], op, name, key string, ask Q) (A, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.pace.request, errSlow)
-	defer cancel()
+// shared sends a request that may be sent with others.
+func shared[Q, A any](ctx context.Context, g *group.Group[Q, A], op, name, key string, ask Q) (A, error) {
 	answer, err := g.Do(ctx, key, ask)
-	var told *interlock.Error
-	switch {
-	case err == nil || errors.As(err, &told):
+	switch _, wrapped := errors.AsType[*interlock.Error](err); {
+	case err == nil || wrapped:
 	case errors.Is(err, interlock.ErrClosed):
 		err = errClosed(op, name)
 	case errors.Is(err, group.ErrUnsent):
@@ -80,26 +77,36 @@ func (d *Driver) enterTogether(calls []*entryCall) {
 	if len(same) == 0 {
 		return
 	}
-	responses, err := first.s.multi(same)
+	answers, err := ask(context.WithoutCancel(first.s.ctx), first.s, opAcquire, "", func(*zk.Conn) ([][]string, error) {
+		responses, err := first.s.multi(same)
+		if isRefused(err) && len(same) > 1 {
+			return nil, err
+		}
+		answers := make([][]string, len(same))
+		for i, c := range same {
+			answers[i] = d.noteCreated(c.Ask.c, c.Ask.over, responses, i, err)
+		}
+		return answers, err
+	})
 	if isRefused(err) && len(same) > 1 {
 		group.Each(same, d.enterTogether)
 		return
 	}
 	for i, c := range same {
-		e := c.Ask
-		d.noteCreated(e.c, e.over, responses, i, err)
-		if err != nil {
-			c.Err = e.s.failed(opAcquire, e.c.name, err)
+		if err == nil {
+			c.Answer = answers[i]
+			continue
 		}
+		if interlock.Kind(err) != interlock.Uncertain {
+			d.noteCreated(c.Ask.c, c.Ask.over, nil, 0, zk.ErrNoServer) // no effect if the outcome is noted already
+		}
+		c.Err = problem(opAcquire, c.Ask.c.name, interlock.Kind(err), errors.Unwrap(err))
 	}
 }
 
 // multi creates nodes if the base of tokens is unchanged. It writes the mark instead of
 // checking it, because the answer to a write has the transaction's id.
 func (s *session) multi(calls []*entryCall) ([]zk.MultiResponse, error) {
-	if err := s.maySend(); err != nil {
-		return nil, zk.ErrNoServer
-	}
 	b := calls[0].Ask.base
 	ops := make([]any, 2, 2+len(calls))
 	ops[0] = &zk.CheckVersionRequest{Path: s.d.layout.base(), Version: b.version}
@@ -132,17 +139,14 @@ func (d *Driver) removeTogether(calls []*removalCall) {
 		}
 		ops[i] = &zk.DeleteRequest{Path: c.Ask.path, Version: -1}
 	}
-	var err error = zk.ErrNoServer
-	if s.maySend() == nil {
-		_, err = s.conn.Multi(ops...)
-	}
+	_, err := ask(context.WithoutCancel(s.ctx), s, opRelease, "", func(conn *zk.Conn) ([]zk.MultiResponse, error) { return conn.Multi(ops...) })
 	if isRefused(err) && len(calls) > 1 {
 		group.Each(calls, d.removeTogether)
 		return
 	}
 	for _, c := range calls {
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			c.Err = s.failed(opRelease, c.Ask.name, err)
+			c.Err = problem(opRelease, c.Ask.name, interlock.Kind(err), errors.Unwrap(err))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -157,7 +158,8 @@ func newID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+	id := hex.EncodeToString(b[:])
+	return id[:8] + "-" + id[8:12] + "-" + id[12:16] + "-" + id[16:20] + "-" + id[20:]
 }
 
 // nodeForm matches the nodes of all clients: the random part, the marker, and the number that

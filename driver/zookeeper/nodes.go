@@ -10,11 +10,14 @@ type nodes struct {
 	ahead   map[string]map[*contender]bool // contenders that wait for the deletion of the node at this path
 	watched map[string]bool                // such paths that have a watch
 	hints   map[*subscription]bool
+
+	successions map[string]*succession // by the path of the lock's node
+	lockWatches int                    // watches of theirs
 }
 
 func newNodes() nodes {
 	return nodes{own: map[string]*contender{}, ahead: map[string]map[*contender]bool{},
-		watched: map[string]bool{}, hints: map[*subscription]bool{}}
+		watched: map[string]bool{}, hints: map[*subscription]bool{}, successions: map[string]*succession{}}
 }
 
 // event wakes the contenders and subscriptions that a change of a node concerns. A watch fires
@@ -29,6 +32,9 @@ func (n *nodes) event(ev zk.Event) (rewatch bool) {
 		}
 	}
 	n.unwatch(ev.Path)
+	if ev.Type != zk.EventNodeChildrenChanged {
+		n.forgetLock(ev.Path)
+	}
 	for sub := range n.hints {
 		sub.paths.Add(ev.Path)
 	}

@@ -65,10 +65,10 @@ func (d *Driver) clear(ctx context.Context, s *session, c *contender) error {
 		return err
 	}
 	d.mu.Lock()
-	node, plain := c.node, c.session == s && !c.unsure && len(c.stale) == 0
+	node, czxid, plain := c.node, c.czxid, c.session == s && !c.unsure && len(c.stale) == 0
 	d.mu.Unlock()
 	if plain && node != "" {
-		if _, err := shared(ctx, s, &d.removals, opRelease, c.name, node, removal{s, c.name, node}); err != nil {
+		if _, err := shared(ctx, &d.removals, opRelease, c.name, node, removal{s, c.name, node}); err != nil {
 			return err
 		}
 	} else if err := d.search(ctx, s, c); err != nil {
@@ -76,6 +76,9 @@ func (d *Driver) clear(ctx context.Context, s *session, c *contender) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if own, ok := readNode(below(node)); ok && plain && c.first && !s.ended {
+		s.nodes.departed(c, own, czxid)
+	}
 	d.forget(c)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -31,8 +32,6 @@ func ask[T any](ctx context.Context, s *session, op, name string, request func(*
 	}
 	var none T
 	replies := make(chan reply, 1)
-	ctx, cancel := context.WithTimeoutCause(ctx, s.pace.request, errSlow)
-	defer cancel()
 	if err := s.maySend(); err != nil {
 		return none, problem(op, name, interlock.Retryable, err)
 	}
@@ -46,12 +45,16 @@ func ask[T any](ctx context.Context, s *session, op, name string, request func(*
 	if !s.d.start(task) {
 		return none, errClosed(op, name)
 	}
+	bound := time.NewTimer(s.pace.request)
+	defer bound.Stop()
 	select {
 	case r := <-replies:
 		if r.err != nil {
 			return none, s.failed(op, name, r.err)
 		}
 		return r.value, nil
+	case <-bound.C:
+		return none, problem(op, name, interlock.Uncertain, errSlow)
 	case <-ctx.Done():
 		return none, problem(op, name, interlock.Uncertain, context.Cause(ctx))
 	}

@@ -38,7 +38,9 @@ func (d *Driver) await(ctx context.Context, s *session, c *contender, q queue, n
 		i := q.find(c.id)
 		switch {
 		case i <= 0:
-			d.decide(c, i == 0)
+			if d.decide(c, i == 0) {
+				d.watchLock(ctx, s, c)
+			}
 		case noWait:
 			return driver.Grant{}, d.refuseHeld(ctx, s, c, q[0])
 		default:
@@ -70,16 +72,17 @@ func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 }
 
 // decide records that a contender is first in the queue, or no longer in it.
-func (d *Driver) decide(c *contender, first bool) {
+func (d *Driver) decide(c *contender, first bool) (holds bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case c.state != waiting:
 	case first:
-		c.state = holding
+		c.state, c.first = holding, true
 	default:
 		c.nodeDeleted()
 	}
+	return c.state == holding
 }
 
 // refuseHeld ends a request that does not wait, and removes its node.

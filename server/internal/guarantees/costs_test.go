@@ -17,7 +17,7 @@ var asserted = []string{
 	"driver/etcd TestUncontendedCostsTwoRequests",
 	"driver/etcd TestUncontendedAllocations",
 	"driver/etcd TestCallsThatWaitShareARequest",
-	"driver/zookeeper TestUncontendedCostsThreeRequests",
+	"driver/zookeeper TestUncontendedCostsTwoRequests",
 	"driver/zookeeper TestCallsThatWaitShareARequest",
 	"driver/postgres TestCostOfAnUncontendedLock",
 	"driver/postgres TestCostOfManyLocks",
