@@ -2,7 +2,10 @@ package driver
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 )
@@ -31,6 +34,29 @@ type Break struct {
 	Owner  string // the holder to remove, as Inspector shows it
 	Reason string // for people; 1 to MaxName bytes
 	By     string // the operator; 1 to MaxName bytes
+}
+
+// Validate checks all but the name, of which each driver has its own limits.
+func (b Break) Validate() error {
+	if b.Owner == "" {
+		return errors.New("the owner is missing: it is the holder as Inspector shows it")
+	}
+	for _, text := range []struct{ what, is string }{{"reason", b.Reason}, {"author", b.By}} {
+		if text.is == "" || len(text.is) > MaxName {
+			return fmt.Errorf("the %s has %d bytes, 1 to %d are allowed", text.what, len(text.is), MaxName)
+		}
+	}
+	return nil
+}
+
+// ValidateUTF8 checks what [Break.Validate] does, and that all texts are UTF-8.
+func (b Break) ValidateUTF8() error {
+	for _, text := range []string{b.Owner, b.Reason, b.By} {
+		if !utf8.ValidString(text) {
+			return fmt.Errorf("%q is not UTF-8", text)
+		}
+	}
+	return b.Validate()
 }
 
 // A BreakRecord is the record of a forced release.

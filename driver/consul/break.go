@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -83,10 +82,8 @@ func (d *Driver) checkBreak(ctx context.Context, what string, b driver.Break) er
 	if err := checkName(what, b.Name); err != nil {
 		return err
 	}
-	for _, text := range []string{b.Owner, b.Reason, b.By} {
-		if text == "" || len(text) > driver.MaxName || !utf8.ValidString(text) {
-			return refused(what, b.Name, fmt.Errorf("the holder, a reason and an author are required, of 1 to %d bytes of UTF-8", driver.MaxName))
-		}
+	if err := b.ValidateUTF8(); err != nil {
+		return refused(what, b.Name, err)
 	}
 	return d.usable(ctx, what, b.Name)
 }

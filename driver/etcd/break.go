@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -74,10 +73,8 @@ func (d *Driver) breakable(ctx context.Context, op string, b driver.Break) error
 	if err := checkName(op, b.Name); err != nil {
 		return err
 	}
-	for what, value := range map[string]string{"Owner": b.Owner, "Reason": b.Reason, "By": b.By} {
-		if value == "" || len(value) > driver.MaxName || !utf8.ValidString(value) {
-			return problem(op, b.Name, interlock.Bug, fmt.Errorf("%s has %d bytes, and must be UTF-8 of 1 to %d", what, len(value), driver.MaxName))
-		}
+	if err := b.ValidateUTF8(); err != nil {
+		return problem(op, b.Name, interlock.Bug, err)
 	}
 	if ctx.Err() != nil {
 		return unsent(ctx, op, b.Name)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,13 +57,8 @@ func (d *Driver) checkBreak(ctx context.Context, b driver.Break) (at string, err
 	if at, err = d.layout.locate("break", b.Name); err != nil {
 		return "", err
 	}
-	if b.Owner == "" {
-		return "", refused("break", b.Name, fmt.Errorf("the holder is missing"))
-	}
-	for _, text := range []string{b.Reason, b.By} {
-		if text == "" || len(text) > driver.MaxName || !utf8.ValidString(text) {
-			return "", refused("break", b.Name, fmt.Errorf("a reason and an author are required, of 1 to %d bytes of UTF-8", driver.MaxName))
-		}
+	if err := b.ValidateUTF8(); err != nil {
+		return "", refused("break", b.Name, err)
 	}
 	if ctx.Err() != nil {
 		return "", problem("break", b.Name, interlock.Definite, context.Cause(ctx))

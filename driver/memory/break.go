@@ -2,7 +2,6 @@ package memory
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -46,10 +45,8 @@ func (d *Driver) breakable(ctx context.Context, b driver.Break) error {
 	if err := asking(ctx, op, b.Name); err != nil {
 		return err
 	}
-	for what, value := range map[string]string{"an owner": b.Owner, "a reason": b.Reason, "an author": b.By} {
-		if value == "" || len(value) > driver.MaxName {
-			return problem(op, b.Name, interlock.Bug, fmt.Errorf("it needs %s of 1 to %d bytes", what, driver.MaxName))
-		}
+	if err := b.Validate(); err != nil {
+		return problem(op, b.Name, interlock.Bug, err)
 	}
 	return nil
 }

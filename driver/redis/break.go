@@ -92,14 +92,8 @@ func (l layout) checkBreak(asked request, b driver.Break) error {
 	if err := checkName(b.Name, l.prefix+b.Name); err != nil {
 		return err
 	}
-	if b.Owner == "" {
-		return problem(asked, interlock.Bug, errors.New("an owner is needed: the holder as Lock shows it"))
-	}
-	for _, text := range []struct{ what, is string }{{"the reason", b.Reason}, {"the author", b.By}} {
-		if text.is == "" || len(text.is) > driver.MaxName {
-			return problem(asked, interlock.Bug,
-				fmt.Errorf("%s has %d bytes, 1 to %d are allowed", text.what, len(text.is), driver.MaxName))
-		}
+	if err := b.Validate(); err != nil {
+		return problem(asked, interlock.Bug, err)
 	}
 	return nil
 }

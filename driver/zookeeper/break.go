@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -69,11 +68,8 @@ func (d *Driver) checkBreak(ctx context.Context, b driver.Break) error {
 	if err := d.layout.check(opBreak, b.Name); err != nil {
 		return err
 	}
-	for _, field := range []struct{ what, text string }{{"owner", b.Owner}, {"reason", b.Reason}, {"author", b.By}} {
-		if field.text == "" || len(field.text) > driver.MaxName {
-			return problem(opBreak, b.Name, interlock.Bug,
-				fmt.Errorf("the %s has %d bytes, 1 to %d are allowed", field.what, len(field.text), driver.MaxName))
-		}
+	if err := b.Validate(); err != nil {
+		return problem(opBreak, b.Name, interlock.Bug, err)
 	}
 	if ctx.Err() != nil {
 		return notSent(ctx, opBreak, b.Name)
