@@ -173,31 +173,6 @@ func TestAnotherStoreIsNoticed(t *testing.T) {
 	testbed.Receive(t, last.Lost, "word of the loss")
 }
 
-// TestReleaseThatFailedIsCarriedOn: without a repetition by the caller, the driver deletes the key
-// while the session lives.
-func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
-	t.Parallel()
-	server := serverFor(t)
-	proxy := testbed.NewProxy(t, server.Addr())
-	d, operator := open(t, dial(t, proxy.Addr()), nil), dial(t, server.Addr())
-	r := ask("n", "me")
-	g := mustAcquire(t, d, r)
-	lease := d.session.id
-	proxy.Cut()
-	err := d.Release(bounded(t), r.Name, r.Owner)
-	if interlock.Kind(err) != interlock.Uncertain {
-		t.Fatalf("an unanswered release: %v", err)
-	}
-	if left := g.Lease.Remaining(); left > 0 {
-		t.Fatalf("a released claim has %v left", left)
-	}
-	proxy.Heal()
-	testbed.Eventually(t, "the key is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })
-	if replaced(d, lease) {
-		t.Fatal("it went with the session, which proves nothing")
-	}
-}
-
 // TestGhostIsRemoved: an abandoned request is executed late, and is seen by the watch or by a
 // read. Its key would stay in line for as long as the session lives.
 func TestGhostIsRemoved(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -209,36 +208,6 @@ func testOldBase(s *scene) {
 	if g := s.acquire(s.open(Options{}), "n", "now"); g.Token.Counter() < floor {
 		s.Fatalf("counter %d is below the clock, %d", g.Token.Counter(), floor)
 	}
-}
-
-// testNotReleasedBeforeTheWork has ended, however early its context did.
-func testNotReleasedBeforeTheWork(s *scene) {
-	d, other := s.open(Options{}), s.open(Options{})
-	locks, err := lock.NewFenced(d, nil)
-	testbed.OK(s, err)
-	defer locks.Close(context.Background())
-	ctx, cancel := context.WithCancel(s.Context())
-	works, end, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	go func() {
-		done <- locks.Do(ctx, "n", func(ctx context.Context, c interlock.Claim) error {
-			close(works)
-			<-ctx.Done()
-			<-end // the work takes some time to stop
-			return nil
-		})
-	}()
-	testbed.Receive(s, works, "the work")
-	cancel()
-	next := s.queue(other, "n", "next")
-	for range 20 {
-		if holder := s.lease("n").Spec.HolderIdentity; holder == nil || *holder == "" || *holder == "next" {
-			s.Fatal("the Lease was released during the work")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	close(end)
-	testbed.Receive(s, done, "the end of Do")
-	testbed.Receive(s, next, "the next holder")
 }
 
 // late makes the next write of a Lease fail for its caller, and send sends it.
