@@ -30,8 +30,8 @@ type Journal struct {
 	now func() time.Time
 
 	mu sync.Mutex
-	// where Forget continues in the due index, in the heads and in the payloads
-	swept, sweptIn, sweptPayloads string
+	// where Forget continues in the due index and in the payloads
+	swept, sweptPayloads string
 }
 
 var _ driver.Journal = (*Journal)(nil)

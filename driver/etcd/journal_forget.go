@@ -10,9 +10,8 @@ import (
 )
 
 // Forget removes transactions that ended long ago, by their index; see driver.Journal. Each
-// call also checks 2,000 keys of payloads for those without a transaction. It checks fifty
-// entries of the due index and fifty transactions for leftovers of versions before that
-// index. The next call continues there.
+// call also checks 2,000 keys of payloads for those without a transaction, and fifty entries of
+// the due index for those that a transaction has left. The next call continues there.
 func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	from, to := j.prefix+"ended/", j.endedAt(before)
 	for more := true; more && forgotten < limit; {
@@ -29,10 +28,6 @@ func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forg
 				forgotten++
 			}
 		}
-	}
-	n, err := j.sweepHeads(ctx, before, limit-forgotten)
-	if forgotten += n; err != nil {
-		return forgotten, err
 	}
 	if err := j.sweepDue(ctx); err != nil {
 		return forgotten, err
@@ -52,37 +47,6 @@ func (j *Journal) forget(ctx context.Context, p located, entry string) error {
 	_, id, _ := strings.Cut(strings.TrimPrefix(entry, j.prefix+"ended/"), "/")
 	_, err := j.do(ctx, "forget", id, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(id)), "=", p.revision)}, then, nil)
 	return err
-}
-
-// sweepHeads finds, in the next page of transactions, ended ones that are not in the
-// index.
-func (j *Journal) sweepHeads(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
-	j.mu.Lock()
-	behind := j.sweptIn
-	j.mu.Unlock()
-	list, more, err := j.heads(ctx, "forget", behind, duePage)
-	if err != nil {
-		return 0, err
-	}
-	for _, p := range list {
-		if forgotten == limit {
-			return forgotten, nil
-		}
-		if behind = p.Transaction; p.Ended.IsZero() || !p.Ended.Before(before) {
-			continue
-		}
-		if err := j.forget(ctx, p, j.endedKey(p.Head)); err != nil {
-			return forgotten, err
-		}
-		forgotten++
-	}
-	if !more {
-		behind = ""
-	}
-	j.mu.Lock()
-	j.sweptIn = behind
-	j.mu.Unlock()
-	return forgotten, nil
 }
 
 // sweepDue removes left entries from the next page of the due index.
