@@ -167,7 +167,7 @@ func (d *Driver) enterAlone(ctx context.Context, e entry) ([]string, error) {
 		}
 		responses, err := e.s.multi([]*entryCall{{Ask: e}})
 		list := d.noteCreated(e.c, e.over, responses, 0, err)
-		if err == nil && lists != nil {
+		if list == nil && err == nil && lists != nil {
 			list = <-lists
 		}
 		return list, err
