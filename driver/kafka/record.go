@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -71,17 +70,3 @@ func (c *consumer) deadLetter(s driver.Settlement) *kgo.Record {
 	}
 	return r
 }
-
-// recordPool reuses records of the client that have arrived: their messages replace them.
-type recordPool struct{ free sync.Pool }
-
-// GetRecords returns a slice of capacity n; see [kgo.PoolRecords].
-func (p *recordPool) GetRecords(n int) []kgo.Record {
-	if free, ok := p.free.Get().(*[]kgo.Record); ok && cap(*free) >= n {
-		return *free
-	}
-	return make([]kgo.Record, n+n/4) // batches differ in size
-}
-
-// PutRecords gets a slice that is not used any more; see [kgo.PoolRecords].
-func (p *recordPool) PutRecords(all []kgo.Record) { p.free.Put(&all) }

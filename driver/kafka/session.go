@@ -41,7 +41,6 @@ type session struct {
 	// between (interrupt), so that no record is taken for one of a later assignment.
 	polling sync.Mutex
 
-	records    recordPool
 	regulating sync.Mutex // held while fetches are paused and resumed
 	commits    lanes.Commits[*assignment]
 
@@ -61,7 +60,7 @@ func (c *consumer) open() (*session, error) {
 	client, sever := context.WithCancel(context.Background())
 	s.sever = sever
 	o := c.queue.options
-	options := []kgo.Opt{kgo.WithContext(client), kgo.WithHooks(s), kgo.WithPools(&s.records), kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.Queue), kgo.DisableAutoCommit(),
+	options := []kgo.Opt{kgo.WithContext(client), kgo.WithHooks(s), kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.Queue), kgo.DisableAutoCommit(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(c.lease), kgo.HeartbeatInterval(min(3*time.Second, c.lease/4)), kgo.RebalanceTimeout(c.lease + o.Drain + commitLimit),
 		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.assign),
@@ -183,7 +182,6 @@ func (a *assignment) add(records []*kgo.Record) {
 		} else if m := a.session.Arrive(a, r.Offset, r.Key, len(r.Value)); m != nil {
 			a.fill(m, r)
 		}
-		r.Recycle()
 	}
 }
 
