@@ -8,9 +8,9 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// defersToOthers reports whether an elected candidate yields to nominee. It does if nominee
-// is another candidate that is not known to have left, and its nomination is at most
-// StandBack old by this process's clock.
+// defersToOthers reports whether an elected candidate yields to nominee. It does if nominee is
+// another candidate, not known to have left, whose nomination is at most StandBack old by this
+// process's clock.
 func (e *Election) defersToOthers(ctx context.Context, name, nominee string, by interlock.Token) bool {
 	if nominee == "" || nominee == e.options.Identity {
 		return false

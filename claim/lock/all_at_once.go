@@ -25,9 +25,9 @@ type batch struct {
 // delivered.
 var errLostOnItsWay = errors.New("one of the claims was lost before it was returned")
 
-// atOnce acquires all names in one step. done is false if they must be acquired one by one, because
-// the driver or the names do not allow one step, this process uses one of them, or the call must
-// wait for one of them.
+// atOnce acquires all names in one step. done is false if they must be acquired one by one: the
+// driver or the names do not allow one step, this process uses one of them, or the call must
+// wait for one.
 func (l *locker) atOnce(parent, wait context.Context, names []string, try bool) (claims Claims, done bool, err error) {
 	if l.batch == nil || len(names) < 2 {
 		return nil, false, nil

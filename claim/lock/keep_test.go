@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestKeepGoesOn: a lost claim, a failure of the work and a backend that refuses end a
-// run, each is reported, and the work starts again under a larger token.
+// TestKeepGoesOn: a lost claim, a failure of the work and a refusal of the backend end a run.
+// Each is reported, and the work starts again under a larger token.
 func TestKeepGoesOn(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		var reported []error

@@ -264,9 +264,9 @@ func (g *gate) release(h *hold, r reading) (next *hold, leave bool) {
 	return nil, true
 }
 
-// pass hands the lock over to the next waiter in this process, with the next token. It returns nil
-// after a bounded number of hand-overs and a bounded time, so that other processes get their turn, and
-// if the remaining lease is too short.
+// pass hands the lock over to the next waiter in this process, with the next token. It returns
+// nil if the remaining lease is too short. It also does after a number of hand-overs or a time,
+// both bounded, so that other processes get their turn.
 func (g *gate) pass(h *hold, r reading) (next *hold) {
 	p := h.place
 	token, ok := h.token, true

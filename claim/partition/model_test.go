@@ -17,8 +17,8 @@ import (
 )
 
 // TestNoKeyHasTwoOwners: random members join, leave, crash and resize, with slow values, so that
-// crashes fall between any two steps, and with old pictures. At no time do two callers inside have
-// valid claims on one key, no generation has two layouts, and in the end every partition is owned.
+// crashes fall between any two steps, and with old pictures. Two callers inside never have valid
+// claims on one key, no generation has two layouts, and in the end every partition is owned.
 func TestNoKeyHasTwoOwners(t *testing.T) {
 	seeds := 12
 	if testing.Short() {

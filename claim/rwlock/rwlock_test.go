@@ -188,7 +188,7 @@ func TestADeadReaderCostsItsLease(t *testing.T) {
 	})
 }
 
-// slow is a process that does not renew its door, and is paused for longer than the door's lease
+// slow is a process that does not renew its door. It is paused for longer than the door's lease
 // just before it requests a reader's lock.
 type slow struct {
 	*memory.Driver

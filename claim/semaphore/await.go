@@ -79,8 +79,8 @@ func (q *queue) ownSlots(locks []string) (slots []int) {
 	return slots
 }
 
-// free lists all slots. If all slots of this semaphore are taken and slots beyond them too,
-// then another process uses a larger number, or the number was larger before.
+// free lists all slots. If all slots of this semaphore and slots beyond them are taken, another
+// process uses a larger number, or the number was larger before.
 func (q *queue) free(ctx context.Context) (slots []int, err error) {
 	states, _, err := q.s.view.Locks(ctx, q.n.slots, 2*MaxPermits)
 	if err != nil {

@@ -85,8 +85,8 @@ func testPlannedMoves(s *scene) {
 	}
 }
 
-// gap returns the median, over the partitions of from, of the time between the last
-// call that from accepted and the first that one of the others accepted.
+// gap measures, for each partition of from, the time between the last call that from accepted
+// and the first that one of the others accepted. It returns the median.
 func (s *scene) gap(leave func(), from *member, others ...*member) time.Duration {
 	var gaps []time.Duration
 	var mu sync.Mutex
