@@ -32,10 +32,10 @@ import (
 //  2. A nested module's code does not import what is internal to the root
 //     module.
 //
-// DO NOT RELAX a line to make a change compile. These arrows are why a user of
-// the Redis lock does not build gRPC, why a guard works with every lock, and why
-// protocol code can be tested without a server. Move the code, or take what you
-// need as a parameter. If an arrow is really wrong, an ADR says so first.
+// DO NOT RELAX a line to make a change compile. Because of these arrows, a user of the Redis
+// lock does not build gRPC. A guard works with every lock, and protocol code can be tested
+// without a server. Move the code, or take what you need as a parameter. If an arrow is really
+// wrong, an ADR says so first.
 const policy = `
 .                       ->
 

@@ -15,10 +15,9 @@ import (
 
 // Every package says what it is for, and every exported name what it means: a
 // type, a function, a method of an exported type or interface, a constant or
-// variable or the group it stands in. The comment of a struct speaks for its
-// fields too, except in Options: there the comment names the field, or the field
-// or the run of lines that it stands in has one of its own, because somebody
-// will ask what its zero value means.
+// variable or the group it stands in. The comment of a struct documents its fields too, except
+// in Options, because users ask what a zero value means. There the comment names the field, or
+// the field or its run of lines has a comment of its own.
 func TestEverythingIsDocumented(t *testing.T) {
 	comments := map[string]bool{} // by directory: has a package comment
 	names := 0

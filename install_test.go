@@ -154,8 +154,8 @@ func release(t *testing.T, released string) {
 	}
 }
 
-// newModule builds a program in a module of its own, which requires the root module as
-// released and a nested one, or "", and returns its directory.
+// newModule builds a program in a module of its own, and returns its directory. The module
+// requires the nested one as released, or the root module if nested is "".
 func newModule(t *testing.T, program, released, nested string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

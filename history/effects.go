@@ -10,14 +10,13 @@ const (
 	RuleEffect Rule = "effect"
 )
 
-// CheckEffects judges that each effect happens exactly once if it was acknowledged,
-// at most once if its outcome is unknown, and not at all if it definitely failed. It
-// takes one pass, and memory for each effect.
+// CheckEffects judges how often each effect happens: exactly once if it was acknowledged, at
+// most once if its outcome is unknown, never if it definitely failed. It takes one pass, and
+// memory for each effect.
 //
-// A client records an [OpAsk] for each request of an effect, with the same ID. The
-// effect itself is an [OpEffect] of that ID, recorded where it happens, or as a State
-// for each one in the store at the end. An effect without a request in the history
-// is judged by [RuleOnce] only.
+// A client records an [OpAsk] for each request of an effect, with the same ID. The effect itself
+// is an [OpEffect] of that ID, recorded where it happens; or it is a State for each one in the
+// store at the end. An effect without a request in the history is judged by [RuleOnce] only.
 //
 // It does not check whether the effect is correct, nor when it happens: it may happen
 // until the end of the history.

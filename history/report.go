@@ -18,8 +18,8 @@ const (
 	// RuleOneOwner: a token of a name is granted to one owner, and is not handed
 	// over to the next holder.
 	RuleOneOwner Rule = "one owner"
-	// RuleAccessOrder: no access is accepted under a token below the mark from before the run, nor
-	// below the token of an access or a rebase that had succeeded and returned before its
+	// RuleAccessOrder: no access is accepted under a token below the mark from before the run.
+	// Nor is one below the token of an access or a rebase that succeeded and returned before its
 	// invocation.
 	RuleAccessOrder Rule = "access order"
 	// RuleRejection: a guard rejects only stale tokens, and has seen only

@@ -9,10 +9,10 @@ const RuleTotal Rule = "total"
 // CheckUpdates finds lost and doubled updates of numbers: counters, balances, sums of
 // entries. It takes one pass, and memory for each key and each open call.
 //
-// Record each change of a number as an [OpAdd] of Amount (negative to subtract), and
-// each read as an [OpRead] that ends with the total as Amount. The first State with
-// [OpTotal] of a key is the number before the run, which is 0 without one. A later one
-// is a read at that instant.
+// Record each change of a number as an [OpAdd] of Amount (negative to subtract). Record each
+// read as an [OpRead] that ends with the total as Amount. The first State with [OpTotal] of a
+// key is the number before the run, which is 0 without one. A later one is a read at that
+// instant.
 //
 // A read is judged by bounds. So it does not detect changes that cancel each other
 // out, or that an unknown outcome may explain. Let workers add amounts of one sign,

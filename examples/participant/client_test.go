@@ -32,8 +32,8 @@ tcc, no room in south: CANCELLED, north sold 0, south sold 0
 2pc, room for both: COMMITTED, north sold 1, south sold 1
 2pc, no room in south: ABORTED, north sold 0, south sold 0`
 
-// TestClient checks that the client's transactions end correctly, also if it starts all of
-// them again after the participants were killed, and if answers are lost.
+// TestClient checks that the client's transactions end correctly. They also do if answers are
+// lost, and if it starts all of them again after the participants were killed.
 func TestClient(t *testing.T) {
 	t.Parallel()
 	sites := map[string]*site{"north": newSite(t, "north"), "south": newSite(t, "south")}

@@ -68,9 +68,9 @@ returning from_token`, []any{r.resource, int64(r.to), label(driver.RebaseSource(
 }
 
 // On MariaDB, marks are read by locking statements, which see the last commit. Reads without
-// locks may show a snapshot that the transaction took with its first such read, and InnoDB lets
-// a transaction overwrite rows that its snapshot does not show. So if a transaction read before
-// it entered, Enter fails if the mark in its snapshot differs from the locked one.
+// locks may show a snapshot that the transaction took with its first such read. InnoDB lets a
+// transaction overwrite rows that its snapshot does not show. So if a transaction read before it
+// entered, Enter fails if the mark in its snapshot differs from the locked one.
 //
 // Nothing depends on counts of affected rows: an option of the client decides whether they
 // count found or changed rows. An empty text is written in hexadecimal, because one sql_mode

@@ -68,8 +68,8 @@ func (t doubtfulTx) Rollback(ctx context.Context) error {
 	return t.Tx.Rollback(ctx)
 }
 
-// testCommitInDoubt: with any outcome of the commit of the claim, a phase, the finish or the last
-// phase, the effects happen once, and the answer is returned.
+// testCommitInDoubt: the commit of the claim, a phase, the finish or the last phase has any
+// outcome. The effects happen once, and the answer is returned.
 func testCommitInDoubt(t *testing.T, w world) {
 	for _, doubt := range doubts {
 		for at := int64(1); at <= 4; at++ {

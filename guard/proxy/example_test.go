@@ -111,8 +111,8 @@ func ExampleHandler() {
 	}))
 }
 
-// The single-owner form: requests for a key are sent to the one member that owns it,
-// which makes the calls under its claim on the partition, one at a time.
+// The single-owner form: requests for a key are sent to the one member that owns it. It makes
+// the calls under its claim on the partition, one at a time.
 func Example_queue() {
 	ctx := context.Background()
 	bank := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

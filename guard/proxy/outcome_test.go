@@ -181,9 +181,9 @@ const (
 	dies     = "dies"     // kills itself after the answer
 )
 
-// owner makes one call, and prints its outcome. Its arguments are the
-// database's client, or "redis", and URL, the API's, a token, how long its claim
-// lasts, whether the claim is stubborn, and a place.
+// owner makes one call, and prints its outcome. Its arguments: the database's client or "redis",
+// its URL, the API's URL, a token, how long the claim lasts, whether it is stubborn, and a
+// place.
 func owner(ctx context.Context, _ *crash.Points, args []string) error {
 	place, file := args[6], ""
 	if f, ok := strings.CutPrefix(place, socket); ok {

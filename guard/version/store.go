@@ -32,7 +32,7 @@ func NewStore(v driver.Versions, o *Options) (*Store, error) {
 // Apply stores v as the state of entity if it is newer, and returns what is stored then. It
 // repeats a request that failed or had no reply, which converges, with the attempts and delays
 // of Options. After a request without a reply, it may return Applied for a state that another
-// process applied too, but never for one that no process applied. If no request had a reply,
+// process applied too. It never does for one that no process applied. If no request had a reply,
 // the error is Uncertain.
 func (s *Store) Apply(ctx context.Context, entity string, v driver.Versioned) (o Outcome, stored driver.Versioned, err error) {
 	const op = "apply state"

@@ -53,8 +53,8 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestTextsAreKept requires that the second use of a table and of a template uses the
-// cache, and that definitions of one use do not affect others.
+// TestTextsAreKept requires that the second use of a table and of a template uses the cache.
+// Definitions of one use must not affect others.
 func TestTextsAreKept(t *testing.T) {
 	db := spoken{dialect: driver.Postgres}
 	open := func() sqltable.Tables {

@@ -55,8 +55,8 @@ func MetadataClass(ctx context.Context, _ string, _ any) overload.Class {
 }
 
 // UnaryServer admits calls by overload.Policy.Admit, with the class that of returns; nil means that
-// all are Critical. If the handler returns an overload.RejectedError, as calls of [UnaryClient] to
-// other services do, the status shows whether to retry, so that only one layer retries.
+// all are Critical. If the handler returns an overload.RejectedError, as calls of [UnaryClient]
+// to other services do, the status shows whether to retry. So only one layer retries.
 func UnaryServer(p *overload.Policy, of Class) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		if of != nil {
