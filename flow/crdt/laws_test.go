@@ -48,8 +48,8 @@ func merged[T any, P value[T]](t rapid.TB, all ...[]byte) []byte {
 
 // network runs operations at replicas whose deltas, as bytes, are lost, repeated and reordered.
 // operate runs one operation and returns its delta; look checks each replica's value after each
-// step. network checks the laws of Merge on the values and deltas, and that all replicas are
-// equal after each has received the states of the others.
+// step. network checks the laws of Merge on the values and deltas. All replicas must be equal
+// after each has received the states of the others.
 func network[T any, P value[T]](t *testing.T, operate func(t *rapid.T, x P, replica int) T, deliver func(to, message int), look func(t *rapid.T, x P, replica int)) {
 	rapid.Check(t, func(t *rapid.T) {
 		states, messages := make([]T, len(replicas)), [][]byte{}

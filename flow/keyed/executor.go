@@ -108,9 +108,8 @@ func (e *Executor) Go(ctx context.Context, key string, fn func(ctx context.Conte
 var errNil = errors.New("the function is nil")
 
 // Close rejects new tasks and those that wait for room, and waits for the accepted ones. If ctx
-// ends first, it drops tasks that have not begun, cancels running ones with the cause
-// interlock.ErrClosed, and returns an error that has both numbers. A second call waits for the
-// running tasks.
+// ends first, it drops tasks that have not begun, and cancels running ones with the cause
+// interlock.ErrClosed. The error has both numbers. A second call waits for the running tasks.
 func (e *Executor) Close(ctx context.Context) error { return e.x.close(ctx) }
 
 // Load returns the present load.

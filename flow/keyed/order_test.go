@@ -23,8 +23,8 @@ type ledger struct {
 	ran    []int // numbers of one submitter rise
 }
 
-// TestOrder: with any submitters, bounds and cancellations, tasks of a key run one at a time and in the
-// order of each submitter, none twice, and each reports exactly once whether it ran.
+// TestOrder: with any submitters, bounds and cancellations, tasks of a key run one at a time, in
+// the order of each submitter, none twice. Each reports exactly once whether it ran.
 func TestOrder(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

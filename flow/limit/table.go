@@ -44,8 +44,8 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 		until_us bigint not null){engine}{pg  with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000)}`)
 }
 
-// FromTable returns the limits of a table. One transaction locks the rows of a request in the order of
-// their keys, and decides its calls by [driver.Decide] and the clock of the database.
+// FromTable returns the limits of a table. One transaction locks the rows of a request in the
+// order of their keys. It decides the calls by [driver.Decide] and the clock of the database.
 func FromTable[T any](db driver.BeginnerAt[T], t Table) driver.Limiter {
 	return &inTable{db: backend.Untyped(db), table: t}
 }

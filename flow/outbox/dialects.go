@@ -61,8 +61,8 @@ func (s store) refused(ctx context.Context, err error) error {
 	return &DuplicateError{Table: s.table.name()}
 }
 
-// without returns the condition that a column is none of ids. On PostgreSQL its text is the same for
-// any ids, and the array is in a subquery, so that it is not parsed again for each row.
+// without returns the condition that a column is none of ids. On PostgreSQL its text is the same
+// for any ids. The array is in a subquery, so that it is not parsed again for each row.
 func (s store) without(column string, ids []int64) (condition string, args []any) {
 	switch {
 	case !s.Maria():

@@ -11,7 +11,7 @@
 // A message is added in the transaction that it describes, and sent by a relay:
 //
 //	err := outbox.Tx(ctx, postgres.Pool(pool), notifier, func(ctx context.Context, tx pgx.Tx) error {
-//		// write the order, then say so, in the same transaction
+//		// write the order here; its message is in the same transaction
 //		return box.Add(ctx, postgres.Tx(tx), outbox.Message{Topic: "orders", Key: "order/42", Payload: created})
 //	})
 //	...
@@ -20,12 +20,12 @@
 //
 // # Order
 //
-// Messages of one topic and key are delivered in the order in which their transactions committed,
-// and in the order of the Add calls within a transaction. The first delivery of each id counts.
-// To that end Add locks the topic and key until the transaction ends, so transactions that add to
-// one key wait for each other. If two transactions add to several keys in different orders, they
-// can deadlock; the database ends one of them, which is Retryable. Messages without a key take no
-// lock and have no order.
+// Messages of one topic and key are delivered in the order in which their transactions
+// committed; within a transaction, in the order of the Add calls. The first delivery of each id
+// counts. To that end Add locks the topic and key until the transaction ends, so transactions
+// that add to one key wait for each other. If two transactions add to several keys in different
+// orders, they can deadlock; the database ends one of them, which is Retryable. Messages without
+// a key take no lock and have no order.
 //
 // A message that cannot be delivered blocks its key and nothing else. If it becomes a dead
 // letter, [Options.AfterDeadLetter] decides whether its key continues.

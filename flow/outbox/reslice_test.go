@@ -340,8 +340,8 @@ func (h halting) Rollback(ctx context.Context) error {
 	return h.Tx.Rollback(ctx)
 }
 
-// testSlicesMidway: a relay that serves a slice and reads it in the middle of a change,
-// where it lacks the first messages of a key, sends none of them.
+// testSlicesMidway: a relay serves a slice and reads it in the middle of a change, where it
+// lacks the first messages of a key. It sends none of that key.
 func testSlicesMidway(t *testing.T, db *databases.DB) {
 	setSlices(t, db, 1)
 	var sink memory.Sink

@@ -1,6 +1,6 @@
-// Package overload keeps a service at its capacity when it gets more calls than it can handle, and
-// limits what its callers add to the overload. It does not add capacity, does not know which calls
-// are critical unless their class says so, and does not limit rates (see flow/limit).
+// Package overload keeps a service at its capacity when it gets too many calls, and limits what
+// its callers add to the overload. It does not add capacity, does not know which calls are
+// critical unless their class says so, and does not limit rates (see flow/limit).
 //
 //	server, err := overload.New(nil)
 //	…
@@ -15,14 +15,15 @@
 //
 // [Policy.Handler] and [Policy.Admit] limit how many calls run at once. The limit follows the
 // latency (adaptive concurrency, as in Netflix's concurrency-limits and TCP Vegas, by failsafe-go).
-// Because a slow incident raises the latency that counts as normal, Options.MaxLatency limits it
-// as well.
+// An incident that develops slowly raises the latency that counts as normal. So the limit also
+// decreases if more than a tenth of the calls exceed Options.MaxLatency.
 //
-// Other calls wait briefly: normally in order, for at most Options.MaxWait. When the queue has not
-// been empty for that long, the newest call is first, and calls wait for at most Options.Target
-// (controlled delay and adaptive LIFO: Nichols and Jacobson, "Controlling Queue Delay", 2012; Maurer,
-// "Fail at Scale", 2015). A call is rejected at once if it would probably miss its deadline. Calls of
-// a higher [Class] are first, and displace lower ones from a full queue.
+// Other calls wait briefly: normally in order, for at most Options.MaxWait. If the queue has not
+// been empty for that long, the newest call is served first, and calls wait for at most
+// Options.Target. These are controlled delay and adaptive LIFO (Nichols and Jacobson,
+// "Controlling Queue Delay", 2012; Maurer, "Fail at Scale", 2015). A call is rejected at once if
+// it would probably miss its deadline. Calls of a higher [Class] are first, and displace lower
+// ones from a full queue.
 //
 // # Clients
 //

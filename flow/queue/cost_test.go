@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestCosts counts the statements and commits of a thousand messages, added, leased and settled at
-// once, and those of a consumer that has nothing to do.
+// TestCosts counts the statements and commits of a thousand messages that are added, leased and
+// settled at once, and those of an idle consumer.
 func TestCosts(t *testing.T) {
 	most := map[driver.Dialect]struct{ add, work, commits int64 }{driver.Postgres: {2, 7, 4}, driver.MariaDB: {5, 23, 4}}
 	eachDB(t, func(t *testing.T, db *databases.DB) {

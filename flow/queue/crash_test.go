@@ -193,8 +193,8 @@ func crashScenes(db *databases.DB, kind string, most int) func(testing.TB) crash
 	}
 }
 
-// TestCrash kills a process between any two statements of Add, of a claim, of a transaction with
-// effects and of a settlement, once and at pairs of places, and lets it start again: nothing is
+// TestCrash kills a process between any two statements of Add, a claim, a transaction with
+// effects and a settlement, once and at pairs of places. The process starts again: nothing is
 // lost, keys keep their order, no effect happens twice, and crashes count as attempts of the
 // first message of a key only.
 func TestCrash(t *testing.T) {

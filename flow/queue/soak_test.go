@@ -77,7 +77,7 @@ func (s *soak) join(handler drivertest.QueueHandler) drivertest.SoakMember {
 	}}
 }
 
-// TestClockSetBack: when the clock of the database is set back by an hour, messages that are handled
+// TestClockSetBack: the clock of the database is set back by an hour. Messages that are handled
 // then are settled, later ones are handled, and tokens go on rising.
 func TestClockSetBack(t *testing.T) {
 	t.Parallel()

@@ -111,8 +111,8 @@ func (s *store) look(ctx context.Context) (some bool, wait time.Duration, err er
 	return some, wait, err
 }
 
-// How often groups without messages are deleted, how many at once, for how long they must have had
-// none, and how long audit records are kept.
+// How often groups without messages are deleted, how many at once, how long they were empty
+// before, and how long audit records are kept.
 const (
 	trimPause = 5 * time.Minute
 	trimRows  = 1000

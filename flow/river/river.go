@@ -37,9 +37,9 @@ type Options struct {
 }
 
 // A Sink inserts a job for each message: its kind is the topic, its args are the payload, which must be
-// JSON, or {} if it is empty. It implements driver.Sink. The inbox records the id of a message in the
-// transaction that inserts the job, so a repeated message inserts no second job while the inbox keeps the
-// record.
+// JSON, or {} if it is empty. It implements driver.Sink. The inbox records the id of a message
+// in the transaction that inserts the job. So a repeated message inserts no second job while the
+// inbox keeps the record.
 type Sink[T any] struct {
 	client  *river.Client[T]
 	db      driver.Beginner[T]

@@ -70,8 +70,8 @@ func (t Table) WriteOff(ctx context.Context, db driver.SQL, stream string, h Hol
 	return q.count(ctx, stream, h.Key, -1)
 }
 
-// Purge deletes holes of a stream that were closed longer ago than older, by the clock of the
-// database, at most limit, and returns how many. Closed holes are kept for people only.
+// Purge deletes at most limit holes of a stream that were closed longer ago than older, by the
+// database's clock, and returns how many. Closed holes are kept for people only.
 func (t Table) Purge(ctx context.Context, db driver.SQL, stream string, older time.Duration, limit int) (int64, error) {
 	const op = "purge holes"
 	if err := checkStream(op, stream); err != nil {

@@ -25,10 +25,10 @@ type Poison struct {
 	Refuses func(error) bool
 }
 
-// WithDeadLetters returns a handler that makes a dead letter of an event that h rejects repeatedly, in
-// the transaction that moves the key, so that later events continue. The place of the event is an open
-// hole: [Replay] passes it to a handler later, as Late, and [Table.Discard] deletes it. lend returns
-// the transaction of h as SQL, such as postgres.Tx.
+// WithDeadLetters returns a handler that makes a dead letter of an event that h rejects
+// repeatedly. It does so in the transaction that moves the key, so that later events continue.
+// The place of the event is an open hole: [Replay] passes it to a handler later, as Late, and
+// [Table.Discard] deletes it. lend returns the transaction of h as SQL, such as postgres.Tx.
 func WithDeadLetters[T any](t Table, stream string, lend func(T) driver.SQL, h Handler[T], o *Poison) Handler[T] {
 	b := &burier[T]{table: t, stream: stream, lend: lend, handler: h, refused: map[place]refusal{}}
 	if o != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// The model explores all states of the machine. In each state, every event may be offered (so each
-// is lost, repeated and reordered in every way), time may pass, the process may crash, the source
-// may answer, and every operation may fail, with its effect or without. An independent
+// The model explores all states of the machine. In each state, time may pass, the process may
+// crash, and the source may answer. Every event may be offered, so each is lost, repeated and
+// reordered in every way. Every operation may fail, with its effect or without. An independent
 // specification judges the machine: a set of delivered events, a set of held ones, and a set of
 // open holes.
 

@@ -44,8 +44,8 @@ type SourceOptions struct {
 // because it was delivered before. Held and refused messages are not acknowledged: if the process dies,
 // they are delivered again.
 //
-// Use a queue whose claims are partitions. A queue that leases keys, such as a queue.Table, delivers one
-// batch of a key at a time, and a missing event may be in the next batch.
+// Use a queue whose claims are partitions. A queue that leases keys, such as a queue.Table,
+// delivers one batch of a key at a time. A missing event may be in the next batch.
 //
 // Messages of a key may be offered in any order. Refused events are offered again, after growing
 // pauses. An invalid message becomes a dead letter of the queue. An event that the handler rejects
