@@ -57,13 +57,14 @@ func (b Body) script(lua string) *script {
 // Barrier records the calls of branches beside the data that they change: one script checks a call
 // and runs its business. It implements driver.Barrier. A branch is the hash
 // interlock:{TAG}:barrier:NAME:…, followed by transaction, branch and step, each after its length.
-// It never expires. Forget removes it, by the sorted set interlock:{TAG}:barriers:NAME, once it is
-// driver.BarrierSpread below the mark, the string interlock:{TAG}:barriermark:NAME, unless its
-// transaction is in the set interlock:{TAG}:barrierexcept:NAME.
+// It never expires. Forget removes it once it is driver.BarrierSpread below the mark, unless its
+// transaction is excepted. The sorted set interlock:{TAG}:barriers:NAME lists branches, the
+// string interlock:{TAG}:barriermark:NAME is the mark, and the set
+// interlock:{TAG}:barrierexcept:NAME has the exceptions.
 //
-// These keys are in the hash slot of the barrier's name, and the keys of every Body
-// must be too, so that marker and data move and fail over together: a barrier {shop}
-// is for keys such as seat:{shop}:7. Data in several slots needs as many barriers.
+// These keys are in the hash slot of the barrier's name, and the keys of every Body must be too.
+// So marker and data move and fail over together. A barrier {shop} is for keys such as
+// seat:{shop}:7. Data in several slots needs as many barriers.
 //
 // A marker is no more durable than its server. A crash without appendfsync always, or a
 // failover to a replica, loses markers and data together. The branch is then as if its calls

@@ -1,21 +1,29 @@
 // Package redis is a lock on one Redis server. It does not guarantee mutual
-// exclusion: a paused holder continues when it wakes, a failover to a replica loses
-// the latest grants, and anyone can delete a key. Guard what the lock protects with
-// its token (package guard/fence, or [Fence] for data in the same Redis). [Barrier]
-// is for participants in distributed transactions with data in Redis, and needs no
-// lock.
+// exclusion: a paused holder continues when it wakes, a failover to a replica can lose the
+// latest grants, and anyone can delete a key. Guard what the lock protects with its token
+// (package guard/fence, or [Fence] for data in the same Redis). [Barrier] is for participants in
+// distributed transactions with data in Redis, and needs no lock.
 //
 //	client, err := redis.Dial("redis://localhost:6379")
 //	d, err := redis.Open(ctx, client, nil)
 //	defer d.Close(ctx)
 //	locks, err := lock.NewFenced(d, nil)
 //
+// Users of go-redis pass their client to package driver/redis/goredis.
+//
 // # Guarantees
 //
 // [Open] computes them from what the server reports. Exclusion survives a crash of the server
-// only with appendonly yes, and appendfsync always or [Settings].Fsync. It never survives a
-// failover to a replica, a step of the server's clock (Redis expires keys by wall clock) or a
-// manual deletion.
+// only with appendonly yes, and appendfsync always or [Settings].Fsync. It survives a failover
+// to a replica only with [Settings].Replicas. It never survives a step of the server's clock
+// (Redis expires keys by wall clock) or a manual deletion.
+//
+// If [Settings].Replicas is the number of all replicas, a failover to one of them loses neither
+// grants nor tokens. Otherwise it may lose the last ones. Replicas and Fsync write the key
+// interlock:{0}:confirmed with each request that they confirm.
+//
+// [Quorum] takes a lock on a majority of several independent servers (Redlock),
+// without a token; see docs/adr/013-redis-quorum.md.
 //
 // # Eviction
 //
@@ -28,25 +36,14 @@
 //     [Versions], [Stock], [Barrier], [Lattices], [Queue].
 //   - allkeys-*: only [Records], where mark and data are one key.
 //
-// Everything else returns [ErrEviction]. Locks check the policy when they open,
-// every five seconds, and after a reconnection; what they hold can be released.
-// Guards check before the first write, before a write a second or more after the
-// last answer, and before the first write after a failed one. So an operator's
-// change takes effect within a second, and evictions in that second are not
-// noticed.
+// Everything else returns [ErrEviction]. Locks check the policy when they open, every five
+// seconds, and after a reconnection; held locks can still be released. Guards check before the
+// first write, before the first after a failed one, and before a write a second or more after
+// the last answer. So an operator's change takes effect within a second, and evictions in that
+// second are not noticed.
 //
 // The policy is read by INFO, or by CONFIG GET. If the user may run neither,
 // declare noeviction ([Settings]); Guarantees.Assumes then says so.
-//
-// [Quorum] takes a lock on a majority of several independent servers (Redlock),
-// without a token; see docs/adr/013-redis-quorum.md.
-//
-// With [Settings].Replicas equal to the number of replicas, a failover to one of
-// them loses neither grants nor tokens. Without, it may lose the last ones.
-//
-// Both settings write interlock:{0}:confirmed with each request that they confirm.
-//
-// Users of go-redis pass their client to package driver/redis/goredis.
 //
 // # Cluster
 //
@@ -70,38 +67,37 @@
 //     again. Each request then takes its own connection, so an abandoned one can
 //     arrive after the next one of its owner (see Liveness).
 //   - A master in the minority of a partition refuses writes after
-//     cluster-node-timeout. Until then it accepts some, which the failover loses,
-//     unless replicas are waited for.
+//     cluster-node-timeout. Until then it accepts some, which the failover loses, unless
+//     [Settings].Replicas is set.
 //
 // # Rights
 //
-// The least that a user needs for locks: the keys of the locks, interlock:{* and (to
-// show Redisson's waiters) redisson_lock_*, the
-// channels interlock:push:* and interlock:changes:*, and these commands:
+// A user needs these rights for locks: the keys of the locks and interlock:{*; redisson_lock_*
+// to show Redisson's waiters; the channels interlock:push:* and interlock:changes:*; and these
+// commands:
 //
 //	ACL SETUSER app on >password ~jobs/* ~interlock:{* ~redisson_lock_* resetchannels &interlock:push:* &interlock:changes:*
 //	  -@all +@read +@write +@scripting +@connection +@pubsub +info +time
 //
 // In a cluster also +cluster|slots, and +cluster|shards from Redis 8.
 //
-// Guards need neither channel, but [Values] those of its keys, &interlock:{*.
+// Guards need neither channel. [Values] needs the channels of its keys, &interlock:{*.
 //
 // # Token
 //
-// One counter for the database, or for each hash slot of a cluster, which never
-// expires. The script that grants draws the token: the previous counter plus one, or
-// the microseconds of the server's clock since 2020 if that is more. So it rises for
-// all names that share it, costs no request, and leaves no key for a name. After a
-// loss of data it continues above the issued tokens if the server's clock was not set
-// back. After a failover the other machine's clock may be slow, so this is not
-// guaranteed.
+// The token is the next value of a counter that never expires: one for the database, or one for
+// each hash slot of a cluster. The script that grants draws it: the previous value plus one, or
+// the microseconds of the server's clock since 2020 if that is more. So tokens rise for all
+// names that share the counter, cost no request, and leave no key for a name. After a loss of
+// data it continues above the issued tokens if the server's clock was not set back. After a
+// failover the other machine's clock may be slow, so this is not guaranteed.
 //
 // # Liveness
 //
-// A key with a time to live, renewed every third of it, up to 100 names in one
-// request. A failed renewal is repeated within a second, until the time is over.
-// While the server answers, a holder learns of a deleted key within a third of the
-// TTL and about a second; while it does not, at the end of its lease.
+// A lock is a key with a time to live. It is renewed every third of that time, up to 100 names
+// in one request. A failed renewal is repeated within a second, until the time is over. While
+// the server answers, a holder learns of a deleted key within a third of the TTL and about a
+// second. While the server does not answer, the holder learns of it at the end of its lease.
 // Guarantees.Blind is therefore the TTL.
 //
 // A request may arrive late: a server that was stopped can still read the bytes of
@@ -114,14 +110,13 @@
 //
 // # Waiting
 //
-// A queue in the order of arrival, one place for each owner. A release grants the
-// name to the first live waiter and publishes that on the channel of its process.
-// If the process does not confirm, the grant ends after a second. Waiters send
-// heartbeats every 500 ms, up to 100 in one request; these also find lost pushes,
-// and locks that expired or were deleted. A waiter without a heartbeat for 1.5 s
-// loses its place. A wait whose heartbeats are not answered for that long ends with
-// an Uncertain error; acquiring again with the same owner finds the place or the
-// grant, if it still exists.
+// Waiters form a queue in the order of arrival, with one place for each owner. A release grants
+// the name to the first live waiter and publishes that on the channel of its process. If the
+// process does not confirm, the grant ends after a second. Waiters send heartbeats every 500 ms,
+// up to 100 in one request; these also find lost pushes, and locks that expired or were deleted.
+// A waiter without a heartbeat for 1.5 s loses its place. A wait whose heartbeats are not
+// answered for that long ends with an Uncertain error; acquiring again with the same owner finds
+// the place or the grant, if it still exists.
 //
 // The order is that of arrival at the server. It is not guaranteed while other
 // kinds of clients use the name (driver.Contender.Foreign shows them): they barge,
@@ -139,24 +134,22 @@
 // # Interoperation
 //
 // The lock is the string key Options.Prefix + name with a time to live: what SET NX
-// PX writes. Its value ends with the owner. Clients that do the same and
-// delete only their own value (redis-py's Lock, redsync with one server,
-// bsm/redislock, our own [Plain]) exclude us and are excluded. Companion keys
-// start with "interlock:{"; names that would are refused.
+// PX writes. Its value ends with the owner. Clients that do the same, and delete only their own
+// value, exclude us and are excluded: redis-py's Lock, redsync with one server, bsm/redislock,
+// our own [Plain]. Companion keys start with "interlock:{"; names that would are refused.
 //
 // [Driver.Lock] shows locks of redis-py, redsync, bsm/redislock, rueidislock and
-// Redisson, with the client that probably wrote them. All can be broken, except
-// Redisson's read-write locks. A Redisson lock is a hash, so its name is refused
-// here with Redis's WRONGTYPE and not waited for.
+// Redisson, with the client that probably wrote them. [Driver.Break] can break all, except
+// Redisson's read-write locks. A Redisson lock is a hash, so its name is refused here with
+// Redis's WRONGTYPE and not waited for.
 //
 // # Escape hatch
 //
-// Deleting the lock's key frees the name; its holder loses it, the next waiter
-// is served by a heartbeat. Everything else expires. Keys of a name:
-// interlock:{0}:waiting:NAME and …:heard:NAME. The counter is interlock:{0}:counter, the
-// index interlock:{0}:names. In a cluster each slot has its own, with a short text of
-// the slot in place of 0. The record of forced releases is interlock:{TAG}:breaks, TAG
-// being that text on one server, too.
+// Deleting the lock's key frees the name: its holder loses it, and the next waiter gets it by a
+// heartbeat. Everything else expires. Keys of a name: interlock:{0}:waiting:NAME and
+// …:heard:NAME. The counter is interlock:{0}:counter, the index interlock:{0}:names. In a
+// cluster each slot has its own, with a short text of the slot in place of 0. The record of
+// forced releases is interlock:{TAG}:breaks, where TAG is that text, on one server too.
 //
 // Deleting (or evicting) one of these has only these effects. Without waiting or
 // heard, the waiters take new places with their next heartbeats, after later

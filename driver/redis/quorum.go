@@ -25,11 +25,10 @@ import (
 // milliseconds. If a node has lost its key, the next renewal writes it again,
 // provided that a majority still had theirs.
 //
-// A restarted node may have forgotten its vote. So its votes for new claims do not
-// count until it has been up for RestartDelay and a second more ("delayed restarts"
-// of the Redlock specification). This includes new servers: the first lock on them
-// waits that long. A node that loses its data while it runs (FLUSHALL, eviction),
-// or whose clock jumps, is not noticed.
+// A restarted node may have forgotten its vote. So its votes for new claims count only after it
+// has been up for RestartDelay and a second ("delayed restarts" of the Redlock specification).
+// This includes new servers: the first lock on them waits that long. A node that loses its data
+// while it runs (FLUSHALL, eviction), or whose clock jumps, is not noticed.
 //
 // It is safe for concurrent use, and keeps one goroutine and those of requests
 // under way. While acquires are frequent, it has a second connection to each node, with a
@@ -57,10 +56,10 @@ type Quorum struct {
 // milliseconds.
 const clockStep = 2 * time.Millisecond
 
-// OpenQuorum checks every node and computes the guarantees. It fails unless the
-// clients are an odd number of at least three, a majority answers, no two of them
-// are the same server, and none is a cluster, a replica, or too old. Make each
-// client with [Dial], and close it after the Quorum.
+// OpenQuorum checks every node and computes the guarantees. It fails unless the clients are an
+// odd number of at least three, and a majority answers. It also fails if two of them are the
+// same server, or one is a cluster, a replica, or too old. Make each client with [Dial], and
+// close it after the Quorum.
 func OpenQuorum(ctx context.Context, clients []rueidis.Client, o *QuorumOptions) (*Quorum, error) {
 	asked := request{op: "open"}
 	options, err := o.orDefault()

@@ -75,9 +75,9 @@ const (
 // renewal counts the answers to one round of renewing one lock.
 type renewal struct{ nodes, extended, gone int }
 
-// count counts the answer of a node whose vote is granted or young. A young node
-// that names the owner may have voted for another before its restart, who still
-// relies on that vote, and then have been locked again.
+// count counts the answer of a node whose vote is granted or young. A young node that names the
+// owner may have voted for another owner before its restart, and been locked again afterwards.
+// The other owner still relies on that vote.
 func (r *renewal) count(answer int64, v vote) {
 	switch {
 	case answer != answerExtended:
@@ -110,8 +110,8 @@ func (r *renewal) verdict() verdict {
 	return verdictUnknown
 }
 
-// tolerated is how many failures in a row a node may have before it is skipped, and
-// probes is the time until one request tries it again.
+// tolerated is how many failures in a row a node may have before it is skipped. probes is the
+// time until one request tries it again.
 const tolerated = 2
 
 var probes = backoff.Policy{First: 200 * time.Millisecond, Max: 2 * time.Second}

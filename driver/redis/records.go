@@ -16,10 +16,10 @@ var recordEnterScript = newScript(constants + fenceLua + lua("record_enter"))
 // dataField begins the names of fields with data, unlike those of the mark.
 const dataField = "data:"
 
-// Records is a [Fence] that keeps a resource's mark and its data in one key, the
-// hash interlock:{TAG}:record:PREFIX+RESOURCE, so that eviction, deletion and
-// expiry remove both or neither. A write's Key is the name of a field of the
-// resource. It implements driver.Fence.
+// Records is a [Fence] that keeps a resource's mark and its data in one key, so that eviction,
+// deletion and expiry remove both or neither. The key is the hash
+// interlock:{TAG}:record:PREFIX+RESOURCE. A write's Key is the name of a field of the resource.
+// It implements driver.Fence.
 //
 // Use Records on servers that may evict keys, where a Fence is refused. After an
 // eviction a resource is as before its first write: its data is gone, and the next

@@ -10,10 +10,10 @@ import (
 
 var rightsScript = newReader(lua("rights"))
 
-// MissingRights returns the rights that the client's user lacks to acquire, renew
-// and release the lock of a name, each as an ACL rule would grant it: "+zadd",
-// "~key" or "&channel". It writes nothing. known is false if the server is older
-// than 7.0, which does not report rights. It blocks for one request.
+// MissingRights returns the rights that the client's user lacks to acquire, renew and release
+// the lock of a name. Each is as an ACL rule would grant it: "+zadd", "~key" or "&channel". It
+// writes nothing. known is false if the server is older than 7.0, which does not report rights.
+// It blocks for one request.
 func (d *Driver) MissingRights(ctx context.Context, name string) (missing []string, known bool, err error) {
 	lock, err := d.layout.key(name, "owner")
 	if err != nil {

@@ -16,11 +16,11 @@ type Settings struct {
 	// the same script. If fewer have it after half a second the error is Uncertain:
 	// it was written, and a failover may lose it.
 	//
-	// If it is the number of all replicas, a failover to any of them keeps all grants
-	// and writes, so that locks and tokens survive it. Drivers guarantee that if the
-	// server has no more replicas when they open; Guarantees.Assumes says so. In a
-	// cluster it is the number of replicas of each master, and each request then takes
-	// its own connection, because WAIT covers the writes of its connection.
+	// If it is the number of all replicas, a failover to any of them keeps all grants and
+	// writes. So locks and tokens survive it. Drivers guarantee that if the server has no more
+	// replicas when they open; Guarantees.Assumes says so. In a cluster it is the number of
+	// replicas of each master. Each request then takes its own connection, because WAIT covers
+	// the writes of its connection.
 	Replicas int
 	// Fsync makes the server write a grant, a renewal or a guarded write to its disk
 	// before it counts, by WAITAOF. Exclusion then survives a crash of the server

@@ -263,8 +263,8 @@ func TestQueueServerRestarts(t *testing.T) {
 	s.empty(0)
 }
 
-// TestQueueDuringAMove: while the slot of a queue moves to another master, its scripts are refused
-// as a whole, even if each of its keys is still there. Nothing is lost or changed.
+// TestQueueDuringAMove: while a queue's slot moves to another master, its scripts are refused as
+// a whole, even if each of its keys is still there. Nothing is lost or changed.
 func TestQueueDuringAMove(t *testing.T) {
 	t.Parallel()
 	cluster := testbed.RedisCluster(t, false)

@@ -39,8 +39,8 @@ const credentialsFor = 5 * time.Second
 // [redis.Dial]. It blocks for a few seconds at most. Close the result after the drivers
 // that use it and before c, whose sentinels it asks.
 //
-// The error is Definite if c cannot be copied: it is neither a *redis.Client nor a
-// *redis.ClusterClient (a Ring is neither), or it has OnConnect, a streaming credentials
+// The error is Definite if c cannot be copied. It may be neither a *redis.Client nor a
+// *redis.ClusterClient (a Ring is neither). Or it has OnConnect, a streaming credentials
 // provider or ClusterSlots, which only go-redis can call.
 func Client(c goredis.UniversalClient, s redis.Settings) (rueidis.Client, error) {
 	option, err := optionOf(c)
