@@ -88,8 +88,8 @@ func broken(op string, b driver.Break, counter, at field) (record driver.BreakRe
 	return record, err
 }
 
-// awaitBreak ends the session that holds the lock if it does not give it up in
-// time, and removes what a session leaves that has ended.
+// awaitBreak ends the session that holds the lock if it does not release it in time. It removes
+// what an ended session leaves.
 func (d *Driver) awaitBreak(ctx context.Context, s *session, b driver.Break, holder string) error {
 	look, grace := time.NewTicker(20*time.Millisecond), time.NewTimer(breakGrace)
 	defer look.Stop()

@@ -51,7 +51,7 @@ func failed(ctx context.Context, at stage, err error) error {
 }
 
 // classify gives an error of user code its kind if it comes from the database,
-// in a transaction that will not be committed, and leaves every other as it is.
+// in a transaction that will not be committed. It returns every other error as it is.
 func classify(err error) error {
 	var known interface{ ErrorKind() interlock.ErrorKind }
 	switch {

@@ -1,7 +1,7 @@
 // Package postgres keeps locks in PostgreSQL, and adapts a user's own transactions for Interlock. It
-// does not guarantee mutual exclusion by itself: a stopped process continues with a claim that another
-// process may have by then. Package guard/fence rejects its writes, in the user's transactions. This
-// package retries nothing.
+// does not guarantee mutual exclusion by itself: a stopped process that continues believes in a
+// claim that another process may have by then. Package guard/fence rejects its writes, in the
+// user's transactions. This package retries nothing.
 //
 //	d, err := postgres.Open(ctx, pool.Config().ConnConfig, nil)
 //	locks, err := lock.NewFenced(d, nil)
@@ -29,8 +29,8 @@
 // exclude each other. Two names with the same key, one pair in 2^64, exclude each other, which is
 // safe. Exclusion survives a partition, also one in which only the server sees the end of the
 // connection: the locks of an ended session stay with its holder until the TTL after its last
-// statement. Exclusion does not survive a failover, nor a crash of the server's machine, which frees
-// all session locks at once while a holder may still wait for an answer.
+// statement. Exclusion does not survive a failover, nor a crash of the server's machine. The
+// crash frees all session locks at once, while a holder may still wait for an answer.
 //
 // Errors inside a transaction are classified:
 //
@@ -41,35 +41,37 @@
 //
 // Once COMMIT may have been sent, only errors from before the commit record are certain: a
 // serialization failure, a deadlock and an idle timeout are Retryable, and errors of deferred
-// constraints and triggers are Definite. Every end of the connection or session is Uncertain, and so
+// constraints and triggers are Definite. Every end of the connection or session is Uncertain. So
 // are a cancelled query and a timeout (57014, 55P03, 25P04), which the server may report after a
 // commit.
 //
 // # Token
 //
-// With Open it is the next value of a sequence, drawn after the lock is held. Numbers are reserved a
-// thousand at a time. The reservation is flushed before one of its numbers is returned, and the first
-// session after a crash continues above it, so no number is returned twice. With OpenTable the token
-// is a counter in the row of the name. Both are at least the server's microseconds since 2020: the
-// sequence when a session opens, a row's counter at each grant. Locks of a transaction have no token:
-// the transaction is the guard. Guards keep tokens in a BIGINT.
+// With Open the token is the next value of a sequence, drawn after the lock is held. Numbers are
+// reserved a thousand at a time. The reservation is flushed before one of its numbers is
+// returned, and the first session after a crash continues above it. So no number is returned
+// twice. With OpenTable the token is a counter in the row of the name. Both are at least the
+// server's microseconds since 2020: the sequence when a session opens, a row's counter at each
+// grant. Locks of a transaction have no token: the transaction is the guard. Guards keep tokens
+// in a BIGINT.
 //
 // # Liveness
 //
 // Session locks end with their connection. The server ends a session without a statement for the TTL
-// (idle_session_timeout), so a half-open connection or a stopped process keeps its locks no longer, or
-// 5 s longer if it stopped during a statement that waits. One statement is sent every third of the
-// TTL, for any number of locks. A killed process keeps its locks for the rest of its TTL, unless an
-// operator breaks them, because the server cannot distinguish its end from that of the connection.
-// When the connection ends, every claim on it gets ErrSessionEnded at once. A new session never takes
-// over claims of the former one, and ends it first if the server still has it.
+// (idle_session_timeout). So a half-open connection or a stopped process keeps its locks no
+// longer, or 5 s longer if it stopped during a waiting statement. One statement is sent every
+// third of the TTL, for any number of locks. A killed process keeps its locks for the rest of
+// its TTL, unless an operator breaks them. The server cannot distinguish the end of the process
+// from that of the connection. When the connection ends, every claim on it gets ErrSessionEnded
+// at once. A new session never takes over claims of the former one, and ends it first if the
+// server still has it.
 //
 // A row's lease lasts for the TTL by the server's clock. One statement on the user's pool renews all
 // leases: if the pool has no free connection until the TTL ends, the claims are lost. An abandoned
 // attempt may reach the server late, even after its Release; its lease then expires unused.
 //
-// A transaction lasts as long as its connection. A stopped client keeps its row locks until the
-// server ends the session; fence.Tx bounds that time.
+// The locks of a transaction last as long as it does, and it ends with its connection. A stopped
+// client keeps its row locks until the server ends the session; fence.Tx bounds that time.
 //
 // # Waiting
 //

@@ -193,8 +193,8 @@ func (w *world) release(n *node, id identity) {
 	w.do(n, n.table.release(now, id, modelKey))
 }
 
-// TestMachine: in any order of events one holds at a time, no session takes a
-// lock twice, everyone is served without a heartbeat, and nothing is left.
+// TestMachine: in any order of events, one session holds at a time. No session takes a lock
+// twice, each is served without a heartbeat, and nothing is left.
 func TestMachine(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4000) {

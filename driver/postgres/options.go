@@ -50,9 +50,10 @@ func (o *Options) withDefaults() (Options, error) {
 	return options, options.Seed.Validate()
 }
 
-// Key returns the number of a name's advisory lock: the first eight bytes of SHA-256 over "interlock",
-// the namespace and the name, each but the last followed by a zero byte, as a big-endian signed
-// integer. A session that takes pg_advisory_lock(Key(…)) excludes a [Driver], and is excluded by it.
+// Key returns the number of a name's advisory lock. It is the first eight bytes of a SHA-256, as
+// a big-endian signed integer. The hash is over "interlock", the namespace and the name, each
+// but the last followed by a zero byte. A session that takes pg_advisory_lock(Key(…)) excludes a
+// [Driver], and is excluded by it.
 func Key(namespace, name string) int64 {
 	sum := sha256.Sum256([]byte("interlock\x00" + namespace + "\x00" + name))
 	return int64(binary.BigEndian.Uint64(sum[:8]))

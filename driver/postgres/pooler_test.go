@@ -17,9 +17,8 @@ import (
 // bound is how long a test waits for what must happen.
 const bound = 20 * time.Second
 
-// A pooler in transaction mode is found out, however many server processes it
-// has to choose from and in whatever order it takes them, and while others use
-// it.
+// A pooler in transaction mode is detected, with any number of server processes, taken in any
+// order, and while others use it.
 func TestTransactionPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)

@@ -135,9 +135,10 @@ const (
 )
 
 // Forget removes the marks of this namespace that an earlier Forget has seen before that time, by the
-// database's clock, and returns their number. Call it regularly, with the begin of the oldest unfinished
-// transaction in the journal, or the time of the call if there is none, minus the possible difference of
-// the clocks. A Commit of a branch without its mark is an ErrHeuristic.
+// database's clock, and returns their number. Call it regularly, with the begin of the oldest
+// unfinished transaction in the journal, or the time of the call if there is none. Subtract the
+// possible difference of the clocks from it. A Commit of a branch without its mark is an
+// ErrHeuristic.
 func (p *Participant[T]) Forget(ctx context.Context, before time.Time) (removed int64, err error) {
 	const op = "forget marks"
 	if ctx.Err() != nil {

@@ -53,11 +53,11 @@ create index if not exists {ns}_lease_break_name on {ns}_lease_break (name, id);
 // transaction has locked, in ms. Then each asks alone.
 const rowPatience = 50
 
-// lockRows: names, owners, TTLs in ms, for how many ms each caller will wait for a
-// notification (0 if it will not), for how many ms to wait for a locked row (0 for the
-// session's own bound). A row's counter is computed while the row is locked, from the counter
-// that it replaces. A new row starts above every row that was swept; the highest counter of
-// those is kept under the empty name. The lease begins before the row is waited for.
+// lockRows: names, owners, TTLs in ms; for how many ms each caller will wait for a notification
+// (0 if it will not); for how many ms to wait for a locked row (0 for the session's own bound).
+// A row's counter is computed while the row is locked, from the counter that it replaces. A new
+// row starts above every row that was swept; the highest counter of those is kept under the
+// empty name. The lease begins before the row is waited for.
 var lockRows = `with asked as materialized (
 	select *, case when $5::bigint > 0 then set_config('lock_timeout', $5::text, true) end
 	from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) as a (name, owner, ttl, waits)

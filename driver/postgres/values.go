@@ -44,8 +44,8 @@ const (
 	lookEvery    = time.Second
 )
 
-// putValue: name, token, data, source. A conflicting row is always written, with its former contents if
-// the token is too low, so that the returned token is that of the same instant.
+// putValue: name, token, data, source. A conflicting row is always written, with its former
+// contents if the token is too low. So the returned token is that of the same instant.
 var putValue = `with put as (
 	insert into {table} as v (name, token, data, source, written)
 	select $1::text, $2::bigint, $3::bytea, $4::text, clock_timestamp()
