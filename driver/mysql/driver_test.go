@@ -325,8 +325,8 @@ func TestSweepEndsSoon(t *testing.T) {
 	}
 }
 
-// TestTokensDoNotFollowTheClockBack: a counter that is ahead of the clock goes on, also on a server
-// that has restarted, and after an operator has emptied the table of holders.
+// TestTokensDoNotFollowTheClockBack: a counter that is ahead of the clock goes on, also after a
+// restart of the server, and after an operator emptied the table of holders.
 func TestTokensDoNotFollowTheClockBack(t *testing.T) {
 	for table, m := range map[string]mode{"interlock_holder": modes[0], "interlock_lease": modes[1]} {
 		server := testbed.MariaDB(t)

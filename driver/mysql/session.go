@@ -18,11 +18,11 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// LockName is the name by which a [Driver] takes GET_LOCK: "interlock." and 52
-// letters and digits, the SHA-256 of "interlock", the database, the namespace
-// and the name, each but the last ended by a zero byte. The server knows no
-// databases there, takes 64 characters at most and does not distinguish case.
-// A session that takes GET_LOCK of it by hand excludes a Driver, and is excluded.
+// LockName is the name by which a [Driver] takes GET_LOCK: "interlock." and 52 letters and
+// digits. These are the SHA-256 of "interlock", the database, the namespace and the name, each
+// but the last ended by a zero byte. The server knows no databases there, takes 64 characters at
+// most and does not distinguish case. A session that takes GET_LOCK of it by hand excludes a
+// Driver, and is excluded.
 func LockName(database, namespace, name string) string {
 	var room [256]byte
 	text := append(append(append(room[:0], "interlock\x00"...), database...), 0)
@@ -127,8 +127,8 @@ func dial(ctx context.Context, config *client.Config, o Options, d *sockets) (_ 
 	return s, nil
 }
 
-// prepare makes the server end the session when it has heard nothing for the
-// TTL, in whole seconds, and bounds what a statement may wait for.
+// prepare makes the server end the session after the TTL, in whole seconds, without a statement.
+// It also bounds how long a statement may run or wait for a lock.
 func (s *session) prepare(ctx context.Context, o Options) (err error) {
 	if s.facts, err = ask(ctx, s.conn); err != nil {
 		return err

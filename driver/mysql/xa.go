@@ -67,9 +67,9 @@ const DefaultKeep = 2 * time.Second
 // with VoteReadOnly: its locks are released before the others commit. A Participant is safe for
 // concurrent use, and must be closed.
 //
-// MySQL is refused. It detaches branches from their sessions only since 8.0.29, lists them
-// only for users with XA_RECOVER_ADMIN, and has lost prepared ones in crashes and on
-// replicas; see docs/adr/010-mysql.md.
+// MySQL is refused. It detaches branches from their sessions only since 8.0.29, and lists them
+// only for users with XA_RECOVER_ADMIN. It has lost prepared ones in crashes and on replicas;
+// see docs/adr/010-mysql.md.
 type Participant struct {
 	space prepared.Space
 	db    *sql.DB
@@ -92,9 +92,9 @@ var _ driver.Preparer[*sql.Conn] = (*Participant)(nil)
 // the database, and does not change: 1 to driver.MaxXIDNamespace letters, digits, - and _. The caller
 // closes the pool.
 //
-// If the pool is bounded, which is set before, branches occupy at most seven eighths of it, and leave
-// one connection at least (of a pool of two or more): Commit and Rollback may need a connection, for
-// which branches may be waiting. Begin waits for a free one until its context ends.
+// Set the bound of the pool, if any, before the call. Branches occupy at most seven eighths of
+// it, and leave at least one connection of a pool of two or more: Commit and Rollback may need
+// one while branches wait for connections. Begin waits for a free one until its context ends.
 func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant, error) {
 	const op = "open participant"
 	marks := DefaultMarks

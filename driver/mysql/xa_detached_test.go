@@ -12,10 +12,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestNotDetached: a branch is not finished while the storage engine has it attached to a session
-// that is no longer in the list, because the server would answer with success and do nothing. Here
-// the number of such a session is in the text of another one's statement, which the engine's status
-// shows.
+// TestNotDetached: a branch is not finished while the storage engine has it attached to a
+// session that is no longer in the list. The server would answer with success and do nothing.
+// Here the number of such a session is in the text of another one's statement, which the
+// engine's status shows.
 func TestNotDetached(t *testing.T) {
 	t.Parallel()
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
