@@ -52,11 +52,10 @@ const (
 
 // Acquire implements driver.Fenced. It blocks until the claim is granted or ctx is
 // done; a single request is bounded by half of the TTL, at most five seconds.
-// Without contention it is one request. The first Acquire of a name by this driver
-// also checks for locks of old kinds, in two requests, and refuses with a
-// [*LegacyLockError] if there is one; for a new Lease, one more request sets the
-// base of its tokens. A Release of the same owner ends it with
-// interlock.ErrReleased.
+// Without contention it is one request. The first Acquire of a name by this driver also checks
+// for locks of old kinds, in two requests. If there is one, it returns a [*LegacyLockError]. For
+// a new Lease, one more request sets the base of its tokens. A Release of the same owner ends it
+// with interlock.ErrReleased.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	c, err := d.register(ctx, r)
 	if err != nil {

@@ -1,11 +1,11 @@
-// Package kube keeps locks in Kubernetes, each in a Lease object of its own, by the
-// protocol of client-go's leaderelection, so that both exclude each other.
+// Package kube keeps each lock in a Lease object of Kubernetes. It follows the protocol of
+// client-go's leaderelection, so that both exclude each other.
 //
 // It does not make a lock safe by itself: a process that is stopped for longer than its lease still
 // believes that it holds the lock when it continues. Only a guard that compares tokens rejects its
-// writes, see package guard/fence. It suits elections and jobs, a few hundred locks at most. Every
-// held lock costs the API server a write every third of a TTL, and every process receives all of
-// them.
+// writes, see package guard/fence. It suits elections and jobs, with a few hundred locks at
+// most. Every held lock costs the API server a write every third of a TTL, and every process
+// receives all of them.
 //
 //	config, err := rest.InClusterConfig()
 //	d, err := kube.Open(ctx, config, &kube.Options{Namespace: "jobs"})
@@ -14,9 +14,9 @@
 //		return nil // hand c to a guard
 //	})
 //
-// The process needs the rights to get, list, watch, create and update Leases in the
-// namespace, and to delete them for the removal of unused Leases. With the right to
-// get ConfigMaps and Endpoints it also finds locks of the kinds before Leases.
+// The process needs the rights to get, list, watch, create and update Leases in the namespace.
+// To remove unused Leases, it needs the right to delete. With the right to get ConfigMaps and
+// Endpoints it also finds locks of the kinds that client-go used before Leases.
 //
 // # Guarantees
 //
@@ -43,12 +43,11 @@
 // grant before and the first grant after. While a process watches, it also knows the highest base
 // of its namespace, and needs no clock.
 //
-// A process whose clock is far ahead of the API server's is refused, and raises no
-// base. A base more than a day in the future by the API server's clock is refused
-// when a driver opens, if it exists then, and when the lock is taken; Options.Seed
-// repairs it with a record. The server's clock is the Date of its answers. A base
-// for all names, which a migration, a repair or a sweep sets, is kept in the Lease
-// interlock.base.
+// A process whose clock is more than 12 hours ahead of the API server's is refused, and raises
+// no base. A base more than a day ahead of that clock is refused too: by Open, if it exists
+// then, and by Acquire. Options.Seed repairs such a base, and records that. The server's clock
+// is the Date of its answers. A base for all names, which a migration, a repair or a sweep sets,
+// is kept in the Lease interlock.base.
 //
 // [OpenAdvisory] works with every Kubernetes that has Leases, and has no tokens: each
 // write requires the observed revision, which needs no order of revisions. It orders
@@ -56,12 +55,11 @@
 //
 // # Liveness
 //
-// An observed lease: others take the lock when its record has not changed for
-// leaseDurationSeconds by their own clock, which counts suspended time. A holder
-// writes its record every third of the TTL, and after a failure every tenth, at most
-// a second apart; its deadline counts from just before the last successful renewal
-// was sent. A thousand locks with a TTL of 30 s cost the API server a hundred writes
-// a second.
+// Others observe the lease: they take the lock when its record has not changed for
+// leaseDurationSeconds by their own clock, which counts suspended time. A holder writes its
+// record every third of the TTL, and after a failure every tenth, at most a second apart; its
+// deadline counts from just before the last successful renewal was sent. A thousand locks with a
+// TTL of 30 s cost the API server a hundred writes a second.
 //
 // leaseDurationSeconds has whole seconds. Client-go compares only the seconds of
 // renewTime. So ours is always in a later second than before, if need be ahead of the
@@ -71,10 +69,9 @@
 // # Waiting
 //
 // The first to write a free Lease gets it; Kubernetes has no queue. One watch over
-// the namespace reports releases to every process, and each waiter tries once. A
-// waiter without an event of the Lease for half a TTL (10 s at most) reads it, and
-// reopens the watch if it is silent. A crashed holder is replaced when its lease
-// ends for the first observer.
+// the namespace reports releases to every process, and each waiter tries once. Without an event
+// of the Lease for half a TTL (10 s at most), a waiter reads it, and reopens a silent watch. A
+// crashed holder is replaced when its lease ends for the first observer.
 //
 // # Interoperation
 //
@@ -84,17 +81,15 @@
 // no token. A Lease assigned by coordinated leader election, one with a strategy, is
 // refused.
 //
-// A name is also refused if a ConfigMap or Endpoints has a lock of the kind before
-// Leases, or a MultiLock. The error is a [*LegacyLockError] that explains how to
-// migrate. That is checked once for each name and process, and not without the
-// right to read them.
+// A name is also refused if a ConfigMap or Endpoints has a lock of such an older kind, or a
+// MultiLock. The error is a [*LegacyLockError] that explains how to migrate. That is checked
+// once for each name and process, if the process may read them.
 //
 // A released Lease stays for ten minutes. Then each process removes, once a minute,
 // at most a thousand of those that it has seen unchanged and without a holder for
-// that time. Each removal requires that the Lease is unchanged. A Lease stays if it
-// has labels, owners, finalizers, annotations of others or records of forced
-// releases, or if no driver of this package ever held it. Do not delete a held
-// Lease, or interlock.base.
+// that time. Each removal requires that the Lease is unchanged. A Lease stays if no driver of
+// this package ever held it. It also stays if it has labels, owners, finalizers, annotations of
+// others or records of forced releases. Do not delete a held Lease, or interlock.base.
 //
 // # Escape hatch
 //

@@ -11,8 +11,8 @@ import (
 )
 
 // queue is a waiting call of Acquire. Kubernetes does not know it. It wakes by the
-// watch, at the end of the holder's lease, and after a long time without an event,
-// which a live holder does not cause.
+// watch, at the end of the holder's lease, and after a long time without an event. A live holder
+// renews, so it causes no such time.
 type queue struct {
 	d        *Driver
 	c        *contender

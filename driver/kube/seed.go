@@ -92,8 +92,8 @@ func (d *Driver) lower(o object, l *coordination.Lease, base int64) bool {
 	return true
 }
 
-// keepBase writes a base into a Lease of its own, unless it has a higher one, so
-// that every process that opens later starts with it.
+// keepBase writes a base into a Lease of its own, unless that has a higher one. Every process
+// that opens later starts with it.
 func (d *Driver) keepBase(ctx context.Context, base int64) error {
 	return d.updateLease(ctx, d.options.Prefix+driver.BaseName, func(o object, l *coordination.Lease) (bool, error) {
 		now, err := o.base()
