@@ -1,7 +1,7 @@
 // Package boottime is the clock of claims: monotonic, and it also counts while
-// the machine is suspended. Drivers keep the time of their leases on it. Outside
-// Linux it falls back to Go's monotonic clock, which stops during a suspend on
-// most systems, so that a lease seems to last longer than it does.
+// the machine is suspended. Drivers keep the time of their leases on it. Outside Linux it is
+// Go's monotonic clock, which on most systems stops during a suspend. A lease then seems to last
+// longer than it does.
 //
 //	sent := boottime.Sent() // just before the request leaves
 //	…

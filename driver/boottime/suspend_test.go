@@ -29,8 +29,8 @@ func newMachine() (*machine, *clock) {
 	return m, newClock(m)
 }
 
-// Whatever the length of a suspend between two readings, a deadline that has passed on the
-// boot clock has passed for the next Now, but for the error of measuring.
+// A deadline that has passed on the boot clock has passed for the next Now, but for the error of
+// measuring. This holds for a suspend of any length between two readings.
 func TestNoDeadlineIsValidAfterASuspend(t *testing.T) {
 	for _, ttl := range []time.Duration{10 * time.Millisecond, time.Second, 30 * time.Second, time.Hour} {
 		m, c := newMachine()

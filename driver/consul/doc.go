@@ -53,9 +53,9 @@
 // waits for costs one blocking query, of half a TTL (10 s at most), and at most twenty a
 // second. A driver has at most 128 of them at once, and polls further names in turn. An agent
 // accepts 200 connections from one address, unless its http_max_conns_per_client differs: raise
-// that if several processes of a machine wait for many names. After a session with a lock-delay
-// ended without a release, waiters try once in a tenth of the TTL (a second at most) until that
-// is over.
+// that if several processes of a machine wait for many names. If a session with a lock-delay
+// ends without a release, waiters try every tenth of the TTL (a second at most) until the delay
+// ends.
 //
 // # Interoperation
 //

@@ -1,9 +1,9 @@
 // Package drivertest is the conformance suite of drivers. It tests what a lock driver
 // claims in its interlock.Guarantees and the contract of a fence. It does not test
 // user code that holds a claim. A driver's own test starts the real system, fills in
-// a harness and calls [RunFenced] or [RunAdvisory], then [RunWatcher], [RunBreaker]
-// and, if the driver implements it, [RunBatch]. For its store it calls [RunFence],
-// [RunValues] and the like.
+// a harness and calls [RunFenced] or [RunAdvisory]. Then it calls [RunWatcher], [RunBreaker]
+// and, if the driver implements it, [RunBatch]. For its store it calls [RunFence], [RunValues]
+// and the like.
 package drivertest
 
 import (

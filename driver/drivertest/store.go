@@ -20,9 +20,9 @@ type StoreHarness[S any] struct {
 	// t.Cleanup. The store's clock is within a few minutes of the test's. If
 	// exclusive is set, the test kills or pauses the server.
 	Start func(t *testing.T, exclusive bool) StoreBackend[S]
-	// Without lists Servers if the store has no server to break, LostReplies if it
-	// cannot lose replies, and Durable if it loses its data at a restart.
-	// Every other ability must be present.
+	// Without lists what the store lacks: Servers if it has no server to break, LostReplies if
+	// it cannot lose replies, Durable if a restart loses its data. Every other ability must be
+	// present.
 	Without Ability
 }
 

@@ -22,8 +22,8 @@ const baseAttempts = 8
 // contention Acquire is one request.
 //
 // Besides the errors of the interface: Retryable with interlock.ErrSessionEnded
-// or interlock.ErrLost in its chain means that the place in the queue is lost,
-// and that the same call takes a new one.
+// or interlock.ErrLost in its chain means that the place in the queue is lost. The same call
+// takes a new one.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := d.acquire(ctx, r)
 	if err != nil {

@@ -66,8 +66,8 @@ func askClock(ctx context.Context, endpoint string) (time.Time, bool) {
 	return dateOf(answer.Header.Get("Date"))
 }
 
-// maxStep bounds how far a base is raised at once if no server returns its time, so that the
-// clock of this process cannot be checked.
+// maxStep bounds how far a base is raised at once if no server returns its time. The clock of
+// this process cannot be checked then.
 const maxStep = 366 * 24 * time.Hour
 
 // judgeClock rejects a clock of this process that is ahead of the server's, before

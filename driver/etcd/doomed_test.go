@@ -81,9 +81,9 @@ func TestFailedReleaseIsForgotten(t *testing.T) {
 	}
 }
 
-// TestForeignValueGivesWay: another client wrote a value under the owner's key. The
-// first error is that the place is lost, and acquiring again with the same owner
-// takes a new one, whether or not the key was deleted meanwhile.
+// TestForeignValueGivesWay: another client wrote a value under the owner's key. The first error
+// is that the place is lost. Acquiring again with the same owner takes a new one, whether or not
+// the key was deleted meanwhile.
 func TestForeignValueGivesWay(t *testing.T) {
 	t.Parallel()
 	for how, failures := range map[string]int64{"while it stands": 1, "when it was deleted": 0} {

@@ -1,5 +1,5 @@
-// Package etcd keeps locks in etcd, in the layout that etcdctl lock and the Go
-// package concurrency use, so that all of them exclude each other.
+// Package etcd keeps locks in etcd, in the layout of etcdctl lock and the Go package
+// concurrency, so that all of them exclude each other.
 //
 // It does not make a lock safe by itself: a process that is stopped for longer than
 // its lease still believes that it holds the lock when it continues. Only a guard

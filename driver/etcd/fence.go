@@ -20,10 +20,10 @@ import (
 // token, raises the mark and writes, without a read before. It implements
 // driver.Fence.
 //
-// The mark of a resource is a key whose value begins with the token in a fixed
-// number of digits, so that etcd compares tokens by comparing values. etcd has no
-// clock in its transactions: the caller's clock decides which tokens are
-// implausible and when a mark was raised.
+// The mark of a resource is a key whose value begins with the token. The token has a fixed
+// number of digits, so that etcd compares tokens by comparing values. etcd has no clock in its
+// transactions: the caller's clock decides which tokens are implausible and when a mark was
+// raised.
 //
 // One Enter takes up to 63 writes: etcd allows 128 operations in a transaction by
 // default, and both branches contain each write. A key must not be written twice. An

@@ -154,11 +154,11 @@ func (s *Shard) each(ctx context.Context, op, part string, page int64, visit fun
 	}
 }
 
-// Forget removes at most limit markers of branches that ended before a time, by the
-// clock of the process that ended them, and returns how many. No process may ask for
-// these branches any more: they are unknown afterwards, and can begin again. Branches
-// that began before Forget and are not yet prepared are refused with a *ChangedError,
-// because a rolled back one might be among them. It reads every marker.
+// Forget removes at most limit markers of branches that ended before a time, and returns how
+// many. The time is by the clock of the process that ended a branch. No process may ask for
+// these branches any more: they are unknown afterwards, and can begin again. Branches that began
+// before Forget and are not yet prepared are refused with a *ChangedError, because a rolled back
+// one might be among them. It reads every marker.
 func (s *Shard) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	const op = "forget branches"
 	var old []clientv3.Op

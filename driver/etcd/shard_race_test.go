@@ -161,9 +161,8 @@ func TestShardRace(t *testing.T) {
 	t.Logf("%d of 240 were committed", committed)
 }
 
-// TestShardEndRace: of many concurrent commits of a branch one is effective, and a
-// branch that is concurrently prepared and rolled back is prepared first or not at
-// all.
+// TestShardEndRace: of many concurrent commits of a branch one is effective. A branch that is
+// concurrently prepared and rolled back is prepared first or not at all.
 func TestShardEndRace(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())

@@ -33,9 +33,9 @@ type Values struct {
 
 var _ driver.Values = (*Values)(nil)
 
-// NewValues keeps values under prefix, in the keys "interlock.value:" + name (names
-// are escaped like those of locks), which are in the line of no lock. It does not
-// block, and the client must outlive the values.
+// NewValues keeps values under prefix, in the keys "interlock.value:" + name, which are in no
+// lock's queue. Names are escaped like those of locks. It does not block, and the client must
+// outlive the values.
 func NewValues(client *clientv3.Client, prefix string) *Values {
 	return &Values{keyspace{client, prefix}, time.Now, lookAgain}
 }

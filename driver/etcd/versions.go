@@ -24,9 +24,9 @@ type Versions struct{ keyspace }
 
 var _ driver.Versions = (*Versions)(nil)
 
-// NewVersions keeps states under prefix, in the keys "interlock.version:" + name
-// (names are escaped like those of locks), which are in the line of no lock. It
-// does not block, and the client must outlive the versions.
+// NewVersions keeps states under prefix, in the keys "interlock.version:" + name, which are in
+// no lock's queue. Names are escaped like those of locks. It does not block, and the client must
+// outlive the versions.
 func NewVersions(client *clientv3.Client, prefix string) *Versions {
 	return &Versions{keyspace{client, prefix}}
 }

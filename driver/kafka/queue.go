@@ -101,8 +101,8 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 }
 
 func (q *Queue) clientOptions(more ...kgo.Opt) []kgo.Opt {
-	// A partition that was paused is read again when the fetch that waits without it has ended, and
-	// one whose leader has moved when the client may ask again.
+	// A partition that was paused is read again when the fetch that waits without it has ended.
+	// One whose leader has moved is read again when the client may ask for metadata again.
 	standard := []kgo.Opt{kgo.SeedBrokers(q.brokers...), kgo.FetchMaxWait(500 * time.Millisecond), kgo.MetadataMinAge(500 * time.Millisecond)}
 	return slices.Concat(standard, q.options.Client, more)
 }

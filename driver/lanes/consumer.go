@@ -97,8 +97,9 @@ func (c *Consumer[A]) Assignments() (all []A) {
 	return all
 }
 
-// WaitForRoom waits until fewer than some records can be delivered, these and what is delivered have
-// fewer than some bytes, and also holds, under the mutex. It returns false if ctx ends first.
+// WaitForRoom waits until fewer than records can be delivered, these and the delivered ones have
+// fewer than bytes, and also returns true. It calls also under the mutex. It returns false if
+// ctx ends first.
 func (c *Consumer[A]) WaitForRoom(ctx context.Context, records, bytes int, also func() bool) bool {
 	for ctx.Err() == nil {
 		c.Mu.Lock()

@@ -60,8 +60,8 @@ type Backlog struct {
 	// Kafka in offsets, some of which may be in no record, on JetStream in messages. Some may be
 	// completed.
 	Lag int64
-	// Age is how long ago the first message that is not completed was added, by the clocks of its
-	// sender or server and of this process; 0 if it was not read yet.
+	// Age is how long ago the first message that is not completed was added; 0 if it was not
+	// read yet. It compares the clock of the sender or server with that of this process.
 	Age time.Duration
 	// Parked are the keys that Resume lets go on.
 	Parked []string

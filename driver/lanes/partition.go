@@ -434,8 +434,9 @@ func (o *Partition) Parked() (keys []string) {
 	return keys
 }
 
-// Full reports whether no more should be read: what waits in blocked lanes has reached a limit, or
-// the metadata of the last commit had no room for every completed offset (whole is false).
+// Full reports whether no more should be read. Either what waits in blocked lanes has reached a
+// limit, or whole is false: the metadata of the last commit had no room for every completed
+// offset.
 func (o *Partition) Full(records, bytes int, whole bool) bool {
 	return o.blocked.records >= records || o.blocked.bytes >= bytes ||
 		!whole && o.unread == 0 // what is unread has to be read again

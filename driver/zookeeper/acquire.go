@@ -21,9 +21,9 @@ const (
 // and, unless this process was the last to hold the lock, one list of the queue at the same time.
 //
 // Besides the errors of the interface: Retryable with interlock.ErrSessionEnded
-// or interlock.ErrLost in its chain means that the place in the queue is lost,
-// and that the same call takes a new one. A [*FamilyError] means that clients
-// queue for the same lock that do not see our nodes.
+// or interlock.ErrLost in its chain means that the place in the queue is lost. The same call
+// takes a new one. A [*FamilyError] means that clients queue for the same lock that do not see
+// our nodes.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := d.acquire(ctx, r)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package zookeeper keeps locks in ZooKeeper, in the layout that Curator and the
-// Go client's own lock use, so that all of them exclude each other.
+// Package zookeeper keeps locks in ZooKeeper, in the layout of Curator and of the Go client's
+// own lock, so that all exclude each other.
 //
 // It does not make a lock safe by itself: a process that is stopped for longer than its session
 // still believes that it holds the lock when it continues. Only a guard that compares tokens
@@ -18,8 +18,8 @@
 // operator who deletes a contender's node, nor lost data. Then the next contender is served at
 // once, and the former holder notices by a watch. If its connection is broken, it notices within
 // Guarantees.Blind, which is the TTL. Two faults at once can break exclusion: a server reports its
-// sessions to the leader every half tick. If it dies and the holder reaches no other server either,
-// the leader may end the session up to half a tick before the holder's deadline.
+// sessions to the leader every half tick. If it dies and the holder reaches no other server, the
+// leader may end the session up to half a tick before the holder's deadline.
 //
 // # Token
 //

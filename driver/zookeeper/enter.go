@@ -67,7 +67,7 @@ func (d *Driver) hasNode(c *contender) bool {
 
 // settle determines the outcome of a request to create c's node whose answer was lost. It
 // looks for the node's random part. The client sends in order, and a majority has agreed to a
-// later request first, so a node that is missing then will never be created.
+// later request first. So a node that is missing then will never be created.
 func (d *Driver) settle(ctx context.Context, s *session, c *contender) error {
 	if err := d.created(ctx, s, c); err != nil {
 		return err
