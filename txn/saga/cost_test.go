@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestCosts counts appends: two for a saga of any number of steps, one more for a pivot
-// that is not the first step, one more for an abort, and two for each wait.
+// TestCosts counts appends: two for a saga of any number of steps. A pivot that is not the first
+// step costs one more, an abort one, and each wait two.
 func TestCosts(t *testing.T) {
 	steps := func(g *target, n int) (all []Stage[string]) {
 		for i := range n {
@@ -148,9 +148,9 @@ func TestLongList(t *testing.T) {
 	}
 }
 
-// TestFailingForEver: a step that must be done and is refused at once, each time, is called
-// at the intervals of its policy, without a record for each call. The shortest policy is no
-// hot loop. A saga that this process cannot drive writes no records.
+// TestFailingForEver: a step that must be done is refused at once, each time. It is called at
+// the intervals of its policy, without a record for each call. The shortest policy is no hot
+// loop. A saga that this process cannot drive writes no records.
 func TestFailingForEver(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy Policy

@@ -33,10 +33,10 @@
 // input ([DefineList]), or requested by a function while it runs ([DefineFunc]); steps of a
 // function have inputs of their own.
 //
-// The saga decides once whether to commit or to abort. After the pivot is done it can only
-// commit. Undos run stage by stage in reverse; undos of one stage run concurrently. The journal
-// alone determines what has to be undone, without the definition's code. An undo that fails for
-// good does not stop the others.
+// The saga decides once whether to commit or to abort. The pivot is the point of no return: once
+// that step is done, the saga can only commit. Undos run stage by stage in reverse; undos of one
+// stage run concurrently. The journal alone determines what has to be undone, without the
+// definition's code. An undo that fails for good does not stop the others.
 //
 // # Cost
 //
@@ -71,8 +71,8 @@
 //   - reject a call that arrives after its undo
 //
 // An unfinished saga never expires and always has a due time. A dead letter counts as unfinished.
-// An [Operator] retries or skips its undos, or closes it. An Operator also aborts a saga, skips a
-// step after the pivot that cannot be done, and records the outcome of a pivot that does not answer.
+// An [Operator] retries or skips its undos, or closes it. An Operator also aborts a saga, skips
+// an impossible step after the pivot, and records the outcome of a pivot that does not answer.
 //
 // A step that crashes its process also crashes the next owner. After TakeOvers of the
 // coordinator's Options (10 by default) without an answer, the saga is halted: it is a dead

@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestHealedTarget: calls that wait for a failed target are repeated as soon as it answers
+// TestHealedTarget: calls wait for a failed target. They are repeated as soon as it answers
 // another one, but not those for which the target has set the time.
 func TestHealedTarget(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -153,7 +153,7 @@ func (o *outage) Append(ctx context.Context, appends []driver.Append) []error {
 }
 
 // TestPartOfAWriteFails: records for more than one append are neither repeated nor omitted in
-// part if the store is down, before any of the parts, for longer than the owner's patience.
+// part. The store is down, before any of the parts, for longer than the owner's patience.
 func TestPartOfAWriteFails(t *testing.T) {
 	for at := 2; at <= 5; at++ {
 		bubble(t, func(t *testing.T) {

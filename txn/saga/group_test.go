@@ -112,8 +112,8 @@ func TestRetryByClass(t *testing.T) {
 	})
 }
 
-// TestList: the input sets the length of a list, its steps and their outputs differ by
-// index or key, and faults are reported when it is started.
+// TestList: the input sets the length of a list. Its steps and their outputs differ by index or
+// key, and faults are reported when it is started.
 func TestList(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var calls []string
@@ -223,8 +223,8 @@ func TestParkedElsewhere(t *testing.T) {
 	})
 }
 
-// TestRetryByClassOverLongWaits: the count of a step's errors of a class includes those
-// before waits outside of memory, so that it is given up, by its owner and by successors.
+// TestRetryByClassOverLongWaits: the count of a step's errors of a class includes those before
+// waits outside of memory. So the step is given up, by its owner and by successors.
 func TestRetryByClassOverLongWaits(t *testing.T) {
 	for _, heirs := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {

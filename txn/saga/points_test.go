@@ -350,9 +350,8 @@ func TestCrashPoints(t *testing.T) {
 	}
 }
 
-// TestDelayedDuplicates: each message arrives again, directly after it or after any later
-// one, and after an engine has crashed at any point all of them arrive again: the effects
-// are the same.
+// TestDelayedDuplicates: each message arrives again, directly after it or after any later one.
+// After an engine has crashed at any point, all of them arrive again. The effects are the same.
 func TestDelayedDuplicates(t *testing.T) {
 	for name, p := range plots {
 		t.Run(name, func(t *testing.T) {
@@ -394,10 +393,9 @@ func TestDelayedDuplicates(t *testing.T) {
 	}
 }
 
-// TestStoppedAnywhere: an engine that is paused at any point until another one has completed
-// the saga appends nothing when it wakes up, and has no effect, even if its claim seems
-// valid. If it sees that the claim has ended, it makes no call either, except those in
-// transit.
+// TestStoppedAnywhere: an engine is paused at any point until another one has completed the
+// saga. When it wakes up, it appends nothing and has no effect, even if its claim seems valid.
+// If it sees that the claim has ended, it makes no call either, except those in transit.
 func TestStoppedAnywhere(t *testing.T) {
 	for name, p := range plots {
 		t.Run(name, func(t *testing.T) {
@@ -449,9 +447,9 @@ func (p plot) stopped(t *testing.T, point int, expired bool) (told *Outcome) {
 	return told
 }
 
-// TestOwnersCompete: successive owners, with their predecessors still running, over targets
-// that fail, are busy, and do not answer, complete every saga, with each effect once, all
-// done or all undone.
+// TestOwnersCompete: successive owners, with their predecessors still running, complete every
+// saga, with each effect once, all done or all undone. Targets fail, are busy, and do not
+// answer.
 func TestOwnersCompete(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -368,8 +368,8 @@ func TestManySteps(t *testing.T) {
 	}
 }
 
-// TestEditCrossesACall: an edit of a step's input during a call with the former one, by this
-// or a former owner, is reported if that call was done.
+// TestEditCrossesACall: a step's input is edited during a call with the former input, by this or
+// a former owner. The edit is reported if that call was done.
 func TestEditCrossesACall(t *testing.T) {
 	for name, heir := range map[string]bool{"of this owner": false, "of a former owner": true} {
 		runBubble(t, name, func(t *testing.T) {

@@ -366,8 +366,8 @@ func TestKilledInTransaction(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestHeirOfTransaction: an owner that takes over too late to call anything undoes steps with
-// an unknown outcome, but no step that would have its record if it had happened.
+// TestHeirOfTransaction: an owner that takes over too late to call anything undoes steps with an
+// unknown outcome. It undoes no step that would have its record if it had happened.
 func TestHeirOfTransaction(t *testing.T) {
 	db := &ram{} // no transaction begins
 	g := &target{}
@@ -390,9 +390,9 @@ func TestHeirOfTransaction(t *testing.T) {
 	same(t, "to be undone", undone, "a", "c")
 }
 
-// TestSmallPool: on a pool with one connection for each of the user's transactions, each of
-// these can start a saga with a large input, start it again, and run a step with a large
-// output. None needs a second connection.
+// TestSmallPool: a pool has one connection for each of the user's transactions. Each of these
+// can start a saga with a large input, start it again, and run a step with a large output. None
+// needs a second connection.
 func TestSmallPool(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
