@@ -177,8 +177,9 @@ func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepar
 // Options.Notifier wakes its owner.
 func (c *Coordinator) Nudge(id string) { c.tell(c.shardOf(id), noteChanged, id) }
 
-// shardOf returns the shard in which a transaction is driven here, or that of the hash of its id,
-// whose owner reads it and forwards notifications to the owner of its shard.
+// shardOf returns the shard in which a transaction is driven here, or else that of the hash of
+// its id. The owner of the latter reads the transaction, and forwards notifications to the owner
+// of its shard.
 func (c *Coordinator) shardOf(id string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

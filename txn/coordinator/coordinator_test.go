@@ -22,8 +22,8 @@ import (
 
 var errDown = errors.New("down")
 
-// TestBeginAndFind: a transaction that begins here is driven at once, one of another
-// process within a poll, and one of a former owner at take-over, at any due time.
+// TestBeginAndFind: a transaction that begins here is driven at once, and one of another process
+// within a poll. One of a former owner is driven at take-over, whatever its due time.
 func TestBeginAndFind(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		do := func(context.Context, string) error { return nil }

@@ -212,8 +212,8 @@ func TestBusyProcess(t *testing.T) {
 	})
 }
 
-// TestNotifiedDuringTakeOver: until the take-over of a shard has counted that a transaction was
-// taken over, a nudge and a waiter of this process do not drive it.
+// TestNotifiedDuringTakeOver: the take-over of a shard counts each transaction that is taken
+// over. Until then, a nudge and a waiter of this process do not drive it.
 func TestNotifiedDuringTakeOver(t *testing.T) {
 	r := idle(t, nil, &Options{}, nil)
 	r.begin(t, "1", "call:x")

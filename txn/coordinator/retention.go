@@ -318,9 +318,9 @@ func (r Reconciler) run(ctx context.Context, now func() time.Time, since time.Ti
 	return all, err
 }
 
-// Reconcile calls check for the transactions that ended at or after a time of the store's clock, in
-// the order of their ids, and yields its findings. A transaction that cannot be read or checked is
-// yielded with its id and an error; an error without an id ends the iteration.
+// Reconcile calls check for the transactions that ended at or after since, by the store's clock,
+// in the order of their ids. It yields the findings. A transaction that cannot be read or
+// checked is yielded with its id and an error; an error without an id ends the iteration.
 func (r Records[M, O]) Reconcile(ctx context.Context, j *journal.Journal, since time.Time,
 	check func(ctx context.Context, t Transaction[M]) ([]Finding, error)) iter.Seq2[Finding, error] {
 	return func(yield func(Finding, error) bool) {

@@ -157,8 +157,8 @@ func TestTakeOverStoreAway(t *testing.T) {
 	})
 }
 
-// TestShardIsLost: an owner with a stale epoch and an apparently valid claim finds out when
-// it claims due transactions, and ends, with those it has put off.
+// TestShardIsLost: an owner with a stale epoch and an apparently valid claim notices when it
+// claims due transactions. It ends, with those it has put off.
 func TestShardIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, func(context.Context, string) error { return errDown })

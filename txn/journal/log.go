@@ -137,9 +137,9 @@ func (d *unknownOutcome) Error() string                  { return fmt.Sprintf("%
 func (d *unknownOutcome) Unwrap() []error                { return []error{d.lost, d.last} }
 func (d *unknownOutcome) ErrorKind() interlock.ErrorKind { return interlock.Uncertain }
 
-// try calls once until the outcome is known, ctx ends, or the time is over. If the answer of an attempt
-// was lost, the error of a later one is an unknownOutcome, unless the store has shown that nothing was
-// written.
+// try calls once until the outcome is known, ctx ends, or the time is over. If the answer of an
+// attempt was lost, a later error is an unknownOutcome, unless the store has shown that nothing
+// was written.
 func (j *Journal) try(ctx context.Context, end time.Time, once func() error) error {
 	var lost error
 	for attempt := 1; ; attempt++ {
@@ -218,9 +218,9 @@ type queuedAppend struct {
 	followsUnknown bool       // an append of the same transaction had an unknown outcome while this one waited
 }
 
-// enqueue appends in a group, unless alone. When ctx ends or the time is over, the outcome is unknown
-// if the request was sent, or if an earlier append of the same transaction was sent or waits: that one
-// may have begun the transaction.
+// enqueue appends in a group, unless alone. When ctx ends or the time is over, the outcome is
+// unknown if the request was sent. It is also unknown if an earlier append of the same
+// transaction was sent or waits: that one may have begun the transaction.
 func (j *Journal) enqueue(ctx context.Context, end time.Time, a *driver.Append, alone bool) error {
 	w := &queuedAppend{request: *a, alone: alone, outcome: make(chan error, 1)}
 	if err := j.queue(w); err != nil {

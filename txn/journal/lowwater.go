@@ -37,11 +37,13 @@ type Mark struct {
 // unfinished one, or margin before now if there is none. Participants may delete the records of
 // transactions that began before it, if they reject calls of such transactions from then on.
 //
-// The margin, above zero, must cover what the journal does not see: calls of ended transactions
-// that may still arrive, transactions before their decision (tries of a TCC, for its
-// Options.Hold), and the difference of all clocks involved. Now is the caller's clock. LowWater
-// lists the heads of all unfinished transactions twice, 200 at a time: at least two requests for
-// each shard.
+// The margin, above zero, must cover what the journal does not see:
+//   - calls of ended transactions that may still arrive
+//   - transactions before their decision, such as tries of a TCC, for its Options.Hold
+//   - the difference of all clocks involved
+//
+// Now is the caller's clock. LowWater lists the heads of all unfinished transactions twice, 200
+// at a time: at least two requests for each shard.
 func (j *Journal) LowWater(ctx context.Context, now time.Time, margin time.Duration) (time.Time, error) {
 	mark, err := j.Mark(ctx, now, margin, 0)
 	return mark.Pinned, err

@@ -276,9 +276,9 @@ func TestHeldIDsHurtNobody(t *testing.T) {
 	})
 }
 
-// TestEnteringHoldsUpOneShard: while a new owner enters a shard, and waits for a
-// transaction of the former one, appends to other shards in one group with an append to
-// this shard succeed.
+// TestEnteringHoldsUpOneShard: a new owner enters a shard, and waits for a transaction of the
+// former one. Meanwhile appends to other shards succeed in one group with an append to this
+// shard.
 func TestEnteringHoldsUpOneShard(t *testing.T) {
 	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
 		db := openDB(t)
@@ -307,9 +307,8 @@ func TestEnteringHoldsUpOneShard(t *testing.T) {
 
 const bound = 20 * time.Second
 
-// TestStoppedOwner: an owner that is paused within a transaction of the journal, its own or
-// a lent one, does not prevent the next one from entering the shard. When it wakes up, its
-// commit fails.
+// TestStoppedOwner: an owner is paused within a transaction of the journal, its own or a lent
+// one. The next owner can enter the shard. When the former one wakes up, its commit fails.
 func TestStoppedOwner(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
