@@ -22,7 +22,7 @@ import (
 //
 // On PostgreSQL the low-water mark is the newest row of its table. Every call locks it for share
 // until its transaction ends. A new mark is a new row; the older rows are deleted afterwards,
-// which waits for the calls that locked them. Later calls lock the new row, so no call waits for
+// which waits for the calls that locked them. Later calls lock the new row. So no call waits for
 // a new mark, and a new mark does not wait for a pause between calls. A call whose snapshot has
 // only deleted rows finds no mark. So once one row is left, every call that continues has
 // compared with it, at any isolation level.

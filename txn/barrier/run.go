@@ -171,11 +171,12 @@ func Confirm[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn
 	})
 }
 
-// Undo answers an undo, cancel or rollback. The call is that of ctx. If the branch was done, or if
-// the outcome of an outside call is unknown, Undo runs fn once in a transaction of its own and
-// commits. done is nil if the outcome is unknown. If the branch was not done, it runs nothing and
-// blocks a do that arrives later. If the branch was confirmed, it returns a [ViolationError].
-// Other errors are those of [Do], and leave the branch unchanged; fn must not refuse.
+// Undo answers an undo, cancel or rollback. The call is that of ctx. If the branch was done, or
+// the outcome of an outside call is unknown, Undo runs fn once in its own transaction, and
+// commits. done is nil if the outcome is unknown. If the branch was not done, it runs nothing
+// and blocks a do that arrives later. If the branch was confirmed, it returns a
+// [ViolationError]. Other errors are those of [Do], and leave the branch unchanged; fn must not
+// refuse.
 func Undo[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn func(ctx context.Context, tx T, done *O) error) error {
 	return end(ctx, db, t, back, fn != nil, func(c claim, f found, tx driver.Tx[T]) error {
 		done, err := outputIfKnown[O](c, f)

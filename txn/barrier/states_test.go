@@ -12,9 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// TestMoves: the whole barrier, written by hand: for each state the answers to a forward call, a
-// finish and an undo, and the next state in a transaction / before an outside call. "-" means no
-// change.
+// TestMoves: the whole barrier, written by hand. For each state it has the answers to a forward
+// call, a finish and an undo. The next state is given in a transaction / before an outside call.
+// "-" means no change.
 func TestMoves(t *testing.T) {
 	const table = `
 absent      run:tried/started  violation:-               nothing:blocked

@@ -44,8 +44,8 @@ type Table struct {
 const (
 	DefaultAttempts = 5
 	DefaultPatience = 30 * time.Second
-	// DefaultIdle is half of the default timeout of a call, so that a call which waits for
-	// the locks of a stopped process can still succeed.
+	// DefaultIdle is half of a call's default timeout, so that a call which waits for the locks
+	// of a stopped process can still succeed.
 	DefaultIdle = 15 * time.Second
 )
 

@@ -178,8 +178,8 @@ func (n *network) release(ctx context.Context) (left int) {
 	return len(n.late)
 }
 
-// TestFaults: three services and a tracker, with messages that are lost, repeated, late and out of
-// order, handlers that die before their commit, and a service that is down until the tracker finds
+// TestFaults: three services and a tracker, with messages that are lost, repeated, late and out
+// of order. Handlers die before their commit, and a service is down until the tracker finds
 // stalled sagas. Every saga ends completed or compensated, with the corresponding effects.
 func TestFaults(t *testing.T) {
 	t.Parallel()

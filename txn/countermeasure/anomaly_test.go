@@ -38,8 +38,8 @@ func (w world) judged(check func(iter.Seq2[history.Event, error]) (history.Verdi
 
 // tried runs an anomaly's sagas in a schedule that is known to show it, and then in random ones;
 // found reports whether a run shows it. Without a countermeasure the anomaly must occur in the
-// known schedule and in some others, but not in all, so that its cause is the interleaving. With
-// one it must never occur.
+// known schedule and in some others. It must not occur in all, so that its cause is the
+// interleaving. With one it must never occur.
 func (w world) tried(variant, known string, turns []int, found func(schedule string) bool) {
 	w.Helper()
 	broken := variant == without

@@ -52,8 +52,8 @@ func (f flags) look(ctx context.Context, locking string) (flag Flag, found bool,
 	return flag, found, err
 }
 
-// take flags the resource for w if it is free or has w's own flag, if the flag's owner has ended, or if w
-// accepts the risk. Otherwise it returns the flag of the other owner.
+// take flags the resource for w in four cases: it is free, it has w's own flag, the flag's owner
+// has ended, or w accepts the risk. Otherwise it returns the flag of the other owner.
 func (f flags) take(ctx context.Context, w Intent, ended string) (held *Flag, err error) {
 	if f.Maria() {
 		return f.takeMaria(ctx, w, ended)

@@ -134,8 +134,8 @@ func TestHeuristicIsAcknowledged(t *testing.T) {
 	same(t, "state", s.do("POST", "/v1/2pc/1/resolve", `{"actor":"me","reason":"put right by hand"}`, 200)["state"], "RESOLVED")
 }
 
-// TestOneRunOfABooking: of 50 copies of a request at two coordinators one tries the branches, and all
-// return its outcome, also if the client of the first one disconnects.
+// TestOneRunOfABooking: of 50 copies of a request at two coordinators, one tries the branches.
+// All return its outcome, also if the client of the first one disconnects.
 func TestOneRunOfABooking(t *testing.T) {
 	t.Parallel()
 	shop, store := newShop(t), memory.NewJournal()

@@ -3,7 +3,7 @@
 // half of a committed transaction. It does not read data that other programs write to the
 // stores, and it is slower than the transactions of one database. Guarantees: snapshot
 // isolation, or serializable transactions, over all keys; a transaction is atomic even if
-// any process crashes; readers never wait for a living writer; no coordinator must recover.
+// any process crashes; readers never wait for a living writer; no process has to recover first.
 //
 //	oracle, err := timestamp.NewOracle(etcdStore, "oracle", nil)
 //	db, err := percolator.Open(ctx, oracle, percolator.Stores{"eu/": etcdStore, "us/": postgresStore}, nil)
@@ -18,17 +18,18 @@
 //
 // In addition to its reads, a transaction of one store costs two timestamps and two writes,
 // for up to 64 keys. One of several stores costs two timestamps, concurrent writes to each
-// store, a write for the primary, and one for each other store after the answer. A
-// timestamp is one read of the oracle's store, shared by all that wait for one.
+// store, and a write for the primary, the key whose record decides. After the answer it costs a
+// write for each other store. A timestamp is one read of the oracle's store, shared by all that
+// wait for one.
 //
 // # Bounds
 //
 // A record keeps the last 64 versions, at most 256 KiB: an older snapshot of such a key
 // gets [ErrTooOld], never a wrong value. Run [DB.Collect] every few minutes: it drops old
-// versions and resolves locks of dead processes. [DB.Snapshot] holds it back for reads
-// that take longer.
+// versions and resolves locks of dead processes. [DB.Snapshot] keeps the versions that longer
+// reads need, but no more than 64 of a record.
 //
-// The algorithm is that of Peng and Dabek, "Large-scale incremental processing using
-// distributed transactions and notifications" (2010), with the corrections that TiKV and
-// TiDB have made since. DESIGN.md has the rules.
+// The algorithm is that of Peng and Dabek, "Large-scale incremental processing using distributed
+// transactions and notifications" (2010). It includes the corrections that TiKV and TiDB have
+// made since. DESIGN.md has the rules.
 package percolator

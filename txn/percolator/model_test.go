@@ -468,8 +468,8 @@ func (x *explorer) atomic(s state, records [keys]record) error {
 	return nil
 }
 
-// isolated checks that every read saw its snapshot, that no two writers of a key
-// overlapped, and that nothing a serializable transaction read changed before it committed.
+// isolated checks that every read saw its snapshot, and that no two writers of a key overlapped.
+// Nothing that a serializable transaction read may change before it commits.
 func (x *explorer) isolated(s state) error {
 	for i, p := range x.programs {
 		c := s.clients[i]

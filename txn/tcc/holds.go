@@ -115,7 +115,7 @@ type SweepResult struct {
 }
 
 // Sweep asks for the decision on up to limit holds whose time is over by the database's clock,
-// the oldest first, and cancels those that will not be confirmed. It releases nothing without a
+// the oldest first. It cancels those that will not be confirmed. It releases nothing without a
 // decision. Call it every few seconds, as [Holds.Watch] does. Several sweeps may run
 // concurrently.
 //

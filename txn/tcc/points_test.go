@@ -326,9 +326,9 @@ func (s *scene) states() (all []string) {
 	return all
 }
 
-// TestOwnersCompete: successive owners with their predecessors still running, Runs of one id
-// in several processes, participants that fail, are busy, do not answer and sweep at any
-// time. Each transaction is confirmed at all venues or at none, and none is oversold.
+// TestOwnersCompete: successive owners with their predecessors still running, and Runs of one id
+// in several processes. Participants fail, are busy, do not answer and sweep at any time. Each
+// transaction is confirmed at all venues or at none, and none is oversold.
 func TestOwnersCompete(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -56,9 +56,9 @@
 // HEURISTIC. It stays unfinished in the journal, and is reported until an operator acknowledges it
 // ([Operator.Resolve]).
 //
-// If a transaction is taken over 10 times in a row (TakeOvers of the coordinator's Options) and no
-// participant answers the commit, it probably crashes its processes. It is halted, with its
-// branches prepared, until [Operator.Retry].
+// A transaction that crashes its processes is taken over again and again. After 10 times in a
+// row without an answer to the commit (TakeOvers of the coordinator's Options), it is halted
+// until [Operator.Retry]. Its branches stay prepared.
 //
 // # Limits
 //

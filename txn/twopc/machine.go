@@ -411,8 +411,9 @@ func end() journal.Entry { return journal.Entry{Kind: recordEnd} }
 func truncated(text string) string { return coordinator.Truncate(text, coordinator.MaxReason) }
 
 // A transaction has three names. Its id is the user's, of up to driver.MaxTransaction bytes. Its key
-// fits the journal and the participants: the id, or a hash of it. Its name at participants is the key
-// with a sign of the run, so that a late rollback of one run does not affect branches of the next.
+// fits the journal and the participants: the id, or a hash of it. Its name at participants is
+// the key with a sign of the run. So a late rollback of one run does not affect branches of the
+// next.
 const (
 	runLength  = 12 // 60 bits: when the run began, and 28 bits of chance
 	longestKey = driver.MaxXIDTransaction - 1 - runLength

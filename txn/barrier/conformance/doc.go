@@ -1,5 +1,5 @@
-// Package conformance sends the messages of a coordinator to a participant over HTTP, in
-// every order, twice, late and two at once, and checks its answers and its effects. It
+// Package conformance sends the messages of a coordinator to a participant over HTTP, and checks
+// its answers and its effects. It sends them in every order, twice, late and two at once. It
 // does not test durability over a crash, nor the business behind the barrier. The expected
 // answers are in docs/reference/conformance.md, which is generated from the same table.
 //

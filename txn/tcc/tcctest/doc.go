@@ -32,10 +32,10 @@
 //   - the cancellation does not arrive; its answer is lost; it arrives twice
 //   - the try arrives again, or for the first time, after its cancellation
 //
-// If there are no findings, each branch is refused after all others were tried, and another
-// process runs the same between the tries and the confirmations. If the scene has a Sweep, the
-// holds expire before they are confirmed, and are swept while the coordinator does not answer.
-// The engine crashes before and after each call and each append to its journal. Then the
+// If there are no findings, each branch is refused after all others were tried. Another process
+// runs the same transaction between the tries and the confirmations. If the scene has a Sweep,
+// the holds expire before they are confirmed, and are swept while the coordinator does not
+// answer. The engine crashes before and after each call and each append to its journal. Then the
 // transaction runs again, or with a Sweep only the expired holds are swept.
 //
 // # Time
