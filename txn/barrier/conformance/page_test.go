@@ -142,8 +142,8 @@ const afterTable = `
 *done* is 2xx, *refused* 409, *not done* anything but 2xx, best 409: there are two different decisions, and an operator has to
 act. The new state of the branch follows the arrow. In addition:
 
-- If the business refuses a first message (do, try, prepare), the answer is 409 and the branch is *refused* permanently, even if
-  the business would accept it later.
+- If the business refuses a first message (do, try, prepare), the answer is 409 and the branch is *refused* permanently. This holds
+  even if the business would accept it later.
 - A repeated first message gets the first output. With another input it is not done: best answered 422 with the header
   ` + "`Interlock-Input: other`" + `, which tells the coordinator that an operator's edit came too late.
 - Only a message that changes the state of the branch runs business code.

@@ -153,13 +153,14 @@ func (r *Report) saySchedules(say sayer) {
 func (r *Report) sayMeaning(say sayer) {
 	say("## What follows\n")
 	say("- 2PC never decides both ways, whatever the network does. A participant that has voted yes may have to wait")
-	say("  for its coordinator, because neither decision is safe while the only site that may know does not answer.")
+	say("  for its coordinator: neither decision is safe while the only site that may know it does not answer.")
 	say("- 3PC lets the remaining sites decide, at the cost of a third phase: half as many messages again, two delays more. That is right")
 	say("  only while a site that does not answer in time has crashed. Under a partition, or if the network is")
 	say("  slow, the two sides may decide differently, and nothing detects that. 2PC would have waited.")
-	say("- 2PC blocks because one place keeps the decision, not because of its number of phases. With the decision")
-	say("  in a register that a majority stores, a site that cannot reach the coordinator offers to abort, accepts the")
-	say("  first decision, and waits only while it cannot reach a majority. The coordinator's crash blocks no site.")
+	say("- 2PC blocks because one place keeps the decision, not because of its number of phases. Suppose that a")
+	say("  majority stores the decision in a register. Then a site that cannot reach the coordinator offers to abort,")
+	say("  and accepts the first decision. It waits only while it cannot reach a majority. The coordinator's crash")
+	say("  blocks no site.")
 	say("  Package `txn/twopc` does that with its journal on etcd: the first decision is stored, and any")
 	say("  instance finishes it. Interlock does not offer 3PC.")
 }
