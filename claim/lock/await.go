@@ -39,7 +39,7 @@ func ViewOf(d driver.Fenced) (View, error) {
 		unmet = append(unmet, "it must show who holds a lock (driver.Inspector)")
 	}
 	if _, ok := d.(driver.Watcher); !ok {
-		unmet = append(unmet, "it must tell when a lock changes (driver.Watcher)")
+		unmet = append(unmet, "it must report changes of locks (driver.Watcher)")
 	}
 	return nil, &interlock.UnmetError{Driver: d.Guarantees().Driver, Unmet: unmet}
 }

@@ -18,7 +18,7 @@ func init() {
 		MinTTL:   minTTL, MaxTTL: maxTTL, WholeSeconds: true,
 		Check: func(u *backend.URL) error {
 			if u.Path() != "" || u.User() != nil {
-				return &backend.URLError{Reason: "a kube URL is kube://namespace; who you are and where the cluster is says the kubeconfig (?kubeconfig=FILE, ?context=NAME)"}
+				return &backend.URLError{Reason: "a kube URL is kube://namespace; the kubeconfig has the user and the cluster (?kubeconfig=FILE, ?context=NAME)"}
 			}
 			if n := u.Namespace(); n != "" && len(validation.IsDNS1123Label(n)) > 0 {
 				return &backend.URLError{Reason: "the namespace in the kube URL is not one: it has lower-case letters, digits and -"}

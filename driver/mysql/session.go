@@ -44,7 +44,7 @@ type ProxyError struct {
 
 // Error says what to do.
 func (e *ProxyError) Error() string {
-	return fmt.Sprintf("connection %d was made, and connection %d of the server answers: a proxy stands in between, use OpenTable",
+	return fmt.Sprintf("connection %d was made, and connection %d of the server answers: there is a proxy between them, use OpenTable",
 		e.Want, e.Got)
 }
 

@@ -29,7 +29,7 @@ func (e *PoolerError) Error() string {
 	if e.Want == e.Got {
 		how = "process " + e.Want + " served two connections at once"
 	}
-	return fmt.Sprintf("a pooler in transaction mode stands before the server (%s): "+
+	return fmt.Sprintf("a pooler in transaction mode is in front of the server (%s): "+
 		"session locks are not safe there; connect past it, use its session mode, or use OpenTable", how)
 }
 

@@ -113,9 +113,9 @@ func (m *machine) judge(now time.Time) {
 		m.do(effect{kind: deliver, events: []Event{e}, offered: true})
 	case found:
 		m.reply(now, Repeated, nil)
-	case !m.fresh && (m.stands(e) || m.notices(at, e)):
+	case !m.fresh && (m.blocks(e) || m.notices(at, e)):
 		m.look() // another process may have the missing events
-	case m.stands(e):
+	case m.blocks(e):
 		m.reply(now, Refused, &HaltedError{Missing: m.missing()})
 	case len(m.held) >= m.limit:
 		m.reply(now, Refused, &FullError{Key: e.Key, What: "events of the key are held"})
@@ -127,8 +127,8 @@ func (m *machine) judge(now time.Time) {
 	}
 }
 
-// stands reports whether the key is halted and the event is not a missing one.
-func (m *machine) stands(e Event) bool { return m.phase == halted && !m.missing().has(e.Position) }
+// blocks reports whether the key is halted and the event is not a missing one.
+func (m *machine) blocks(e Event) bool { return m.phase == halted && !m.missing().has(e.Position) }
 
 // notices reports whether the event reveals a new gap before it.
 func (m *machine) notices(at int, e Event) bool {

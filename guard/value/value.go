@@ -109,7 +109,7 @@ func (s *Store) Put(ctx context.Context, c interlock.Claim, data []byte) error {
 // Get reads the value of name and its token at some instant during the call. If nothing was
 // ever written, it returns the zero Value. It retries as Put does.
 func (s *Store) Get(ctx context.Context, name string) (v driver.Value, err error) {
-	if err := named("get value", name); err != nil {
+	if err := checkName("get value", name); err != nil {
 		return v, err
 	}
 	err = s.retry(ctx, func() error {
@@ -139,7 +139,7 @@ func repeatable(err error) bool {
 
 // writable returns an error for arguments that no store accepts.
 func writable(op string, c interlock.Claim, data []byte) error {
-	if err := named(op, c.Name()); err != nil {
+	if err := checkName(op, c.Name()); err != nil {
 		return err
 	}
 	switch {
@@ -151,7 +151,7 @@ func writable(op string, c interlock.Claim, data []byte) error {
 	return nil
 }
 
-func named(op, name string) error {
+func checkName(op, name string) error {
 	if name != "" && len(name) <= driver.MaxName {
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 // ends the loop; the last iteration has that error.
 func (s *Store) Watch(ctx context.Context, name string) iter.Seq2[driver.Value, error] {
 	return func(yield func(driver.Value, error) bool) {
-		if err := named("watch value", name); err != nil {
+		if err := checkName("watch value", name); err != nil {
 			yield(driver.Value{}, err)
 			return
 		}

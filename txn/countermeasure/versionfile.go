@@ -287,7 +287,7 @@ func (l oplog) addMaria(ctx context.Context, o Operation, state string) (was str
 func (l oplog) refuse(ctx context.Context, record, id string) error {
 	n, err := l.Exec(ctx, `update {log} set state = '`+refused+`' where record = ? and operation = ? and state = '`+standing+`'`, record, id)
 	if err == nil && n != 1 {
-		err = l.Bug("the operation %q does not stand in the log", id)
+		err = l.Bug("the operation %q is not in the log", id)
 	}
 	return err
 }

@@ -16,7 +16,7 @@ import (
 // letters are all records of a transaction of north and south, each with a letter.
 var letters = map[rune]journal.Entry{
 	'C': decide(Commit, decideData{ID: "1", Run: "r", Branches: []string{"north", "south"}}),
-	'A': decide(Abort, decideData{Run: "r", Reason: "nobody had decided"}),
+	'A': decide(Abort, decideData{Run: "r", Reason: "there was no decision"}),
 	'n': {Kind: recordDone, Step: "north"},
 	's': {Kind: recordDone, Step: "south"},
 	'N': heuristic("north", errWork),

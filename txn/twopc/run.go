@@ -305,7 +305,7 @@ func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, erro
 		if m.coordinator.Now().Sub(r.began) >= m.options.Retention {
 			return "", definite(op, transaction, ErrNone)
 		}
-		there, err = m.readOrAbort(ctx, r, decideData{Run: r.sign, Reason: "a participant has asked, and nobody had decided"})
+		there, err = m.readOrAbort(ctx, r, decideData{Run: r.sign, Reason: "a participant asked, and there was no decision"})
 	}
 	if err != nil {
 		return "", err

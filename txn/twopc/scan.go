@@ -68,7 +68,7 @@ func (m *Engine) finish(ctx context.Context, name string, found InDoubt) {
 // presumeAbort records an abort and returns the next verdict, which follows an earlier decision.
 func (m *Engine) presumeAbort(ctx context.Context, found InDoubt) (verdict, error) {
 	there, err := m.readOrAbort(ctx, found.run, decideData{Run: found.run.sign,
-		Reason: "branch " + found.XID.Branch + " was in doubt for " + found.Age.Round(time.Millisecond).String() + ", and nobody had decided"})
+		Reason: "branch " + found.XID.Branch + " was in doubt for " + found.Age.Round(time.Millisecond).String() + ", and there was no decision"})
 	if err != nil {
 		return blocked, err
 	}

@@ -109,7 +109,7 @@ func TestHooksAreTold(t *testing.T) {
 			_, err := p.Decide(t.Context(), asked)
 			ok(t, err)
 		}
-		same(t, "asked", heard(), "3: roll back: a participant has asked, and nobody had decided")
+		same(t, "asked", heard(), "3: roll back: a participant asked, and there was no decision")
 		o, err := p.Look(t.Context(), "1")
 		if ok(t, err); len(o.Branches) != 2 || !o.Branches[0].Done || !o.Branches[1].Done {
 			t.Errorf("%+v", o)
@@ -413,7 +413,7 @@ func TestSettleOfTheAborted(t *testing.T) {
 		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var aborted *AbortedError
-		if err = txntest.Second(p.Wait(bounded, "1")); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "nobody had decided") {
+		if err = txntest.Second(p.Wait(bounded, "1")); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "there was no decision") {
 			t.Errorf("%v", err)
 		}
 	})

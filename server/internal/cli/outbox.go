@@ -208,7 +208,7 @@ func describeStatus(s outbox.Status) text {
 	t := line("oldest undelivered: %v; keys that wait: %d; dead letters: %d\n", s.Oldest.Round(time.Millisecond), s.Keys, s.Dead)
 	rows := [][]string{{"SLICE", "READY", "PARKED", "OLDEST", "SERVED BY"}}
 	for _, l := range s.Slices {
-		owner := "nobody yet"
+		owner := "none yet"
 		if l.Token != 0 {
 			owner = l.Owner
 		}

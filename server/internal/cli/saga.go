@@ -89,7 +89,7 @@ func (a *app) sagaCommand() *cobra.Command {
   interlock saga show order/42
   interlock saga retry order/42 --reason "the bank is back"`,
 	}, append(l.sagaOperations(), l.lsCommand(sagaProtocol), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
-		l.sagaShardsCommand(), l.sagaForgetCommand(), l.reconcileCommand("saga", "the sagas", "the Check of each step tells whether its effect is there, and what may be repaired is."))...)
+		l.sagaShardsCommand(), l.sagaForgetCommand(), l.reconcileCommand("saga", "the sagas", "the Check of each step reports whether its effect exists, and steps that may be repaired are."))...)
 	l.add(c)
 	l.completeIDs(c, "saga")
 	return c

@@ -182,7 +182,7 @@ func (f *Failure) Error() string {
 // String returns the same as Error.
 func (f Failure) String() string { return f.Error() }
 
-// told formats an answer and effects.
-func told(answer string, e Effects) string {
+// describe formats an answer and effects.
+func describe(answer string, e Effects) string {
 	return fmt.Sprintf("%s (held %d, confirmed %d)", answer, e.Held, e.Confirmed)
 }

@@ -74,7 +74,7 @@ func (s *stage) one(ctx context.Context, position int, m message) error {
 	}
 	want, next := s.model.with(m)
 	if !got.is(want) || effects != next.effects() {
-		s.fail(position, m, told(string(want), next.effects()), told(got.String(), effects))
+		s.fail(position, m, describe(string(want), next.effects()), describe(got.String(), effects))
 		return nil
 	}
 	s.model = next
@@ -136,9 +136,9 @@ func (s *stage) judge(got [2]reply, effects Effects) {
 			}
 			return
 		}
-		wanted = append(wanted, told(string(want[0]+" and "+want[1]), next.effects()))
+		wanted = append(wanted, describe(string(want[0]+" and "+want[1]), next.effects()))
 	}
-	s.fail(position, s.pair[0], strings.Join(slices.Compact(wanted), " or "), told(got[0].String()+" and "+got[1].String(), effects))
+	s.fail(position, s.pair[0], strings.Join(slices.Compact(wanted), " or "), describe(got[0].String()+" and "+got[1].String(), effects))
 }
 
 func (s *stage) fail(position int, m message, want, got string) {

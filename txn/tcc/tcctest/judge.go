@@ -93,13 +93,13 @@ func (r *run) unended(f *Finding) *Finding {
 	if f.Kind == "" || f.Kind == CancelIncomplete || f.Kind == OutcomeDiffers || r.Hangs {
 		f.Kind, f.Branch = NeverEnds, r.Last
 	}
-	name, problem := r.Unended(fmt.Sprintf("after %v the transaction is %s", r.limit(), r.stands()))
+	name, problem := r.Unended(fmt.Sprintf("after %v the transaction is %s", r.limit(), r.describeState()))
 	f.Branch, f.Problem = cmp.Or(name, f.Branch), problem
 	return f
 }
 
-// stands describes the state of the transaction.
-func (r *run) stands() string {
+// describeState describes the state of the transaction.
+func (r *run) describeState() string {
 	if r.outcome.State == "" {
 		return fmt.Sprintf("not decided, and Run returned: %v", r.said)
 	}
