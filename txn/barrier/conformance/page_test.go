@@ -153,7 +153,7 @@ act. The new state of the branch follows the arrow. In addition:
 const business = `
 ## More plays
 
-They are shown for TCC, and are the same for the others. Each is about one account, whose capacity stands in the input, with
+They are shown for TCC, and are the same for the others. Each is about one account, whose capacity is in the input, with
 the amount, which is 1 unless it says otherwise: the comment of the package says what the kit's business is. *unheard* is an
 answer that is neither 2xx nor 409, since the message may come again as it should be.
 `
