@@ -15,7 +15,6 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 // doubtful is a database whose n-th commit has an unknown outcome: it is done, not done, or done
@@ -196,19 +195,6 @@ func testResults(t *testing.T, w world) {
 	if got := w.effects(t, "k"); got != "61440 by 1" {
 		t.Errorf("effects: %s", got)
 	}
-}
-
-// testClosed: a request that cannot be recorded does not run.
-func testClosed(t *testing.T, w world) {
-	db, closed, err := databases.Connect(t.Context(), w.Client, w.URL)
-	ok(t, err)
-	closed()
-	_, err = open(t, idempotency.NewSQL(db, idempotency.Table{}), nil).Do(t.Context(), order("k"), never)
-	if _, found := errors.AsType[*interlock.Error](err); !found || errors.Is(err, interlock.ErrUncertain) {
-		t.Errorf("%v (%v)", err, interlock.Kind(err))
-	}
-	got, err := w.store.Do(t.Context(), order("k"), func(context.Context) (idempotency.Response, error) { return answer(200, ""), nil })
-	wantAnswer(t, got, err, "", false)
 }
 
 // TestStepIsDoneAgain shows the weaker guarantee of a key-value store: an effect whose record was

@@ -297,39 +297,6 @@ func TestStreamingIsRefused(t *testing.T) {
 	s.want(t, s.ask(t, "k"), 204, "")
 }
 
-// TestUnlockBeforeStore: the client receives no answer before it is durable. A client
-// that reads it and retries at once gets a replay each time.
-func TestUnlockBeforeStore(t *testing.T) {
-	slow := &slowFinish{Idempotency: memory.NewIdempotency()}
-	s := serve(t, slow, nil, create)
-	for i := range 20 {
-		key := fmt.Sprint("k", i)
-		s.want(t, s.ask(t, key), 201, "")
-		if slow.finished.Load() != int64(i+1) {
-			t.Fatal("the answer came before its record")
-		}
-		if got := s.ask(t, key); got.Header.Get("Idempotency-Replayed") != "true" {
-			t.Fatalf("%+v", got)
-		}
-	}
-}
-
-// slowFinish records an answer slowly.
-type slowFinish struct {
-	driver.Idempotency
-	finished atomic.Int64
-}
-
-func (s *slowFinish) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
-	if u.Answer == nil {
-		return s.Idempotency.Update(ctx, u)
-	}
-	time.Sleep(5 * time.Millisecond)
-	err := s.Idempotency.Update(ctx, u)
-	s.finished.Add(1)
-	return err
-}
-
 // TestStoreOutOfReach: a request that cannot be recorded does not run, and an unrecorded answer is
 // not sent.
 func TestStoreOutOfReach(t *testing.T) {

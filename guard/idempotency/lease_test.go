@@ -41,21 +41,6 @@ func TestLeaseShorterThanHandler(t *testing.T) {
 	})
 }
 
-// testLeaseIsRenewed is the same on a real database: no other attempt begins meanwhile.
-func testLeaseIsRenewed(t *testing.T, w world) {
-	s := open(t, w.records, &idempotency.Options{Lease: time.Second})
-	got, err := s.Do(t.Context(), order("slow"), func(ctx context.Context) (idempotency.Response, error) {
-		for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end) && ctx.Err() == nil; {
-			_, err := s.Do(t.Context(), order("slow"), never)
-			as[*idempotency.InFlightError](t, err)
-			time.Sleep(50 * time.Millisecond) // the others need the database too
-		}
-		s, err := phase(ctx, w.records, "pay")
-		return answer(200, s), err
-	})
-	wantAnswer(t, got, err, "pay of attempt 1", false)
-}
-
 // TestLostLeaseEndsTheHandler: if its renewals fail, its context ends when the lease does, not
 // before, with the cause.
 func TestLostLeaseEndsTheHandler(t *testing.T) {
@@ -255,10 +240,12 @@ func (w world) stopped(t *testing.T, at int, key string, fn idempotency.Func) (g
 	}
 }
 
-// testStandsStill: a process is paused between the only statement of a step and its COMMIT. It
+// TestStandsStill: a process is paused between the only statement of a step and its COMMIT. It
 // locks the record's row for only some seconds: against the running attempt after a duplicate's
 // claim, against the next attempt after a finish. When it continues, it gets the others' answer, or
 // is rejected.
+func TestStandsStill(t *testing.T) { eachBeside(t, testStandsStill, clients...) }
+
 func testStandsStill(t *testing.T, w world) {
 	pay := func(ctx context.Context) (idempotency.Response, error) {
 		s, err := phase(ctx, w.records, "pay")

@@ -2,11 +2,9 @@ package idempotency_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
@@ -17,10 +15,7 @@ func TestSQL(t *testing.T) {
 		name string
 		test func(*testing.T, world)
 	}{
-		{"a request takes effect once, and its retry has the same answer", testOnce},
 		{"costs", testCosts},
-		{"a retry goes on after the last phase", testResumes},
-		{"an overtaken attempt commits nothing", testOvertaken},
 		{"duplicates are not kept waiting by a phase", testNotBlocked},
 		{"a completer finishes what was left", testCompleterFinishes},
 		{"a reaper removes what is old, and reports what is unfinished", testReaper},
@@ -29,7 +24,6 @@ func TestSQL(t *testing.T) {
 		{"a handler's last phase is its answer", testLastPhaseOverHTTP},
 		{"a clock that was set back loses nothing", testClockSetBack},
 		{"results survive, or the phase does not", testResults},
-		{"a closed database is reported", testClosed},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {
@@ -39,49 +33,6 @@ func TestSQL(t *testing.T) {
 			})
 		}
 	})
-}
-
-// TestTime runs slow tests that do not depend on the client.
-func TestTime(t *testing.T) {
-	eachBeside(t, func(t *testing.T, w world) {
-		for name, test := range map[string]func(*testing.T, world){
-			"a lease shorter than its handler is renewed": testLeaseIsRenewed,
-			"a process that stands still lets the row go": testStandsStill,
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				test(t, w)
-			})
-		}
-	}, clients...)
-}
-
-func testOnce(t *testing.T, w world) {
-	pay := func(ctx context.Context) (idempotency.Response, error) {
-		s, err := phase(ctx, w.records, "pay")
-		return answer(201, s), err
-	}
-	for i := range 3 {
-		got, err := w.store.Do(t.Context(), order("k"), pay)
-		wantAnswer(t, got, err, "pay of attempt 1", i > 0)
-	}
-	other := order("k")
-	other.Fingerprint = idempotency.Fingerprint([]byte("another order"))
-	_, err := w.store.Do(t.Context(), other, pay)
-	if as[*idempotency.MismatchError](t, err); interlock.Kind(err) != interlock.Definite {
-		t.Error(err)
-	}
-	for _, c := range []idempotency.Call{
-		{Scope: "bob", Operation: "POST /orders", Key: "k"}, {Scope: "alice", Operation: "POST /refunds", Key: "k"},
-		{Scope: "alicePOST ", Operation: "/orders", Key: "k"}, {Operation: "POST /orders", Key: "k"}, {Scope: "alice", Operation: "POST /orders", Key: "K"},
-	} {
-		c.Fingerprint = "f"
-		got, err := w.store.Do(t.Context(), c, func(context.Context) (idempotency.Response, error) { return answer(200, "another"), nil })
-		wantAnswer(t, got, err, "another", false)
-	}
-	if got := w.effects(t, "k"); got != "pay by 1" {
-		t.Errorf("effects: %s", got)
-	}
 }
 
 // testCosts: a claim is one statement, its bound and one commit; a phase is one commit; a finish in
@@ -119,77 +70,6 @@ func testCosts(t *testing.T, w world) {
 	got, err = store.Do(t.Context(), order("l"), plain)
 	wantAnswer(t, got, err, "done", false)
 	want("a finish of its own", step)
-}
-
-func testResumes(t *testing.T, w world) {
-	fail := errors.New("the carrier is closed")
-	work := func(broken bool) idempotency.Func {
-		return func(ctx context.Context) (idempotency.Response, error) {
-			paid, err := phase(ctx, w.records, "pay")
-			if err != nil {
-				return idempotency.Response{}, err
-			}
-			sent, err := idempotency.Phase(ctx, w.records, "send", func(ctx context.Context, db tx) (string, error) {
-				if err := effect(ctx, db, "k", "send", idempotency.From(ctx).Attempt()); err != nil || !broken {
-					return "sent", err
-				}
-				return "", fail
-			})
-			return answer(200, paid+", "+sent), err
-		}
-	}
-	if _, err := w.store.Do(t.Context(), order("k"), work(true)); !errors.Is(err, fail) {
-		t.Fatal(err)
-	}
-	got, err := w.store.Do(t.Context(), order("k"), work(false))
-	wantAnswer(t, got, err, "pay of attempt 1, sent", false)
-	if got := w.effects(t, "k"); got != "pay by 1, send by 2" {
-		t.Errorf("effects: %s", got)
-	}
-}
-
-// testOvertaken: an attempt's lease expires during a phase. A retry completes the request; later
-// commits and answers of the first attempt are rejected.
-func testOvertaken(t *testing.T, w world) {
-	began, release := make(chan struct{}), make(chan struct{})
-	type result struct {
-		phase, do error
-	}
-	done := make(chan result, 1)
-	go func() {
-		var r result
-		_, r.do = w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
-			_, r.phase = idempotency.Phase(context.WithoutCancel(ctx), w.records, "pay", func(ctx context.Context, db tx) (string, error) {
-				close(began)
-				<-release
-				return "", effect(context.WithoutCancel(ctx), db, "k", "pay", 1)
-			})
-			return answer(200, "stale"), nil
-		})
-		done <- r
-	}()
-	<-began
-	w.lapse(t)
-	got, err := w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
-		s, err := phase(ctx, w.records, "pay")
-		return answer(200, s), err
-	})
-	wantAnswer(t, got, err, "pay of attempt 2", false)
-	close(release)
-	r := <-done
-	wantKind(t, r.phase, interlock.Definite, interlock.ErrLost)
-	wantKind(t, r.do, interlock.Definite, interlock.ErrLost)
-	if got := w.effects(t, "k"); got != "pay by 2" {
-		t.Errorf("effects: %s", got)
-	}
-	got, err = w.store.Do(t.Context(), order("k"), never)
-	wantAnswer(t, got, err, "pay of attempt 2", true)
-}
-
-// lapse ends every lease, as if its time had passed.
-func (w world) lapse(t testing.TB) {
-	t.Helper()
-	w.Exec(t, lapsed[w.Dialect])
 }
 
 // testNotBlocked: while a phase runs, a duplicate is refused at once.
