@@ -89,20 +89,6 @@ func TestHalt(t *testing.T) {
 	})
 }
 
-// TestEpochs: a new epoch begins at 1, waits for the known missing events of the one before, and makes
-// the rest of that stale.
-func TestEpochs(t *testing.T) {
-	virtual.Test(t, func(t *testing.T) {
-		var j journal
-		s, _ := sequencer(t, &j, sequence.Options{})
-		offers(t, s, "a", "1:1=delivered 1:3=held 3:1=held 3:3=held")
-		time.Sleep(time.Minute)
-		j.want(t, "a1:1 gap(a:2-2 after 0s) overdue(a:2-2 after 5s) recorded(a:2-2) a1:3 1:3:delivered a3:1 3:1:delivered "+
-			"gap(a:2-2 after 5s) overdue(a:2-2 after 5s) recorded(a:2-2) a3:3 3:3:delivered")
-		offers(t, s, "a", "1:2=late 1:4=stale 2:1=stale 3:2=late 3:2=duplicate 4:1=delivered 3:4=stale")
-	})
-}
-
 // TestBounds: events beyond a bound are refused and can be offered again; the missing event never is.
 func TestBounds(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
@@ -186,28 +172,6 @@ func TestFetch(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestFetchOfMuch: a gap that is larger than the buffer is fetched piece by piece.
-func TestFetchOfMuch(t *testing.T) {
-	virtual.Test(t, func(t *testing.T) {
-		var j journal
-		var asked []string
-		s, _ := sequencer(t, &j, sequence.Options{Buffer: 4, Fetch: func(_ context.Context, missing sequence.Hole) (events []sequence.Event, err error) {
-			asked = append(asked, fmt.Sprint(missing.From, "-", missing.To))
-			for seq := missing.From; seq <= missing.To; seq++ {
-				events = append(events, event("a", seq))
-			}
-			return events, nil
-		}})
-		offers(t, s, "a", "11=held")
-		time.Sleep(6 * time.Second)
-		synctest.Wait()
-		offers(t, s, "a", "12=delivered")
-		if got := strings.Join(asked, " "); got != "1-4 5-8 9-10" {
-			t.Errorf("asked for %s", got)
-		}
-	})
 }
 
 // TestFailures: Offer returns the handler's error for the offered event; a held one is retried, and only

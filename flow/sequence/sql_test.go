@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,15 +23,12 @@ func TestDatabases(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range map[string]func(t *testing.T, db *databases.DB){
-			"a restart goes on where it was":             testRestart,
 			"poison becomes a dead letter":               testPoison,
-			"a failed handler leaves nothing":            testRollback,
 			"two processes deliver once and in order":    testTwoProcesses,
 			"a key that comes back is looked at":         testComesBack,
 			"holes are split, closed, listed, purged":    testHoles,
 			"a key begins where it is set":               testBegin,
 			"what a delivery costs":                      testCosts,
-			"a lost commit converges":                    testLostCommit,
 			"errors say what was wrong":                  testErrors,
 			"odd names are data":                         testNames,
 			"holes of several processes do not deadlock": testFillAndOpen,
@@ -49,44 +45,6 @@ func TestDatabases(t *testing.T) {
 func inDatabase(t *testing.T, db driver.Beginner[driver.SQL], j *journal, wait time.Duration) *sequence.Sequencer[driver.SQL] {
 	t.Helper()
 	return over(t, sequence.InTx(db, sequence.Table{}), record, j, sequence.Options{Wait: wait})
-}
-
-func testRestart(t *testing.T, db *databases.DB) {
-	var j journal
-	s := inDatabase(t, db, &j, 20*time.Millisecond)
-	offers(t, s, "a", "1=delivered 2=delivered 5=held")
-	testbed.Eventually(t, "the wait ends", bound, func() bool { return strings.Contains(j.take(), "5:delivered") })
-	offers(t, s, "a", "8=held")
-	closed(t, s)
-	again := inDatabase(t, db, &j, time.Hour)
-	offers(t, again, "a", "1=duplicate 3=late 3=duplicate 7=held 6=delivered 8=delivered")
-	if got := effects(t, db); got != "a 0:1, a 0:2, a 0:5, a 0:3 late, a 0:6, a 0:7, a 0:8" {
-		t.Errorf("effects: %s", got)
-	}
-}
-
-func testRollback(t *testing.T, db *databases.DB) {
-	var j journal
-	broken := errors.New("broken")
-	fail := true
-	s := over(t, sequence.InTx[driver.SQL](db, sequence.Table{}), func(ctx context.Context, tx driver.SQL, d sequence.Delivery) error {
-		if err := record(ctx, tx, d); err != nil {
-			return err
-		}
-		if fail {
-			return broken
-		}
-		return nil
-	}, &j, sequence.Options{})
-	_, err := s.Offer(t.Context(), event("a", 1))
-	if !errors.Is(err, broken) || effects(t, db) != "" || where(t, db, "a") != (sequence.State{}) {
-		t.Errorf("%v, and there is %q", err, effects(t, db))
-	}
-	fail = false
-	offers(t, s, "a", "1=delivered")
-	if got := effects(t, db); got != "a 0:1" {
-		t.Errorf("effects: %s", got)
-	}
 }
 
 // testTwoProcesses: each offers all events but the fifth of the same keys, in its own order. The
@@ -247,24 +205,6 @@ func testCosts(t *testing.T, db *databases.DB) {
 		if got := fmt.Sprintf("%d statements, %d commits", c.Statements.Load(), c.Commits.Load()); got != step.want {
 			t.Errorf("%s: %s, want %s", step.offers, got, step.want)
 		}
-	}
-}
-
-func testLostCommit(t *testing.T, db *databases.DB) {
-	var j journal
-	var commits atomic.Int64 // every second one has no answer
-	s := inDatabase(t, databases.Unanswered(db, func() bool { return commits.Add(1)%2 == 0 }), &j, 20*time.Millisecond)
-	for _, seq := range []int64{1, 2, 5, 4, 6, 3} {
-		testbed.Eventually(t, "the event is taken", bound, func() bool {
-			o, err := s.Offer(t.Context(), event("a", seq))
-			if o == sequence.Refused && interlock.Kind(err) != interlock.Uncertain {
-				t.Error(err)
-			}
-			return o.Durable()
-		})
-	}
-	if got := effects(t, db); got != "a 0:1, a 0:2, a 0:5, a 0:4 late, a 0:6, a 0:3 late" {
-		t.Errorf("effects: %s", got)
 	}
 }
 
