@@ -2,7 +2,6 @@ package once_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -127,21 +125,6 @@ func testBatchesInAnyOrder(t *testing.T, w world) {
 	}
 }
 
-func testFailedBatch(t *testing.T, w world) {
-	own := errors.New("no money")
-	outcomes, err := once.BatchTx(t.Context(), w.DB, w.inbox, messages(0, 3), func(ctx context.Context, tx driver.SQL, fresh []once.Message) error {
-		ok(t, effectsOf(ctx, tx, fresh))
-		return own
-	})
-	if err != own || outcomes != nil {
-		t.Errorf("%v, %v", outcomes, err)
-	}
-	outcomes, err = once.BatchTx(t.Context(), w.DB, w.inbox, messages(0, 3), effectsOf)
-	if ok(t, err); fmt.Sprint(outcomes) != "[done done done]" {
-		t.Errorf("%v", outcomes)
-	}
-}
-
 // leaving is a transaction whose caller leaves after its first statement.
 type leaving struct {
 	driver.SQL
@@ -172,26 +155,6 @@ func testHalfABatch(t *testing.T, w world) {
 	if ok(t, err); fmt.Sprint(outcomes) != "[done done]" {
 		t.Errorf("%v", outcomes)
 	}
-}
-
-func testBatchInTransaction(t *testing.T, w world) {
-	tx := w.Begun(t, driver.SessionIsolation)
-	outcomes, err := w.inbox.Batch(t.Context(), tx, messages(0, 2), func(ctx context.Context, fresh []once.Message) error {
-		return effectsOf(ctx, tx, fresh)
-	})
-	if ok(t, err); fmt.Sprint(outcomes) != "[done done]" {
-		t.Errorf("%v", outcomes)
-	}
-	ok(t, tx.Rollback(t.Context()))
-	outcomes, err = once.BatchTx(t.Context(), w.DB, w.inbox, messages(0, 2), effectsOf)
-	if ok(t, err); fmt.Sprint(outcomes) != "[done done]" {
-		t.Errorf("after the rollback: %v", outcomes)
-	}
-	_, err = once.BatchTx(t.Context(), w.DB, w.inbox, []once.Message{{ID: "x"}}, func(ctx context.Context, tx driver.SQL, _ []once.Message) error {
-		_, err := tx.Exec(ctx, `insert into missing values (1)`)
-		return err
-	})
-	wantKind(t, err, interlock.Definite, nil)
 }
 
 func testBatchCosts(t *testing.T, w world) {

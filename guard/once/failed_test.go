@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/interlock-dev/interlock"
@@ -12,7 +11,6 @@ import (
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/once"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -166,30 +164,4 @@ func testOwnError(t *testing.T, w world) {
 	if err != own {
 		t.Error(err)
 	}
-}
-
-func testLostCommit(t *testing.T, w world) {
-	proxy := testbed.NewProxy(t, w.Server.Addr())
-	db, closed, err := databases.Connect(t.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))
-	ok(t, err)
-	defer closed()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	lost := later(t, func() (once.Outcome, error) {
-		return once.Tx(ctx, db, w.inbox, message(1), func(ctx context.Context, tx driver.SQL) error {
-			err := effect("m1")(ctx, tx)
-			proxy.DropReplies()
-			return err
-		})
-	})
-	testbed.Eventually(t, "the commit is done", bound, func() bool { return w.effects(t, "m1") == 1 })
-	cancel()
-	a := lost()
-	if wantKind(t, a.err, interlock.Uncertain, interlock.ErrUncertain); a.outcome != once.Undone {
-		t.Errorf("%v", a.outcome)
-	}
-	proxy.Heal()
-	outcome, err := w.deliver(t.Context(), message(1))
-	want(t, outcome, err, once.Duplicate)
-	w.wantEffects(t, "m1", 1)
 }
