@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -21,7 +20,6 @@ func TestOverlaps(t *testing.T) {
 	eachWorld(t, map[string]func(*testing.T, world){
 		"units that come back are waited for":           testUnitsThatComeBack,
 		"a sale beside one that is cancelled is a sale": testSaleBesideCancelled,
-		"a commit without an answer is done once":       testLostCommit,
 		"a unique index behind it undoes a sale":        testUniqueIndexBehind,
 		"an id forgotten just now was not reused":       testForgottenMeanwhile,
 	})
@@ -93,54 +91,6 @@ func testSaleBesideCancelled(t *testing.T, w world) {
 		func(ctx context.Context, db driver.SQL) error { return w.Cancel(ctx, db, "gone") },
 		func(ctx context.Context, db driver.SQL) error { return w.Confirm(ctx, db, "sold") }))
 	w.has(t, "a", 2, 0, 1)
-}
-
-// testLostCommit: a caller with an unknown outcome repeats the call with the same id, in
-// a new transaction.
-func testLostCommit(t *testing.T, w world) {
-	proxy := testbed.NewProxy(t, w.Server.Addr())
-	for _, c := range []struct {
-		what string
-		call call
-		want driver.StockLevel
-	}{
-		{"hold", func(ctx context.Context, db driver.SQL) error {
-			return w.Hold(ctx, db, "r", time.Hour, stock.Line{Item: "a", N: 2})
-		}, driver.StockLevel{Supply: 9, Held: 2}},
-		{"confirm", func(ctx context.Context, db driver.SQL) error { return w.Confirm(ctx, db, "r") }, driver.StockLevel{Supply: 9, Sold: 2}},
-		{"adjust", func(ctx context.Context, db driver.SQL) error {
-			return w.Adjust(ctx, db, stock.Adjustment{Item: "a", Operation: "o", Delta: -3})
-		}, driver.StockLevel{Supply: 6, Sold: 2}},
-		{"hold another", func(ctx context.Context, db driver.SQL) error { return w.Hold(ctx, db, "s", time.Hour, one("a")) }, driver.StockLevel{Supply: 6, Held: 1, Sold: 2}},
-		{"cancel", func(ctx context.Context, db driver.SQL) error { return w.Cancel(ctx, db, "s") }, driver.StockLevel{Supply: 6, Sold: 2}},
-	} {
-		if c.what == "hold" {
-			w.set(t, "a", 9)
-		}
-		w.loseAnswer(t, proxy, c.call)
-		testbed.Eventually(t, c.what+" is committed", bound, func() bool { return w.level(t, "a") == c.want })
-		for range 2 {
-			if err := w.in(c.call); err != nil {
-				t.Fatalf("%s again: %v (%v)", c.what, err, interlock.Kind(err))
-			}
-			w.has(t, "a", c.want.Supply, c.want.Held, c.want.Sold)
-		}
-	}
-}
-
-// loseAnswer runs call in a transaction whose COMMIT is done but not answered.
-func (w world) loseAnswer(t *testing.T, proxy *testbed.Proxy, call call) {
-	t.Helper()
-	by, closed, err := databases.Connect(t.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))
-	ok(t, err)
-	defer closed()
-	defer proxy.Heal()
-	err = (&databases.DB{BeginnerAt: by}).Try(t.Context(), func(ctx context.Context, db driver.SQL) error {
-		err := call(ctx, db)
-		proxy.CutAfter(0)
-		return err
-	})
-	wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain)
 }
 
 // testUniqueIndexBehind: a buyer books without the stock.

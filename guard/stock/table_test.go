@@ -19,7 +19,6 @@ import (
 func TestTable(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, map[string]func(*testing.T, world){
-		"a seat is booked once":                           testSeat,
 		"several items are held together or not at all":   testAllOrNothing,
 		"repeating converges":                             testRepeating,
 		"an id is of one reservation only":                testReused,
@@ -33,25 +32,9 @@ func TestTable(t *testing.T) {
 		"the database refuses to oversell":                testNet,
 		"a reservation that is swept is whole":            testSweep,
 		"names are data":                                  testNames,
-		"a rolled back transaction leaves nothing":        testRollback,
 		"a hold never expires into itself":                testShortestHold,
 		"what is refused changes nothing":                 testRefusedInTheSameTransaction,
 	})
-}
-
-func testSeat(t *testing.T, w world) {
-	w.set(t, "12A", 1)
-	ok(t, w.hold("alice", time.Hour, one("12A")))
-	wantShort(t, w.hold("bob", time.Hour, one("12A")), "12A", 1, 0)
-	w.has(t, "12A", 1, 1, 0)
-	ok(t, w.confirm("alice"))
-	w.has(t, "12A", 1, 0, 1)
-	wantShort(t, w.hold("bob", time.Hour, one("12A")), "12A", 1, 0)
-	wantUnknown(t, w.hold("bob", time.Hour, one("12B")), "12B", "")
-	wantUnknown(t, w.confirm("bob"), "", "bob")
-	ok(t, w.cancel("bob"))
-	w.has(t, "12A", 1, 0, 1)
-	w.has(t, "12B", 0, 0, 0)
 }
 
 func testAllOrNothing(t *testing.T, w world) {
@@ -70,6 +53,9 @@ func testAllOrNothing(t *testing.T, w world) {
 	w.has(t, "a", 5, 0, 3)
 	w.has(t, "b", 2, 0, 1)
 	w.has(t, "c", 5, 0, 1)
+	wantUnknown(t, w.confirm("third"), "", "third")
+	ok(t, w.cancel("third"))
+	w.has(t, "d", 0, 0, 0)
 }
 
 func testRepeating(t *testing.T, w world) {
@@ -336,16 +322,6 @@ func testNames(t *testing.T, w world) {
 			wantKind(t, err, interlock.Bug, interlock.ErrName)
 		}
 	}
-}
-
-func testRollback(t *testing.T, w world) {
-	w.set(t, "a", 5)
-	tx := w.Begun(t, driver.SessionIsolation)
-	ok(t, w.Hold(t.Context(), tx, "r", time.Hour, one("a")))
-	ok(t, w.Confirm(t.Context(), tx, "r"))
-	ok(t, tx.Rollback(t.Context()))
-	w.has(t, "a", 5, 0, 0)
-	ok(t, w.hold("r", time.Hour, stock.Line{Item: "a", N: 2}))
 }
 
 // testShortestHold: holds expire before they are read.
