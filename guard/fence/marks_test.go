@@ -93,15 +93,6 @@ func testAbsurd(t *testing.T, w world) {
 	}
 }
 
-func testUncommitted(t *testing.T, w world) {
-	for _, marks := range w.marks() {
-		tx := w.Begun(t, driver.SessionIsolation)
-		ok(t, marks.Enter(t.Context(), tx, "alice", token(9), "tester"))
-		ok(t, tx.Rollback(t.Context()))
-		ok(t, w.enter(t, marks, "alice", token(8)))
-	}
-}
-
 // testRefusedAndCommitted violates Enter's documentation: it continues after a
 // refusal.
 func testRefusedAndCommitted(t *testing.T, w world) {

@@ -2,7 +2,6 @@ package fence_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -276,35 +274,6 @@ func (w world) behindProxy(t *testing.T) (world, *testbed.Proxy) {
 	return w.reach(t, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1)), proxy
 }
 
-func testLostCommit(t *testing.T, w world) {
-	for i, end := range []error{nil, interlock.ErrLost} {
-		c, proxy := w.behindProxy(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		claim, balance := grant(1+i, bound), fmt.Sprint(40+i)
-		lost := testbed.Later(t, bound, func() error {
-			return c.tx(ctx, w.table, claim, "alice", func(ctx context.Context, db driver.SQL) error {
-				_, err := db.Exec(ctx, `update account set balance = `+balance+` where id = 'alice'`)
-				proxy.DropReplies()
-				return err
-			})
-		})
-		testbed.Eventually(t, "the commit is done", bound, func() bool {
-			return w.text(t, `select concat(balance) from account where id = 'alice'`) == balance
-		})
-		if end != nil {
-			claim.end(end)
-		}
-		cancel()
-		err := lost()
-		if wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain); end != nil && !errors.Is(err, end) {
-			t.Errorf("%v does not tell that the claim has ended", err)
-		}
-		proxy.Heal()
-		ok(t, c.tx(t.Context(), w.table, grant(1+i, bound), "alice", nothing))
-	}
-}
-
 // cutting loses the reply to Enter.
 type cutting struct {
 	fence.Marks
@@ -380,34 +349,4 @@ func TestRawErrorsAreClassified(t *testing.T) {
 		return nil
 	})
 	wantKind(t, err, interlock.Definite, pgx.ErrTxCommitRollback)
-}
-
-// TestRawErrorsOfMariaDB lets user code return the errors of the client as they are.
-func TestRawErrorsOfMariaDB(t *testing.T) {
-	w := newWorld(t, databases.Open(t, testbed.MariaDB(t), databases.Maria))
-	db, err := sql.Open("mysql", w.URL)
-	ok(t, err)
-	defer db.Close()
-	w.Exec(t, `create table item (k int primary key)`)
-	raw := func(query string, then ...string) error {
-		return fence.Tx(t.Context(), mysql.DB(db), fence.Table{}, grant(1, bound), "r", func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, query)
-			for _, q := range then {
-				_, err = tx.ExecContext(ctx, q)
-			}
-			return err
-		})
-	}
-	ok(t, raw(`insert into item values (1)`))
-	wantKind(t, raw(`insert into item values (1)`), interlock.Definite, nil)
-	wantKind(t, raw(`signal sqlstate '40001' set mysql_errno = 1213`), interlock.Retryable, nil)
-	wantKind(t, raw(`kill connection_id()`), interlock.Retryable, nil)
-	wantKind(t, raw(`kill connection_id()`, `select 1`), interlock.Retryable, nil)
-	// A function that ends the transaction itself was not guarded to its end, and its
-	// outcome is unknown.
-	wantKind(t, raw(`rollback`, `insert into item values (2)`), interlock.Uncertain, nil)
-	wantKind(t, raw(`create table other (k int)`, `insert into item values (2)`), interlock.Uncertain, nil)
-	if got := w.text(t, `select concat(count(*)) from item`); got != "1" {
-		t.Errorf("%s items", got)
-	}
 }
