@@ -166,32 +166,6 @@ func (w world) patiently(level driver.Isolation, g version.Guard, c version.Chan
 	return o, err
 }
 
-// testLostCommit: a caller with an unknown outcome of its commit applies again.
-func testLostCommit(w world) {
-	w.guards()
-	lossy := w.lossy()
-	once := func(ctx context.Context, db driver.Beginner[driver.SQL]) (o version.Outcome, err error) {
-		tx, err := db.Begin(ctx)
-		if err != nil {
-			return 0, err
-		}
-		defer tx.Rollback(context.WithoutCancel(ctx))
-		if o, err = (version.Table{}).Apply(ctx, tx, change("a", 2, "x")); err != nil || o != version.Applied {
-			return o, err
-		}
-		if _, err := tx.Exec(ctx, `insert into orders (id) values ('a')`); err != nil {
-			return o, err
-		}
-		return o, tx.Commit(ctx)
-	}
-	_, err := once(w.Context(), lossy)
-	mustFail(w.T, err, interlock.Uncertain, interlock.ErrUncertain)
-	o, err := once(w.Context(), w.DB)
-	if n := w.text(`select concat(count(*)) from orders`); err != nil || o != version.Duplicate || n != "1" {
-		w.Errorf("repeated: %v, %v; %s orders", o, err, n)
-	}
-}
-
 func testBadInput(w world) {
 	guards := w.guards()
 	long := strings.Repeat("x", driver.MaxName+1)

@@ -119,37 +119,3 @@ func testCrossed(w world) {
 		mustFail(w.T, errors.Join(mine, other), interlock.Retryable, nil)
 	}
 }
-
-// testKilledBetween: the session of a consumer that has applied a change ends before
-// its COMMIT, and leaves nothing; a waiting one continues.
-func testKilledBetween(w world) {
-	for kind, g := range w.guards() {
-		w.order(kind)
-		w.mustApply(g, change(kind, 1, ""), version.Applied, setStatus(kind, "1"))
-		first := w.first(g, change(kind, 5, ""))
-		session, end := `select pg_backend_pid()`, `select pg_terminate_backend($1::int)`
-		if w.Dialect == driver.MariaDB {
-			session, end = `select connection_id()`, `kill ?`
-		}
-		id, err := databases.Value[int64](w.Context(), first, session)
-		ok(w.T, err)
-		var o version.Outcome
-		second := w.behind(func() (err error) {
-			o, err = w.apply(g, change(kind, 4, ""), setStatus(kind, "4"))
-			return err
-		})
-		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
-			_, err := db.Exec(ctx, end, id)
-			return err
-		})
-		if ok(w.T, second()); o != version.Applied {
-			w.Errorf("%s: behind a consumer that was killed: %v", kind, o)
-		}
-		if err := first.Commit(w.Context()); err == nil {
-			w.Errorf("%s: a session that was ended has committed", kind)
-		}
-		if got := w.text(`select status from orders where id = ` + quoted(kind)); got != "4" {
-			w.Errorf("%s: status %q", kind, got)
-		}
-	}
-}

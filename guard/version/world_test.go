@@ -35,7 +35,6 @@ func TestSQL(t *testing.T) {
 		{"changes are judged as specified", testJudged},
 		{"racing consumers converge on the newest", testRacingConsumers},
 		{"who is later waits, and a rollback leaves nothing", testWaits},
-		{"a lost reply to commit converges by repetition", testLostCommit},
 		{"tombstones are purged after their time", testPurge},
 		{"bad input ends in a clear error", testBadInput},
 		{"a column guards its row", testColumn},
@@ -53,7 +52,6 @@ func TestSQL(t *testing.T) {
 		{"a purge keeps to its limit by any plan", testPurgeLimit},
 		{"keys beyond the numbers of a float are distinct", testLongNumbers},
 		{"a row that goes while it is waited for is missing", testRowGone},
-		{"a consumer that is killed before its commit leaves nothing", testKilledBetween},
 		{"of two that wait for each other one is undone", testCrossed},
 		{"a connection lost inside of a transaction", testLostInside},
 	}
