@@ -92,12 +92,10 @@ func TestCodes(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range map[string]func(*testing.T, native){
 			"deadlock":                testDeadlock,
-			"serialization":           testSerialization,
 			"write on an old picture": testConflictingWrite,
 			"lock timeout":            testLockTimeout,
 			"swallowed deadlock":      testSwallowed,
 			"cut before commit":       testCutBefore,
-			"cut in a driver.SQL":     testCutInSQL,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -158,19 +156,6 @@ func testDeadlock(t *testing.T, n native) {
 	})
 	c.want(t, n.Dialect, "40P01", "1213")
 	n.sum(t, 24)
-}
-
-func testSerialization(t *testing.T, n native) {
-	var c codes
-	n.both(t, driver.Serializable, &c, func(i int, do exec, meet func()) error {
-		if err := do(`select sum(v) from account`); err != nil {
-			return err
-		}
-		meet()
-		return do(add([]string{"1", "2"}[i]))
-	})
-	c.want(t, n.Dialect, "40001", "1213")
-	n.sum(t, 22)
 }
 
 // testConflictingWrite causes 1020 on MariaDB, which detects it only if an option is set.
@@ -270,31 +255,6 @@ func testCutBefore(t *testing.T, n native) {
 		return do(add("1"))
 	}))
 	if runs < 2 {
-		t.Errorf("%d runs", runs)
-	}
-	n.sum(t, 22)
-}
-
-// testCutInSQL: the error of a driver.SQL for a lost connection may be Uncertain. The
-// transaction was not committed, and runs again.
-func testCutInSQL(t *testing.T, n native) {
-	proxy := testbed.NewProxy(t, n.Server.Addr())
-	db := n.Through(t, proxy)
-	runs := 0
-	err := isolation.Serializable(t.Context(), db, nil, func(ctx context.Context, tx driver.SQL) error {
-		runs++
-		if _, err := tx.Exec(ctx, add("1")); err != nil {
-			return err
-		}
-		if runs == 1 {
-			proxy.Cut()
-			proxy.Heal() // which closes what was cut
-		}
-		_, err := tx.Exec(ctx, add("1"))
-		return err
-	})
-	ok(t, err)
-	if runs != 2 {
 		t.Errorf("%d runs", runs)
 	}
 	n.sum(t, 22)

@@ -221,16 +221,6 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-func TestPanicRollsBack(t *testing.T) {
-	t.Parallel()
-	db := &scripted{}
-	func() {
-		defer func() { _ = recover() }()
-		_ = Serializable(t.Context(), db, nil, func(context.Context, *scripted) error { panic("on purpose") })
-	}()
-	db.mustHave(t, "begin serializable", "rollback")
-}
-
 func TestImpossibleOptions(t *testing.T) {
 	t.Parallel()
 	for _, o := range []Options{{Attempts: -1}, {Idle: -1}, {Idle: 1, Statement: -1}, {Statement: time.Second}} {

@@ -22,7 +22,6 @@ func TestClients(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range map[string]func(*testing.T, *databases.DB){
 			"Statements":                  testStatements,
-			"Deadlock":                    testDeadlock,
 			"LostCommit":                  testLostCommit,
 			"CommitOnALostConnection":     testCutCommit,
 			"Begin":                       testBegin,
@@ -106,27 +105,6 @@ func testStatements(t *testing.T, db *databases.DB) {
 	testbed.WantKind(t, err, interlock.Definite, nil)
 	if n := rows(t, db); n != 1 {
 		t.Errorf("%d rows after a commit", n)
-	}
-}
-
-func testDeadlock(t *testing.T, db *databases.DB) {
-	db.Exec(t, `insert into kept values ('1', 0), ('2', 0)`)
-	first, second := db.Begun(t, driver.SessionIsolation), db.Begun(t, driver.SessionIsolation)
-	exec(t, first, `update kept set v = 1 where k = '1'`)
-	exec(t, second, `update kept set v = 2 where k = '2'`)
-	answers := make(chan error)
-	cross := func(tx driver.Tx[driver.SQL], query string) {
-		_, err := tx.Exec(t.Context(), query)
-		_ = tx.Rollback(t.Context())
-		answers <- err
-	}
-	go cross(first, `update kept set v = 1 where k = '2'`)
-	go cross(second, `update kept set v = 2 where k = '1'`)
-	err := errors.Join(<-answers, <-answers)
-	testbed.WantKind(t, err, interlock.Retryable, nil)
-	var native interface{ SQLState() string }
-	if !errors.As(err, &native) || !strings.HasPrefix(native.SQLState(), "40") {
-		t.Errorf("%v is not a deadlock", err)
 	}
 }
 
