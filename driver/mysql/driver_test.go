@@ -278,36 +278,6 @@ func TestEndOfSessionIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// TestReleaseComesAfterAnAbandonedAcquire that the server carries out late.
-func TestReleaseComesAfterAnAbandonedAcquire(t *testing.T) {
-	server := testbed.MariaDB(t)
-	admin := open(t, server.URL())
-	d := modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: 20 * time.Second})
-	before := request("x")
-	acquire(t, d, before)
-	release(t, d, before)
-	operator := admin.mustBegin(t)
-	mustExec(t, operator, "select * from interlock_lease for update")
-	r := request("x")
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if _, err := d.Acquire(ctx, r); interlock.Kind(err) != interlock.Uncertain {
-		t.Errorf("%v (%v)", err, interlock.Kind(err))
-	}
-	released := make(chan error, 1)
-	go func() { released <- d.Release(context.Background(), r.Name, r.Owner) }()
-	select {
-	case err := <-released:
-		t.Fatalf("released before the acquire was over: %v", err)
-	case <-time.After(200 * time.Millisecond):
-	}
-	testbed.OK(t, operator.Rollback(t.Context()))
-	testbed.OK(t, <-released)
-	r = request("x")
-	r.NoWait = true
-	acquire(t, d, r)
-}
-
 // TestSweepEndsSoon if somebody has locked an old row: a sweep keeps others from
 // making rows.
 func TestSweepEndsSoon(t *testing.T) {

@@ -118,10 +118,8 @@ func TestTransactions(t *testing.T) {
 		{"the end of the session", testEndOfSession},
 		{"errors of user code", testClassify},
 		{"settings are given back", testSettings},
-		{"an idle transaction is ended", testIdle},
 		{"what follows an undone transaction is not committed", testUndone},
 		{"what follows an implicit commit is not committed", testImplicitCommit},
-		{"a long statement is ended", testLongStatement},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -305,21 +303,6 @@ func testSettings(t *testing.T, w world) {
 	}
 }
 
-func testIdle(t *testing.T, w world) {
-	w.do(t, "create table i (k int primary key)", "insert into i values (1)")
-	x := w.mustBegin(t)
-	mustBound(t, x, time.Second)
-	mustExec(t, x, "update i set k = 2")
-	begun := time.Now()
-	w.do(t, "set innodb_lock_wait_timeout = 20", "update i set k = 3 where k = 1")
-	if took := time.Since(begun); took < 500*time.Millisecond || took > 5*time.Second {
-		t.Errorf("the row was free after %v", took)
-	}
-	if err := x.Commit(t.Context()); err == nil || interlock.Kind(err) == interlock.Definite {
-		t.Errorf("committed: %v", err)
-	}
-}
-
 // testUndone ignores a deadlock of statements that the package does not see.
 func testUndone(t *testing.T, w world) {
 	w.do(t, "create table u (k int primary key, v int)", "insert into u values (1, 0), (2, 0)")
@@ -357,11 +340,4 @@ func testImplicitCommit(t *testing.T, w world) {
 	if k := w.text(t, "select group_concat(k) from ic"); k != "1" {
 		t.Errorf("rows %s", k)
 	}
-}
-
-func testLongStatement(t *testing.T, w world) {
-	x := w.mustBegin(t)
-	testbed.OK(t, x.Bound(t.Context(), bound, 100*time.Millisecond))
-	_, err := x.Exec(t.Context(), "select sleep(30)")
-	wantKind(t, err, interlock.Definite, 1969)
 }
