@@ -3,7 +3,6 @@ package once_test
 import (
 	"context"
 	"fmt"
-	"math"
 	"testing"
 	"time"
 
@@ -61,34 +60,6 @@ func TestClean(t *testing.T) {
 	})
 }
 
-// TestCleanLimit: the limit holds for any number, and any plan of the database.
-func TestCleanLimit(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
-		_, err := once.BatchTx(t.Context(), w.DB, w.inbox, messages(0, 1300), nothingNew)
-		ok(t, err)
-		w.age(t, "1 = 1", 8*24*time.Hour)
-		w.Do(t, func(ctx context.Context, db driver.SQL) error {
-			for _, off := range []string{"hashjoin", "mergejoin", "hashagg", "sort", "material", "memoize"} {
-				if w.Dialect == driver.Postgres {
-					_, err := db.Exec(ctx, `set local enable_`+off+` = off`)
-					ok(t, err)
-				}
-			}
-			n, err := w.inbox.Clean(ctx, db, 7)
-			if n != 7 {
-				t.Errorf("cleaned %d, want 7", n)
-			}
-			return err
-		})
-		for _, wanted := range []int64{1293, 0} {
-			if n := w.clean(t, w.inbox, math.MaxInt); n != wanted {
-				t.Errorf("cleaned %d, want %d", n, wanted)
-			}
-		}
-	}, databases.Pgx, databases.PgxStd, databases.Maria)
-}
-
 // TestCleanHoldsNobodyUp: Clean does not block new messages.
 func TestCleanHoldsNobodyUp(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -109,32 +80,6 @@ func TestCleanHoldsNobodyUp(t *testing.T) {
 			w.age(t, "1 = 1", 8*24*time.Hour)
 		}
 	}, databases.Pgx, databases.Maria)
-}
-
-// TestCleanSparesWhatIsNew: between the read and the delete on MariaDB, another process
-// cleans the record and the message is delivered again.
-func TestCleanSparesWhatIsNew(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
-		deliver := func(wanted once.Outcome) {
-			t.Helper()
-			outcome, err := w.deliver(t.Context(), message(1))
-			want(t, outcome, err, wanted)
-		}
-		deliver(once.Done)
-		w.age(t, "1 = 1", 8*24*time.Hour)
-		w.Do(t, func(ctx context.Context, db driver.SQL) error {
-			n, err := w.inbox.Clean(ctx, leaving{db, func() {
-				w.Exec(t, `delete from interlock_inbox`)
-				deliver(once.Done)
-			}}, 0)
-			if n != 0 {
-				t.Errorf("cleaned %d", n)
-			}
-			return err
-		})
-		deliver(once.Duplicate)
-	}, databases.Maria)
 }
 
 // age makes records that many hours old.
