@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
@@ -16,6 +17,7 @@ func TestSQL(t *testing.T) {
 		test func(*testing.T, world)
 	}{
 		{"costs", testCosts},
+		{"an overtaken attempt commits nothing", testOvertaken},
 		{"duplicates are not kept waiting by a phase", testNotBlocked},
 		{"a completer finishes what was left", testCompleterFinishes},
 		{"a reaper removes what is old, and reports what is unfinished", testReaper},
@@ -70,6 +72,50 @@ func testCosts(t *testing.T, w world) {
 	got, err = store.Do(t.Context(), order("l"), plain)
 	wantAnswer(t, got, err, "done", false)
 	want("a finish of its own", step)
+}
+
+// testOvertaken: an attempt's lease expires during a phase. A retry completes the request; later
+// commits and answers of the first attempt are rejected.
+func testOvertaken(t *testing.T, w world) {
+	began, release := make(chan struct{}), make(chan struct{})
+	type result struct {
+		phase, do error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		_, r.do = w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+			_, r.phase = idempotency.Phase(context.WithoutCancel(ctx), w.records, "pay", func(ctx context.Context, db tx) (string, error) {
+				close(began)
+				<-release
+				return "", effect(context.WithoutCancel(ctx), db, "k", "pay", 1)
+			})
+			return answer(200, "stale"), nil
+		})
+		done <- r
+	}()
+	<-began
+	w.lapse(t)
+	got, err := w.store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+		s, err := phase(ctx, w.records, "pay")
+		return answer(200, s), err
+	})
+	wantAnswer(t, got, err, "pay of attempt 2", false)
+	close(release)
+	r := <-done
+	wantKind(t, r.phase, interlock.Definite, interlock.ErrLost)
+	wantKind(t, r.do, interlock.Definite, interlock.ErrLost)
+	if got := w.effects(t, "k"); got != "pay by 2" {
+		t.Errorf("effects: %s", got)
+	}
+	got, err = w.store.Do(t.Context(), order("k"), never)
+	wantAnswer(t, got, err, "pay of attempt 2", true)
+}
+
+// lapse ends every lease, as if its time had passed.
+func (w world) lapse(t testing.TB) {
+	t.Helper()
+	w.Exec(t, lapsed[w.Dialect])
 }
 
 // testNotBlocked: while a phase runs, a duplicate is refused at once.
