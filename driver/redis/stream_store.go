@@ -119,20 +119,23 @@ func (s *streamStore) parseGroups(answer []rueidis.RedisMessage) (all []leaseque
 }
 
 // fewest is about the least number of parts of a leased lane.
-const fewest = 6
+const fewest = 4
 
 // parseGroup parses the next lane of an answer, and returns the rest.
 func parseGroup(g *leasequeue.Group, answer []rueidis.RedisMessage) (rest []rueidis.RedisMessage, err error) {
-	if len(answer) < 3 {
+	messages, err := answer[0].ToString()
+	if err != nil {
+		return nil, err
+	}
+	lane, messages, known := strings.Cut(messages, " ")
+	messages, failures, _ := strings.Cut(messages, " ")
+	if !known { // a new lane, which has the name of its first place
+		lane, messages = lane[:min(len(lane), 16)], lane
+	}
+	if g.ID, err = strconv.ParseInt(lane, 10, 64); err != nil || messages == "" {
 		return nil, errReply
 	}
-	id, idErr := answer[0].AsInt64()
-	messages, messagesErr := answer[1].ToString()
-	failures, failuresErr := answer[2].ToString()
-	if idErr != nil || messagesErr != nil || failuresErr != nil || messages == "" {
-		return nil, errReply
-	}
-	g.ID, answer = id, answer[3:]
+	answer = answer[1:]
 	g.Messages = make([]driver.Received, 0, strings.Count(messages, ","))
 	for messages != "" {
 		var message, failed string
@@ -258,7 +261,15 @@ func (s *streamStore) Settle(ctx context.Context, settled []leasequeue.Settled) 
 			args = append(args, padded(x.ID))
 		}
 		for _, x := range settled[:n] {
-			args = append(args, strconv.FormatInt(x.Token.Counter(), 10), flag(x.Finished), strconv.Itoa(len(x.Outcomes)))
+			args = append(args, strconv.FormatInt(x.Token.Counter(), 10))
+			if x.Finished && len(x.Outcomes) > 0 && !slices.ContainsFunc(x.Outcomes, hasMore) {
+				args = append(args, strconv.Itoa(-len(x.Outcomes)))
+				for _, o := range x.Outcomes {
+					args = append(args, padded(o.Place))
+				}
+				continue
+			}
+			args = append(args, strconv.Itoa(len(x.Outcomes)), flag(x.Finished))
 			for _, o := range x.Outcomes {
 				args = appendOutcome(args, o)
 			}
@@ -277,14 +288,15 @@ func (s *streamStore) Settle(ctx context.Context, settled []leasequeue.Settled) 
 	return lost, nil
 }
 
+// hasMore reports whether a settlement has more arguments than a place.
+func hasMore(o driver.Settlement) bool { return o.Outcome != driver.Ack || o.Unique != "" }
+
 // appendOutcome appends the arguments of a settlement.
 func appendOutcome(args []string, o driver.Settlement) []string {
 	failures, kind := o.Attempt-1, "release"
 	switch o.Outcome {
 	case driver.Ack:
-		if kind = "finish"; o.Unique == "" {
-			return append(args, padded(o.Place), "ack")
-		}
+		kind = "finish"
 	case driver.Dead:
 		kind, failures = "dead", o.Attempt
 	case driver.Park:

@@ -1,17 +1,18 @@
 -- ARGV: group, lease in ms, most messages, most bytes of payload. Answers with the time until a
--- lane is due, or 0, the counter of the leases, and for each leased lane: its name, its messages as
--- in its record, their failures, each followed by a comma, or '' if there are none, and for each
--- message the number of its fields, names and values, and these. All is one list: nested ones are
--- slow.
+-- lane is due, or 0, the counter of the leases, and for each leased lane: its messages as in its
+-- record, and for each message the number of its fields, names and values, and these. Unless the lane
+-- is new, its name and a blank are before its messages; a blank and their failures, each with a comma,
+-- or nothing if there are none, are behind. All is one list: nested ones are slow.
 local group, lease, most, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local known = {} -- messages by entry that this script has read
+local known = {} -- messages by entry that this script has read, except new ones without a key
 local wanted, window = {}, 4 -- entries that it may have to read, and how many fetch reads
-local fresh, sorted = {}, true -- new lanes, each with its messages, by score
+local fresh, sorted = {}, true -- new lanes, each with its messages, by score; without a key, the message itself
 local added, removed = {}, {} -- members of the index
 
+-- message returns a message. It has eight fields: with one more, Lua would allocate sixteen.
 local function message(entry, body)
-  local m = { entry = entry, body = body, key = '', priority = 0, delay = 0, length = 0 }
+  local m = { entry = entry, body = body, key = '', priority = 0, delay = 0, length = 0, place = '', score = 0 }
   for i = 1, #body, 2 do
     local name, value = body[i], body[i + 1]
     if name == 'payload' then
@@ -24,7 +25,6 @@ local function message(entry, body)
       m.delay = field(value, 0, MAX_DELAY_MS)
     end
   end
-  known[entry] = m
   return m
 end
 
@@ -38,34 +38,35 @@ local function read()
   return redis.pcall('XREADGROUP', 'GROUP', group, 'interlock', 'COUNT', MOST, 'STREAMS', STREAM, '>')
 end
 
--- lanesOf returns the names of the lanes of messages by key, and loads these lanes.
+-- lanesOf returns the lanes of messages by key; false means none.
 local function lanesOf(messages)
-  local named, keys, fields, lanes = {}, {}, {}, {}
+  local lanes, keys, fields, names = {}, {}, {}, {}
   for _, m in ipairs(messages) do
-    if m.key ~= '' and named[m.key] == nil then
-      named[m.key], keys[#keys + 1], fields[#fields + 1] = false, m.key, 'k' .. m.key
+    if m.key ~= '' and lanes[m.key] == nil then
+      lanes[m.key], keys[#keys + 1], fields[#fields + 1] = false, m.key, 'k' .. m.key
     end
   end
-  if #keys > 0 then
-    for i, lane in ipairs(redis.call('HMGET', LANES, unpack(fields))) do
-      if lane then named[keys[i]], lanes[#lanes + 1] = lane, lane end
-    end
+  if #keys == 0 then return lanes end
+  local found = redis.call('HMGET', LANES, unpack(fields))
+  for _, name in ipairs(found) do
+    if name then names[#names + 1] = name end
   end
-  load(lanes)
-  return named
+  load(names)
+  for i, name in ipairs(found) do lanes[keys[i]] = name and loaded[name] end
+  return lanes
 end
 
 -- prioritize gives a lane the priority of its last message.
 local function prioritize(l, priority)
   local change = (l.priority - priority) * AGING_MS
   if l.fresh then
-    l.score, sorted = l.score + change, false
+    l.score, l.priority, sorted = l.score + change, priority, false
   else
     local since = redis.call('ZSCORE', READY, l.name)
     if since then redis.call('ZADD', READY, text(since + change), l.name) end
+    l.priority = priority
+    save(l)
   end
-  l.priority = priority
-  save(l)
 end
 
 -- index assigns a place and a lane to new entries of the stream.
@@ -79,27 +80,33 @@ local function index()
   if not found or not found[1] then return end
   local entries, messages = found[1][2], {}
   for i, entry in ipairs(entries) do messages[i] = message(entry[1], entry[2] or {}) end
-  local place, named = redis.call('HINCRBY', LANES, 'n', #entries) - #entries, lanesOf(messages)
+  local place, lanes = redis.call('HINCRBY', LANES, 'n', #entries) - #entries, lanesOf(messages)
   local thousands, clock, since = '', '', 0
   for i, m in ipairs(messages) do
-    local low = (place + i) % 1000
+    local low, key, l = (place + i) % 1000, m.key, m
     if i == 1 or low == 0 then thousands = string.sub(pad(place + i), 1, 13) end
     m.place = thousands .. string.char(48 + low / 100, 48 + low / 10 % 10, 48 + low % 10)
-    local l = m.key ~= '' and loaded[named[m.key]]
-    if not l then
-      l = create(m.place, m.key, m.priority)
+    if key ~= '' then
+      known[m.entry] = m
+      l = lanes[key]
+    end
+    if key == '' or not l then
       if string.sub(m.entry, 1, 14) ~= clock then
         clock, since = string.sub(m.entry, 1, 14), math.min(now, timeOf(m.entry))
       end
-      l.fresh, l.score = {}, since - m.priority * AGING_MS
+      if key ~= '' then
+        l = create(m.place, key, m.priority)
+        lanes[key], l.fresh = l, {}
+      end
+      l.score = since - m.priority * AGING_MS
       sorted = sorted and (#fresh == 0 or fresh[#fresh].score <= l.score)
-      named[m.key], fresh[#fresh + 1] = l.name, l
+      fresh[#fresh + 1] = l
     elseif l.priority ~= m.priority then
       prioritize(l, m.priority)
     end
     if l.fresh then
       l.fresh[#l.fresh + 1] = m
-    else
+    elseif key ~= '' then
       add(memberOf(l, m))
     end
   end
@@ -131,10 +138,13 @@ end
 local function candidates()
   local found, lanes = redis.call('ZRANGE', READY, 0, most - 1, 'WITHSCORES'), {}, {}
   for i = 1, #found, 2 do lanes[#lanes + 1] = found[i] end
-  load(lanes)
   if not sorted then
-    table.sort(fresh, function(a, b) return a.score < b.score or a.score == b.score and a.name < b.name end)
+    table.sort(fresh, function(a, b)
+      return a.score < b.score or a.score == b.score and (a.name or a.place) < (b.name or b.place)
+    end)
   end
+  if #lanes == 0 then return fresh end
+  load(lanes)
   local all, next_fresh = {}, 1
   for i, lane in ipairs(lanes) do
     local score = tonumber(found[2 * i])
@@ -149,9 +159,10 @@ end
 
 -- choose returns the first messages of a lane, those of an expired lease included.
 local function choose(l, count)
+  if l.fresh and #l.fresh <= count then return l.fresh end
   local messages = {}
   if l.fresh then
-    for i = 1, math.min(count, #l.fresh) do messages[i] = l.fresh[i] end
+    for i = 1, count do messages[i] = l.fresh[i] end
     return messages
   end
   local members = pending(l.name, count)
@@ -172,7 +183,7 @@ local function fetch(entry)
   for _, neighbour in ipairs(found) do
     if wanted[neighbour[1]] then
       hits = hits + 1
-      if not known[neighbour[1]] then message(neighbour[1], neighbour[2]) end
+      known[neighbour[1]] = known[neighbour[1]] or message(neighbour[1], neighbour[2])
     end
   end
   window = 2 * hits >= window and math.min(2 * window, 64) or math.max(1, math.floor(window / 2))
@@ -183,6 +194,25 @@ local total, size, full = 0, 0, false
 local gone = {} -- entries that were deleted from the stream
 local answer, lease_end = { 0, '0' }, text(now + lease)
 local noted = redis.call('EXISTS', NOTES) == 1
+
+-- counter returns the counter of the leases, which is drawn for the first of them.
+local function counter()
+  if answer[2] == '0' then answer[2] = draw(COUNTER) end
+  return answer[2]
+end
+
+-- dueOf returns when a message may be delivered: in the future also if the clock was set back.
+local function dueOf(m) return m.delay > 0 and timeOf(m.entry) + m.delay or 0 end
+
+-- fits counts a message as delivered, unless that exceeds the bytes.
+local function fits(m)
+  if total > 0 and size + m.length > bytes then
+    full = true
+    return false
+  end
+  total, size = total + 1, size + m.length
+  return true
+end
 
 -- take returns those of the chosen messages that may be delivered, and when the first other one is
 -- due. It drops those whose entries were deleted from the stream.
@@ -199,15 +229,9 @@ local function take(l, chosen)
       redis.call('HDEL', NOTES, c.place)
     else
       m.place = c.place
-      if m.delay > 0 then
-        local due = timeOf(m.entry) + m.delay -- in the future also if the clock was set back
-        if due > now then return taken, due end
-      end
-      if total > 0 and size + m.length > bytes then
-        full = true
-        return taken, 0
-      end
-      total, size = total + 1, size + m.length
+      local due = dueOf(m)
+      if due > now then return taken, due end
+      if not fits(m) then return taken, 0 end
       taken[#taken + 1] = m
     end
   end
@@ -227,31 +251,54 @@ local function failed(taken, expired)
   return table.concat(list, ',') .. ','
 end
 
+-- attach adds the fields of a message to the answer.
+local function attach(m)
+  local n, body = #answer + 1, m.body
+  answer[n] = #body
+  for i = 1, #body do answer[n + i] = body[i] end
+end
+
+-- lease_new writes the lease of a new lane.
+local function lease_new(name, key, priority, messages)
+  local n = #written
+  local head = priority == 0 and USUAL or ' 1 0 ' .. priority .. ' 0 '
+  written[n + 1], written[n + 2] = name, counter() .. head .. messages .. ' ' .. key
+  if key ~= '' then written[n + 3], written[n + 4] = 'k' .. key, name end
+  n = #leases
+  leases[n + 1], leases[n + 2] = lease_end, name
+end
+
 -- grant leases a lane with messages.
 local function grant(l, taken)
-  if answer[2] == '0' then answer[2] = draw(COUNTER) end
-  for _, member in ipairs(leased(l)) do add(member) end -- of an expired lease
   local messages = ''
   for _, m in ipairs(taken) do
     messages = messages .. m.place .. ':' .. m.entry .. ','
     if not l.fresh then removed[#removed + 1] = memberOf(l, m) end
   end
-  local n = #answer
-  answer[n + 1], answer[n + 2], answer[n + 3] = l.name, messages, failed(taken, l.leased)
-  n = n + 3
-  for _, m in ipairs(taken) do
-    local body = m.body
-    n = n + 1
-    answer[n] = #body
-    for i = 1, #body do answer[n + i] = body[i] end
-    n = n + #body
-  end
-  l.counter, l.leased, l.due, l.messages = answer[2], true, 0, messages
+  answer[#answer + 1] = l.fresh and messages or l.name .. ' ' .. messages .. ' ' .. failed(taken, l.leased)
+  for _, m in ipairs(taken) do attach(m) end
+  if l.fresh then return lease_new(l.name, l.key, l.priority, messages) end
+  for _, member in ipairs(leased(l)) do add(member) end -- of an expired lease
+  l.counter, l.leased, l.due, l.messages = counter(), true, 0, messages
   save(l)
-  if l.fresh then
-    scores[WAITING][l.name] = lease_end
+  move(l.name, WAITING, lease_end)
+end
+
+-- grant_one leases a new message without a key, if it may be delivered.
+local function grant_one(m, chosen)
+  local place, due = m.place, dueOf(m)
+  if chosen and not full and due <= now and fits(m) then
+    local messages = place .. ':' .. m.entry .. ','
+    answer[#answer + 1] = messages
+    attach(m)
+    return lease_new(place, '', m.priority, messages)
+  end
+  add(place .. ':' .. place .. ':' .. m.entry)
+  save(create(place, '', m.priority))
+  if due > now then
+    move(place, WAITING, text(due))
   else
-    move(l.name, WAITING, lease_end)
+    move(place, READY, text(m.score))
   end
 end
 
@@ -260,24 +307,29 @@ expire()
 local lanes, chosen, left = most > 0 and candidates() or fresh, {}, most
 for i, l in ipairs(lanes) do
   if left <= 0 then break end
-  chosen[i] = choose(l, math.max(1, math.min(PER_LANE, math.floor(left / (#lanes - i + 1)))))
-  left = left - #chosen[i]
+  chosen[i] = l.entry and l or choose(l, math.max(1, math.min(PER_LANE, math.floor(left / (#lanes - i + 1)))))
+  left = left - (l.entry and 1 or #chosen[i])
 end
 local emptied = {}
 for i, l in ipairs(lanes) do
-  local taken, due = {}, 0
-  if chosen[i] and not full then taken, due = take(l, chosen[i]) end
-  if l.fresh then
-    for n = #taken + 1, #l.fresh do add(memberOf(l, l.fresh[n])) end
-  end
-  if #taken > 0 then
-    grant(l, taken)
-  elseif due > 0 then
-    move(l.name, WAITING, text(due))
-  elseif l.fresh then
-    move(l.name, READY, text(l.score))
-  elseif chosen[i] and not full then
-    emptied[#emptied + 1] = l
+  if l.entry then
+    grant_one(l, chosen[i])
+  else
+    local taken, due = {}, 0
+    if chosen[i] and not full then taken, due = take(l, chosen[i]) end
+    if l.fresh then
+      for n = #taken + 1, #l.fresh do add(memberOf(l, l.fresh[n])) end
+      if #taken == 0 then insert(l) end
+    end
+    if #taken > 0 then
+      grant(l, taken)
+    elseif due > 0 then
+      move(l.name, WAITING, text(due))
+    elseif l.fresh then
+      move(l.name, READY, text(l.score))
+    elseif chosen[i] and not full then
+      emptied[#emptied + 1] = l
+    end
   end
 end
 write('ZADD', INDEX, added)

@@ -21,16 +21,27 @@ local function pad(number) return format(padded, number) end
 -- name, fields and scores the writes. False means missing. Scores are texts.
 local loaded, fields, scores = {}, {}, { [READY] = {}, [WAITING] = {} }
 
+-- Writes of the usual lanes are lists at once: fields of LANES with their values, and leases with
+-- their names; names of fields, and of lanes that have neither lease nor pause any more.
+local written, leases, dropped, ended = {}, {}, {}, {}
+
+-- USUAL follows the counter of a lease that is neither parked nor paused, of normal priority.
+local USUAL = ' 1 0 0 0 '
+
+-- decode parses the record of a lane.
+local function decode(lane, record)
+  local counter, leased, parked, priority, due, messages, key = string.match(record, '^(%d+) ([01]) ([01]) (%-?%d) (%d+) ([%d:%-,]*) (.*)$')
+  local l = { name = lane, counter = counter, leased = leased == '1', parked = parked == '1',
+    priority = priority == '0' and 0 or tonumber(priority), due = due == '0' and 0 or tonumber(due), messages = messages, key = key }
+  loaded[lane] = l
+  return l
+end
+
 -- load reads lanes by one command.
 local function load(names)
   if #names == 0 then return end
   for i, found in ipairs(redis.call('HMGET', LANES, unpack(names))) do
-    local lane = names[i]
-    if found and not loaded[lane] then
-      local counter, leased, parked, priority, due, messages, key = string.match(found, '^(%d+) ([01]) ([01]) (%-?%d) (%d+) ([%d:%-,]*) (.*)$')
-      loaded[lane] = { name = lane, counter = counter, leased = leased == '1', parked = parked == '1',
-        priority = priority == '0' and 0 or tonumber(priority), due = due == '0' and 0 or tonumber(due), messages = messages, key = key }
-    end
+    if found and not loaded[names[i]] then decode(names[i], found) end
   end
 end
 
@@ -63,11 +74,14 @@ local function ready(l, since)
 end
 
 local function create(place, key, priority)
-  local l = { name = place, counter = '0', leased = false, parked = false, priority = priority, due = 0, messages = '', key = key,
+  return { name = place, counter = '0', leased = false, parked = false, priority = priority, due = 0, messages = '', key = key,
     fresh = false, score = 0 }
-  if key ~= '' then fields['k' .. key] = place end
+end
+
+-- insert writes a new lane.
+local function insert(l)
+  if l.key ~= '' then fields['k' .. l.key] = l.name end
   save(l)
-  return l
 end
 
 local function forget(l)
@@ -97,7 +111,7 @@ local function write(command, key, list)
 end
 
 local function flush()
-  local set, removed = {}, {}
+  local set, removed = written, dropped
   for name, value in pairs(fields) do
     if value then
       set[#set + 1], set[#set + 2] = name, type(value) == 'table' and encode(value) or value
@@ -108,7 +122,7 @@ local function flush()
   write('HDEL', LANES, removed)
   write('HSET', LANES, set)
   for key, lanes in pairs(scores) do
-    set, removed = {}, {}
+    set, removed = key == WAITING and leases or {}, { unpack(ended) }
     for lane, score in pairs(lanes) do
       if score then
         set[#set + 1], set[#set + 2] = score, lane
@@ -120,7 +134,7 @@ local function flush()
     write('ZADD', key, set)
     scores[key] = {}
   end
-  fields = {}
+  fields, written, leases, dropped, ended = {}, {}, {}, {}, {}
 end
 
 -- pending returns the first messages of a lane in the index, leased those of its lease as members

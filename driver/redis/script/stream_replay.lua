@@ -19,6 +19,7 @@ for _, member in ipairs(members) do
     local l = laneOf(key)
     if not l then
       l = create(place, key, field(body.priority, -1, 1))
+      insert(l)
       ready(l, now)
       flush() -- another letter may be of the same key
     end
