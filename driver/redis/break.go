@@ -24,36 +24,13 @@ const keepBreaks = 1000
 //
 // Records are kept in the stream interlock:{TAG}:breaks, the last thousand of each
 // hash slot, for as long as the server keeps its data.
-func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
-	return d.layout.breakHold(ctx, d.conn, b)
-}
-
-// Breaks returns the recorded breaks; see driver.Breaker. For all names it reads each
-// slot in which a lock was ever broken, from the set interlock:{0}:broken.
-func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
-	return d.layout.breaks(ctx, d.conn, name, limit)
-}
-
-// Break takes the lock from b.Owner; see [Driver.Break].
-func (p *Plain) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
-	return p.layout.breakHold(ctx, p.conn, b)
-}
-
-// Breaks returns the recorded breaks; see [Driver.Breaks].
-func (p *Plain) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
-	return p.layout.breaks(ctx, p.conn, name, limit)
-}
-
-// errUnbreakable: one of several holders cannot be removed alone.
-var errUnbreakable = errors.New("it is not one holder's lock: use the client that wrote it")
-
-func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.BreakRecord, bool, error) {
+func (k *keyspace) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	asked := request{op: "break", name: b.Name}
-	if err := l.checkBreak(asked, b); err != nil {
+	if err := k.layout.checkBreak(asked, b); err != nil {
 		return driver.BreakRecord{}, false, err
 	}
-	lock := l.prefix + b.Name
-	states, err := l.show(ctx, c, []string{lock})
+	lock := k.layout.prefix + b.Name
+	states, err := k.show(ctx, []string{lock})
 	if err != nil {
 		return driver.BreakRecord{}, false, harmless(asked, err)
 	}
@@ -64,10 +41,10 @@ func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.
 	case s.raw == "":
 		return driver.BreakRecord{}, false, problem(asked, interlock.Definite, errUnbreakable)
 	}
-	if err := c.noteBreaks(ctx, lock); err != nil {
+	if err := k.conn.noteBreaks(ctx, lock); err != nil {
 		return driver.BreakRecord{}, false, err
 	}
-	m, err := c.eval(ctx, asked, breakScript, batch{
+	m, err := k.conn.eval(ctx, asked, breakScript, batch{
 		keys: []string{lock, breaksKey(lock)},
 		args: []string{s.raw, b.Owner, b.Reason, b.By, strconv.Itoa(keepBreaks), redissonChannel(lock)},
 	})
@@ -87,6 +64,9 @@ func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.
 	}
 	return driver.BreakRecord{}, false, uncertain(asked, errReply)
 }
+
+// errUnbreakable: one of several holders cannot be removed alone.
+var errUnbreakable = errors.New("it is not one holder's lock: use the client that wrote it")
 
 func (l layout) checkBreak(asked request, b driver.Break) error {
 	if err := checkName(b.Name, l.prefix+b.Name); err != nil {
@@ -125,21 +105,24 @@ func (c *conn) breaksKeys(ctx context.Context) ([]string, error) {
 	return keys, harmless(asked, err)
 }
 
-func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]driver.BreakRecord, error) {
-	keys := []string{breaksKey(l.prefix + name)}
+// Breaks returns the recorded breaks; see driver.Breaker. For all names it reads each
+// slot in which a lock was ever broken, from the set interlock:{0}:broken.
+func (k *keyspace) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
+	lock := k.layout.prefix + name
+	keys := []string{breaksKey(lock)}
 	if name != "" {
-		if err := checkName(name, l.prefix+name); err != nil {
+		if err := checkName(name, lock); err != nil {
 			return nil, err
 		}
 	} else {
 		var err error
-		if keys, err = c.breaksKeys(ctx); err != nil {
+		if keys, err = k.conn.breaksKeys(ctx); err != nil {
 			return nil, err
 		}
 	}
 	var all []driver.BreakRecord
 	for _, key := range keys {
-		records, err := l.readBreaks(ctx, c, key, name)
+		records, err := k.readBreaks(ctx, key, name)
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +134,8 @@ func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]
 
 // readBreaks returns the records of one slot below the prefix, and of name if it is
 // not empty, newest first.
-func (l layout) readBreaks(ctx context.Context, c *conn, key, name string) ([]driver.BreakRecord, error) {
+func (k *keyspace) readBreaks(ctx context.Context, key, name string) ([]driver.BreakRecord, error) {
+	c := k.conn
 	asked := request{op: "show breaks", name: name}
 	entries, err := do(ctx, c, asked, func(ctx context.Context) ([]rueidis.XRangeEntry, error) {
 		return c.client.Do(ctx, c.client.B().Xrevrange().Key(key).End("+").Start("-").Build()).AsXRange()
@@ -162,7 +146,7 @@ func (l layout) readBreaks(ctx context.Context, c *conn, key, name string) ([]dr
 	var records []driver.BreakRecord
 	for _, e := range entries {
 		f := e.FieldValues
-		of, below := strings.CutPrefix(f["lock"], l.prefix)
+		of, below := strings.CutPrefix(f["lock"], k.layout.prefix)
 		if !below || name != "" && of != name {
 			continue
 		}

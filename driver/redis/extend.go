@@ -7,29 +7,27 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// extendOn extends leases on one server or cluster, all in one pipeline.
-func extendOn(c *conn, l layout, ttl time.Duration) extender {
-	return func(ctx context.Context, due []*holding) []extension {
-		r := request{op: "renew"}
-		parts := chunks(l, due, func(h *holding) string { return h.lock })
-		results, err := c.evalAll(ctx, r, renewScript, renewals(parts, ttl))
-		found := make(map[*holding]extension, len(due))
-		for i, part := range parts {
-			answers, err := integers(r, results, i, len(part), err)
-			for j, h := range part {
-				e := extension{err: err}
-				if err == nil {
-					e.ours = answers[j] == 1
-				}
-				found[h] = e
+// extend extends leases, all in one pipeline.
+func (k *keyspace) extend(ctx context.Context, due []*holding) []extension {
+	r := request{op: "renew"}
+	parts := chunks(k.layout, due, func(h *holding) string { return h.lock })
+	results, err := k.conn.evalAll(ctx, r, renewScript, renewals(parts, k.ttl))
+	found := make(map[*holding]extension, len(due))
+	for i, part := range parts {
+		answers, err := integers(r, results, i, len(part), err)
+		for j, h := range part {
+			e := extension{err: err}
+			if err == nil {
+				e.ours = answers[j] == 1
 			}
+			found[h] = e
 		}
-		extensions := make([]extension, len(due))
-		for i, h := range due {
-			extensions[i] = found[h]
-		}
-		return extensions
 	}
+	extensions := make([]extension, len(due))
+	for i, h := range due {
+		extensions[i] = found[h]
+	}
+	return extensions
 }
 
 // renewals returns the arguments of renewals, a batch for each part.

@@ -18,17 +18,17 @@ const slotsAtOnce = 1024
 
 // names reads from the index the held or awaited locks that begin with prefix: up to
 // a hundred after after, in byte order. Some may have ended.
-func (l layout) names(ctx context.Context, c *conn, prefix, after string) ([]string, error) {
+func (k *keyspace) names(ctx context.Context, prefix, after string) ([]string, error) {
 	low, high := "["+prefix, beyond(prefix)
 	if after != "" {
 		low = "(" + after
 	}
-	batches, err := l.indexes(ctx, c, low, high)
+	batches, err := k.layout.indexes(ctx, k.conn, low, high)
 	if err != nil {
 		return nil, err
 	}
-	asked := request{op: "list", name: strings.TrimPrefix(prefix, l.prefix)}
-	results, err := c.evalAll(ctx, asked, listScript, batches)
+	asked := request{op: "list", name: strings.TrimPrefix(prefix, k.layout.prefix)}
+	results, err := k.conn.evalAll(ctx, asked, listScript, batches)
 	if err != nil {
 		return nil, harmless(asked, err)
 	}

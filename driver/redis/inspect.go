@@ -23,11 +23,11 @@ import (
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) (states []driver.LockState, more bool, err error) {
 	full := d.layout.prefix + prefix
 	for after := ""; ; {
-		names, err := d.layout.names(ctx, d.conn, full, after)
+		names, err := d.names(ctx, full, after)
 		if err != nil || len(names) == 0 {
 			return states, false, err
 		}
-		found, more, err := d.layout.list(ctx, d.conn, names, limit-len(states), func(s shown) bool {
+		found, more, err := d.list(ctx, names, limit-len(states), func(s shown) bool {
 			return s.Holder == nil || !s.Holder.Foreign || len(s.Waiters) > 0
 		})
 		if states = append(states, found...); err != nil || more {
@@ -52,12 +52,7 @@ func (d *Driver) ForeignLocks(ctx context.Context, prefix string, limit int) ([]
 	if err != nil {
 		return nil, false, err
 	}
-	return d.layout.list(ctx, d.conn, found, limit, func(s shown) bool { return s.known })
-}
-
-// Lock returns the state of one name; see driver.Inspector.
-func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
-	return d.layout.lock(ctx, d.conn, name)
+	return d.list(ctx, found, limit, func(s shown) bool { return s.known })
 }
 
 // errAnyString: without a prefix every string would be listed, with its value.
@@ -75,7 +70,7 @@ func (p *Plain) Locks(ctx context.Context, prefix string, limit int) ([]driver.L
 	if err != nil {
 		return nil, false, err
 	}
-	return p.layout.list(ctx, p.conn, found, limit, func(s shown) bool { return s.known || s.kind == "string" })
+	return p.list(ctx, found, limit, func(s shown) bool { return s.known || s.kind == "string" })
 }
 
 // scanBelow returns all keys that begin with prefix, except reserved ones.
@@ -86,16 +81,12 @@ func scanBelow(ctx context.Context, c *conn, prefix string) ([]string, error) {
 }
 
 // Lock returns the state of one name; see driver.Inspector.
-func (p *Plain) Lock(ctx context.Context, name string) (driver.LockState, error) {
-	return p.layout.lock(ctx, p.conn, name)
-}
-
-// lock returns the state of one name.
-func (l layout) lock(ctx context.Context, c *conn, name string) (driver.LockState, error) {
-	if err := checkName(name, l.prefix+name); err != nil {
+func (k *keyspace) Lock(ctx context.Context, name string) (driver.LockState, error) {
+	lock := k.layout.prefix + name
+	if err := checkName(name, lock); err != nil {
 		return driver.LockState{}, err
 	}
-	states, err := l.show(ctx, c, []string{l.prefix + name})
+	states, err := k.show(ctx, []string{lock})
 	if err != nil {
 		return driver.LockState{}, err
 	}
@@ -133,9 +124,9 @@ func scan(ctx context.Context, c *conn, pattern string, of func(key string) (str
 }
 
 // list returns the states of the first limit of locks that are in use and wanted.
-func (l layout) list(ctx context.Context, c *conn, locks []string, limit int, wanted func(shown) bool) (states []driver.LockState, more bool, err error) {
+func (k *keyspace) list(ctx context.Context, locks []string, limit int, wanted func(shown) bool) (states []driver.LockState, more bool, err error) {
 	for chunk := range slices.Chunk(locks, batchSize) {
-		all, err := l.show(ctx, c, chunk)
+		all, err := k.show(ctx, chunk)
 		if err != nil {
 			return nil, false, err
 		}
@@ -154,14 +145,15 @@ func (l layout) list(ctx context.Context, c *conn, locks []string, limit int, wa
 }
 
 // show reads the state of locks in one request, or in one for each slot of a cluster.
-func (l layout) show(ctx context.Context, c *conn, locks []string) ([]shown, error) {
+func (k *keyspace) show(ctx context.Context, locks []string) ([]shown, error) {
+	l := k.layout
 	asked := request{op: "show"}
 	parts := chunks(l, locks, func(lock string) string { return lock })
 	batches := make([]batch, len(parts))
 	for i, part := range parts {
 		batches[i] = l.showing(part)
 	}
-	results, err := c.evalAll(ctx, asked, showScript, batches)
+	results, err := k.conn.evalAll(ctx, asked, showScript, batches)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -18,42 +17,19 @@ import (
 // compare and delete releases it. It has no token and no order, and waiters poll.
 // Use it to exclude programs that use the same key, and [Driver] otherwise. It is
 // safe for concurrent use and keeps two goroutines.
-type Plain struct {
-	conn       *conn
-	layout     layout
-	ttl        time.Duration
-	guarantees interlock.Guarantees
-	held       *keeper
-	evicts     *eviction
-
-	stop  context.CancelFunc
-	ended context.Context // done when Close is called
-	loops sync.WaitGroup
-}
+type Plain struct{ *keyspace }
 
 // polls bounds the first and the longest wait between polls.
 var polls = backoff.Policy{First: 25 * time.Millisecond, Max: 500 * time.Millisecond}
 
 // OpenPlain checks the server and computes the guarantees; see [Open].
 func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, error) {
-	options, facts, c, err := open(ctx, client, o, plainAcquireScript, plainReleaseScript, renewScript, showScript, breakScript)
+	k, err := open(ctx, client, o, plainGuarantees, plainAcquireScript, plainReleaseScript)
 	if err != nil {
 		return nil, err
 	}
-	l := layoutOn(client, options.Prefix)
-	p := &Plain{
-		conn: c, layout: l, ttl: options.TTL,
-		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(extendOn(c, l, options.TTL), options.TTL).patient(settingsOf(client)),
-		evicts: newEviction(c, keepsAll).checkedNow(),
-	}
-	p.ended, p.stop = context.WithCancel(context.Background())
-	p.loops.Go(func() { p.held.run(p.ended) })
-	p.loops.Go(func() { p.evicts.run(p.ended) })
-	return p, nil
+	return &Plain{k}, nil
 }
-
-// Guarantees returns the guarantees computed when the driver opened.
-func (p *Plain) Guarantees() interlock.Guarantees { return p.guarantees }
 
 // Acquire polls until r.Owner holds r.Name, at growing, random intervals of up to
 // half a second, and when the holder's lease ends; see driver.Advisory.

@@ -38,7 +38,7 @@ func TestPushIsBelieved(t *testing.T) {
 		"a short lease":           {answers: []func(*waiters, *waiter){waiting(7, now)}, ttl: acceptFor, message: "9 7 me"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ws := newWaiters(&Driver{conn: newConn(nil), ttl: DefaultTTL})
+			ws := newWaiters(&Driver{keyspace: &keyspace{conn: newConn(nil), ttl: DefaultTTL}})
 			w := ws.enter(driver.Request{Name: "x", Owner: "me", Renew: c.renew, TTL: c.ttl, MinLease: c.least}, "x")
 			for _, answer := range c.answers {
 				answer(ws, w)
@@ -53,7 +53,7 @@ func TestPushIsBelieved(t *testing.T) {
 			}
 		})
 	}
-	ws := newWaiters(&Driver{conn: newConn(nil), ttl: DefaultTTL})
+	ws := newWaiters(&Driver{keyspace: &keyspace{conn: newConn(nil), ttl: DefaultTTL}})
 	w := ws.enter(driver.Request{Name: "x", Owner: "me"}, "x")
 	for _, message := range []string{"", "me", "9 me", "9 x me", "x 9 me", "9 7 you", "9 7 "} {
 		ws.handlePush(message)

@@ -46,22 +46,27 @@ func (o *Options) orDefault() (Options, error) {
 	return options, nil
 }
 
-// Driver is a fenced lock with a queue, and a driver.Batch. It is safe for
-// concurrent use. It keeps four goroutines, whatever the number of locks, and one
-// for each request that waits for a connection, for replicas or for a disk.
-type Driver struct {
+// keyspace is what [Driver] and [Plain] have in common: the locks below a prefix.
+type keyspace struct {
 	conn       *conn
 	layout     layout
 	ttl        time.Duration
 	guarantees interlock.Guarantees
+	held       *keeper
+	evicts     *eviction
 
-	held    *keeper
-	waiting *waiters
-	pushes  *subscriber
-	evicts  *eviction
-
+	ended context.Context // done when Close is called
 	stop  context.CancelFunc
 	loops sync.WaitGroup
+}
+
+// Driver is a fenced lock with a queue, and a driver.Batch. It is safe for
+// concurrent use. It keeps four goroutines, whatever the number of locks, and one
+// for each request that waits for a connection, for replicas or for a disk.
+type Driver struct {
+	*keyspace
+	waiting *waiters
+	pushes  *subscriber
 }
 
 // Open checks the server, computes the guarantees, and subscribes to the channel of pushed grants.
@@ -69,28 +74,18 @@ type Driver struct {
 // before 6, no right to run scripts or to subscribe. Make the client with [Dial], or with
 // DisableRetry set, and close it after the driver.
 func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, error) {
-	options, facts, c, err := open(ctx, client, o, contendScript, releaseScript, renewScript, showScript, breakScript)
+	k, err := open(ctx, client, o, queueGuarantees, contendScript, releaseScript)
 	if err != nil {
 		return nil, err
 	}
-	l := layoutOn(client, options.Prefix)
-	d := &Driver{
-		conn: c, layout: l, ttl: options.TTL,
-		guarantees: queueGuarantees(facts, options.TTL),
-		held:       newKeeper(extendOn(c, l, options.TTL), options.TTL).patient(settingsOf(client)),
-		evicts:     newEviction(c, keepsAll).checkedNow(),
-	}
+	d := &Driver{keyspace: k}
 	d.waiting = newWaiters(d)
 	d.pushes = newSubscriber(client, pushes+rand.Text(), d.waiting, d.evicts.checkNow)
-	c.groups = map[*script]*group{
-		contendScript: {conn: c, script: contendScript, head: []string{enqueue, d.pushes.channel}},
-		releaseScript: {conn: c, script: releaseScript, head: []string{d.pushes.channel}},
+	k.conn.groups = map[*script]*group{
+		contendScript: {conn: k.conn, script: contendScript, head: []string{enqueue, d.pushes.channel}},
+		releaseScript: {conn: k.conn, script: releaseScript, head: []string{d.pushes.channel}},
 	}
-	loops, stop := context.WithCancel(context.Background())
-	d.stop = stop
-	d.loops.Go(func() { d.held.run(loops) })
-	d.loops.Go(func() { d.waiting.run(loops) })
-	d.loops.Go(func() { d.evicts.run(loops) })
+	d.loops.Go(func() { d.waiting.run(d.ended) })
 	d.pushes.start()
 	if err := d.pushes.awaitFirst(ctx); err != nil {
 		err = harmless(request{op: "open"}, err)
@@ -99,14 +94,14 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 	return d, nil
 }
 
-// open is common to Open and OpenPlain.
-func open(ctx context.Context, client rueidis.Client, o *Options, scripts ...*script) (Options, facts, *conn, error) {
+// open is common to Open and OpenPlain. It starts to renew leases, and to check the server.
+func open(ctx context.Context, client rueidis.Client, o *Options, guarantees func(facts, time.Duration) interlock.Guarantees, own ...*script) (*keyspace, error) {
 	options, err := o.orDefault()
 	if err == nil && client == nil {
 		err = errors.New("a client is needed: make one with Dial")
 	}
 	if err != nil {
-		return options, facts{}, nil, problem(request{op: "open"}, interlock.Definite, err)
+		return nil, problem(request{op: "open"}, interlock.Definite, err)
 	}
 	c := newConn(client)
 	f, err := ask(ctx, c)
@@ -114,13 +109,22 @@ func open(ctx context.Context, client rueidis.Client, o *Options, scripts ...*sc
 		err = f.refusal(settingsOf(client))
 	}
 	if err == nil {
-		err = c.load(ctx, scripts...)
+		err = c.load(ctx, append(own, renewScript, showScript, breakScript)...)
 	}
-	return options, f, c, harmless(request{op: "open"}, err)
+	if err != nil {
+		return nil, harmless(request{op: "open"}, err)
+	}
+	k := &keyspace{conn: c, layout: layoutOn(client, options.Prefix), ttl: options.TTL, guarantees: guarantees(f, options.TTL),
+		evicts: newEviction(c, keepsAll).checkedNow()}
+	k.held = newKeeper(k.extend, options.TTL).patient(settingsOf(client))
+	k.ended, k.stop = context.WithCancel(context.Background())
+	k.loops.Go(func() { k.held.run(k.ended) })
+	k.loops.Go(func() { k.evicts.run(k.ended) })
+	return k, nil
 }
 
 // Guarantees returns the guarantees computed when the driver opened.
-func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
+func (k *keyspace) Guarantees() interlock.Guarantees { return k.guarantees }
 
 // Close stops renewals and ends every goroutine. Held locks expire, and waiters
 // soon lose their places. A repeated Close waits again.

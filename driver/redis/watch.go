@@ -25,27 +25,19 @@ const rescanEvery = 5 * time.Second
 // The server sends only the changes below the prefix, if the user has the channels
 // allchannels (&*). A user with the pattern &interlock:changes:* receives those of all
 // locks, because Redis then permits no narrower pattern.
-func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
-	return d.layout.watch(ctx, d.conn, prefix, changed)
-}
-
-// Watch calls changed for names whose holder changed; see [Driver.Watch].
-func (p *Plain) Watch(ctx context.Context, prefix string, changed func(name string)) error {
-	return p.layout.watch(ctx, p.conn, prefix, changed)
-}
-
-func (l layout) watch(ctx context.Context, c *conn, prefix string, changed func(name string)) error {
-	err := l.watchBelow(ctx, c, l.prefix+prefix, prefix, changed)
-	if isForbidden(err) && l.prefix+prefix != "" {
-		err = l.watchBelow(ctx, c, "", prefix, changed)
+func (k *keyspace) Watch(ctx context.Context, prefix string, changed func(name string)) error {
+	below := k.layout.prefix + prefix
+	err := k.watchBelow(ctx, below, prefix, changed)
+	if isForbidden(err) && below != "" {
+		err = k.watchBelow(ctx, "", prefix, changed)
 	}
 	return err
 }
 
 // watchBelow subscribes to the locks that begin with full.
-func (l layout) watchBelow(ctx context.Context, c *conn, full, prefix string, changed func(name string)) error {
+func (k *keyspace) watchBelow(ctx context.Context, full, prefix string, changed func(name string)) error {
 	due := boottime.Now()
-	return c.follow(ctx, request{op: "watch", name: prefix}, topic{name: escapeGlob(changes+full) + "*", pattern: true},
+	return k.conn.follow(ctx, request{op: "watch", name: prefix}, topic{name: escapeGlob(changes+full) + "*", pattern: true},
 		func(_ context.Context, channels []string, missed bool) (time.Duration, error) {
 			now := boottime.Now()
 			if missed || now >= due {
@@ -55,7 +47,7 @@ func (l layout) watchBelow(ctx context.Context, c *conn, full, prefix string, ch
 			}
 			for _, channel := range channels {
 				lock := strings.TrimPrefix(channel, changes)
-				if name, ours := strings.CutPrefix(lock, l.prefix); ours && strings.HasPrefix(name, prefix) {
+				if name, ours := strings.CutPrefix(lock, k.layout.prefix); ours && strings.HasPrefix(name, prefix) {
 					changed(name)
 				}
 			}
