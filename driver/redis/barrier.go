@@ -85,7 +85,7 @@ var _ driver.Barrier[Body] = (*Barrier)(nil)
 // NewBarrier returns the barrier of a name of 1 to driver.MaxName bytes; it sends
 // nothing. The caller closes the client.
 func NewBarrier(client rueidis.Client, name string) *Barrier {
-	own := reserved + tags.of(slotOf(name)) + "}:"
+	own := ownKeys(name)
 	return &Barrier{conn: newGuardConn(client, keepsMarks), name: name, markers: own + "barrier:" + name + ":",
 		index: own + "barriers:" + name, mark: own + "barriermark:" + name, except: own + "barrierexcept:" + name}
 }
@@ -100,16 +100,14 @@ func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Body)
 		return driver.BarrierAnswer{}, err
 	}
 	member := counted(c.Transaction) + counted(c.Branch) + counted(c.Step)
-	m, err := b.conn.eval(ctx, asked, business.script(barrierMoves+barrierLua), batch{
+	answer, err := b.conn.texts(ctx, asked, business.script(barrierMoves+barrierLua), batch{
 		keys: append([]string{b.markers + member, b.index, b.mark, b.except}, business.Keys...),
 		args: append([]string{member, string(c.Phase), string(c.Hash), strconv.FormatInt(c.Begun.UnixMilli(), 10), c.Transaction}, business.Args...),
 	})
-	if err != nil {
-		return driver.BarrierAnswer{}, err
-	}
-	answer, err := m.AsStrSlice()
 	switch {
-	case err != nil || len(answer) != 4:
+	case err != nil:
+		return driver.BarrierAnswer{}, err
+	case len(answer) != 4:
 		return driver.BarrierAnswer{}, uncertain(asked, errReply)
 	case answer[0] == "failed":
 		return driver.BarrierAnswer{}, uncertain(asked, fmt.Errorf("the body of %s failed, what it wrote before stays: %s", c.Phase, answer[2]))
@@ -141,17 +139,13 @@ func (b *Barrier) Forget(ctx context.Context, mark time.Time, except []string, l
 	if err := b.check(asked, nil); err != nil {
 		return 0, err
 	}
-	m, err := b.conn.eval(ctx, asked, barrierForgetScript, batch{
+	removed, err := b.conn.number(ctx, asked, barrierForgetScript, batch{
 		keys: []string{b.index, b.mark, b.except},
 		args: append([]string{b.markers, strconv.FormatInt(mark.UnixMilli(), 10), strconv.Itoa(limit), milliseconds(interlock.MaxAhead), milliseconds(driver.BarrierSpread)}, except...),
 	})
-	if err != nil {
-		return 0, err
-	}
-	removed, err := m.AsInt64()
 	switch {
 	case err != nil:
-		return 0, uncertain(asked, errReply)
+		return 0, err
 	case removed < 0:
 		return 0, problem(asked, interlock.Definite, errors.New("the mark is too far ahead of the server's clock"))
 	}

@@ -78,7 +78,7 @@ func (l layout) checkBreak(asked request, b driver.Break) error {
 	return nil
 }
 
-func breaksKey(lock string) string { return reserved + tags.of(slotOf(lock)) + "}:breaks" }
+func breaksKey(lock string) string { return ownKeys(lock) + "breaks" }
 
 // brokenKey is the set of the tags of slots that have records.
 const brokenKey = reserved + wholeTag + "}:broken"

@@ -241,6 +241,40 @@ func (c *conn) eval(ctx context.Context, r request, s *script, b batch) (rueidis
 	return m, err
 }
 
+// texts runs a script that answers with a list of texts, one at least.
+func (c *conn) texts(ctx context.Context, r request, s *script, b batch) ([]string, error) {
+	m, err := c.eval(ctx, r, s, b)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := m.AsStrSlice()
+	if err != nil || len(answer) == 0 {
+		return nil, uncertain(r, errReply)
+	}
+	return answer, nil
+}
+
+// number runs a script that answers with a number.
+func (c *conn) number(ctx context.Context, r request, s *script, b batch) (int64, error) {
+	m, err := c.eval(ctx, r, s, b)
+	if err != nil {
+		return 0, err
+	}
+	n, err := m.AsInt64()
+	if err != nil {
+		return 0, uncertain(r, errReply)
+	}
+	return n, nil
+}
+
+// fields reads a hash; it has none if it does not exist.
+func (c *conn) fields(ctx context.Context, r request, key string) (map[string]string, error) {
+	fields, err := do(ctx, c, r, func(ctx context.Context) (map[string]string, error) {
+		return c.client.Do(ctx, c.client.B().Hgetall().Key(key).Build()).AsStrMap()
+	})
+	return fields, harmless(r, err)
+}
+
 // evalOnce sends the script in the caller's goroutine if that is possible.
 func (c *conn) evalOnce(ctx context.Context, r request, s *script, b batch) (rueidis.RedisMessage, error) {
 	if !c.isPlain(s, r) {

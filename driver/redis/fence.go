@@ -81,18 +81,11 @@ func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) 
 	if err := checkName(resource, ""); err != nil {
 		return driver.Mark{}, err
 	}
-	fields, err := f.fields(ctx, asked, resource)
+	fields, err := f.conn.fields(ctx, asked, fenceKey(f.kind, resource))
 	if err != nil || fields["token"] == "" {
 		return driver.Mark{}, err
 	}
 	return parseMark(asked, fields["token"], fields["source"], fields["raised"])
-}
-
-// fields reads the hash that holds the mark.
-func (f *Fence) fields(ctx context.Context, asked request, resource string) (map[string]string, error) {
-	return do(ctx, f.conn, asked, func(ctx context.Context) (map[string]string, error) {
-		return f.conn.client.Do(ctx, f.conn.client.B().Hgetall().Key(fenceKey(f.kind, resource)).Build()).AsStrMap()
-	})
 }
 
 // Rebase sets the mark and appends to the list interlock:{TAG}:rebase:RESOURCE what
@@ -106,31 +99,32 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 	if to != 0 && !to.Valid() {
 		return driver.Mark{}, problem(asked, interlock.Bug, fmt.Errorf("%d is not a token", to))
 	}
-	m, err := f.conn.eval(ctx, asked, rebaseScript, batch{
+	answer, err := f.conn.texts(ctx, asked, rebaseScript, batch{
 		keys: []string{fenceKey(f.kind, resource), fenceKey("rebase", resource)},
 		args: append(tokenArgs(to), maxAhead, reason, by, driver.RebaseSource(by, reason)),
 	})
-	if err != nil {
-		return driver.Mark{}, err
-	}
-	answer, err := m.AsStrSlice()
 	switch {
-	case err == nil && len(answer) == 4 && answer[0] == "rebased":
+	case err != nil:
+		return driver.Mark{}, err
+	case len(answer) == 4 && answer[0] == "rebased":
 		old, err := parseMark(asked, answer[1], answer[2], answer[3])
 		if err != nil { // it is replaced nevertheless
 			return driver.Mark{}, uncertain(asked, err)
 		}
 		return old, nil
-	case err == nil && len(answer) == 1 && answer[0] == "implausible":
+	case len(answer) == 1 && answer[0] == "implausible":
 		return driver.Mark{}, implausible(asked, to)
 	}
 	return driver.Mark{}, uncertain(asked, errReply)
 }
 
-// enter runs a script that begins with entering, and parses its refusals.
 func (f *Fence) enter(ctx context.Context, s *script, r driver.Raise, b batch) ([]rueidis.RedisMessage, error) {
-	asked := request{op: "enter", name: r.Resource}
-	m, err := f.conn.eval(ctx, asked, s, b)
+	return f.conn.enterMark(ctx, request{op: "enter", name: r.Resource}, s, r, b)
+}
+
+// enterMark runs a script that begins with entering, and parses its refusals.
+func (c *conn) enterMark(ctx context.Context, asked request, s *script, r driver.Raise, b batch) ([]rueidis.RedisMessage, error) {
+	m, err := c.eval(ctx, asked, s, b)
 	if err != nil {
 		return nil, err
 	}
@@ -175,13 +169,9 @@ func (f *Fence) entry(r driver.Raise) (batch, error) {
 		return batch{}, problem(request{op: "enter", name: r.Resource}, interlock.Bug,
 			fmt.Errorf("%d is not a token", r.Token))
 	}
-	strict := "0"
-	if r.Strict {
-		strict = "1"
-	}
 	return batch{
 		keys: []string{fenceKey(f.kind, r.Resource)},
-		args: append(tokenArgs(r.Token), r.Source, strict, maxAhead),
+		args: append(tokenArgs(r.Token), r.Source, flag(r.Strict), maxAhead),
 	}, nil
 }
 
@@ -198,7 +188,7 @@ func checkWrite(r driver.Raise, w driver.Write) error {
 }
 
 func fenceKey(kind, resource string) string {
-	return reserved + tags.of(slotOf(resource)) + "}:" + kind + ":" + resource
+	return ownKeys(resource) + kind + ":" + resource
 }
 
 func parseMark(asked request, token, source, raised string) (driver.Mark, error) {

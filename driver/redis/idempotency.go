@@ -39,7 +39,7 @@ var _ driver.Idempotency = (*Idempotency)(nil)
 // NewIdempotency keeps records under prefix, which may be empty; it sends nothing.
 // The caller closes the client.
 func NewIdempotency(client rueidis.Client, prefix string) *Idempotency {
-	own := reserved + tags.of(slotOf(prefix)) + "}:"
+	own := ownKeys(prefix)
 	return &Idempotency{conn: newGuardConn(client, keepsAll), records: own + "request:" + prefix + ":", due: own + "requests:" + prefix}
 }
 
@@ -76,15 +76,14 @@ func (s *Idempotency) Claim(ctx context.Context, c driver.IdempotencyClaim) (dri
 	if c.Owner == "" || c.Fingerprint == "" || c.Lease <= 0 {
 		return driver.IdempotencyRecord{}, problem(asked, interlock.Bug, errors.New("it needs an owner, a fingerprint and a lease"))
 	}
-	m, err := s.conn.eval(ctx, asked, idempotencyClaimScript, batch{
+	fields, err := s.conn.texts(ctx, asked, idempotencyClaimScript, batch{
 		keys: []string{s.records + member(c.ID), s.due},
 		args: []string{member(c.ID), c.Fingerprint, c.Owner, microseconds(c.Lease), string(c.Input)},
 	})
 	if err != nil {
 		return driver.IdempotencyRecord{}, err
 	}
-	fields, err := m.AsStrSlice()
-	if err != nil || len(fields) != 13 {
+	if len(fields) != 13 {
 		return driver.IdempotencyRecord{}, uncertain(asked, errReply)
 	}
 	r, err := parseRecord(fields[2], fields[3], fields[4], fields[5], fields[0])

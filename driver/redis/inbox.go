@@ -57,15 +57,14 @@ func (i *Inbox) Apply(ctx context.Context, d driver.Delivery, effect Body) (driv
 	if err := i.check(asked, d, effect.Keys); err != nil {
 		return driver.Unclaimed, nil, err
 	}
-	m, err := i.conn.eval(ctx, asked, effect.script(inboxLua), batch{
+	answer, err := i.conn.texts(ctx, asked, effect.script(inboxLua), batch{
 		keys: append([]string{i.key(d.ID)}, effect.Keys...),
 		args: append([]string{d.Owner, string(d.Hash), milliseconds(i.keep)}, effect.Args...),
 	})
 	if err != nil {
 		return driver.Unclaimed, nil, err
 	}
-	answer, err := m.AsStrSlice()
-	if err != nil || len(answer) != 2 {
+	if len(answer) != 2 {
 		return driver.Unclaimed, nil, uncertain(asked, errReply)
 	}
 	switch answer[0] {
@@ -95,7 +94,7 @@ func (i *Inbox) Forget(ctx context.Context, id string) error {
 }
 
 func (i *Inbox) key(id string) string {
-	return reserved + tags.of(slotOf(i.consumer)) + "}:inbox:" + strconv.Itoa(len(i.consumer)) + ":" + i.consumer + ":" + id
+	return ownKeys(i.consumer) + "inbox:" + strconv.Itoa(len(i.consumer)) + ":" + i.consumer + ":" + id
 }
 
 func (i *Inbox) check(asked request, d driver.Delivery, keys []string) error {

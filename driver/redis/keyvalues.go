@@ -32,8 +32,8 @@ var _ driver.KeyValues = (*KeyValues)(nil)
 // NewKeyValues returns the store of a prefix, which may be empty; it sends nothing. The
 // caller closes the client.
 func NewKeyValues(client rueidis.Client, prefix string) *KeyValues {
-	tag := reserved + tags.of(slotOf(prefix)) + "}:"
-	return &KeyValues{conn: newGuardConn(client, keepsMarks), keys: []string{tag + "kv:" + prefix, tag + "kv-index:" + prefix, tag + "kv-revision:" + prefix}}
+	own := ownKeys(prefix)
+	return &KeyValues{conn: newGuardConn(client, keepsMarks), keys: []string{own + "kv:" + prefix, own + "kv-index:" + prefix, own + "kv-revision:" + prefix}}
 }
 
 // Get reads keys by one HMGET; see driver.KeyValues.
@@ -86,11 +86,7 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 	asked.name = swaps[0].Key
 	args := make([]string, 0, 4*len(swaps))
 	for _, s := range swaps {
-		deletes := "0"
-		if s.Delete {
-			deletes = "1"
-		}
-		args = append(args, s.Key, strconv.FormatInt(s.Revision, 10), deletes, string(s.Value))
+		args = append(args, s.Key, strconv.FormatInt(s.Revision, 10), flag(s.Delete), string(s.Value))
 	}
 	m, err := k.conn.eval(ctx, asked, kvSwapScript, batch{keys: k.keys, args: args})
 	if err != nil {

@@ -82,12 +82,9 @@ func (s *Lattices) Load(ctx context.Context, name string) (driver.Lattice, error
 	if err := checkName(name, ""); err != nil {
 		return driver.Lattice{}, err
 	}
-	conn := s.fence.conn
-	fields, err := do(ctx, conn, asked, func(ctx context.Context) (map[string]string, error) {
-		return conn.client.Do(ctx, conn.client.B().Hgetall().Key(s.key(name)).Build()).AsStrMap()
-	})
+	fields, err := s.fence.conn.fields(ctx, asked, s.key(name))
 	if err != nil {
-		return driver.Lattice{}, harmless(asked, err)
+		return driver.Lattice{}, err
 	}
 	l, err := parseLattice(fields)
 	if err == nil {

@@ -68,6 +68,9 @@ func chunks[T any](l layout, items []T, lock func(T) string) (all [][]T) {
 	return all
 }
 
+// ownKeys begins our keys in the hash slot of a name.
+func ownKeys(name string) string { return reserved + tags.of(slotOf(name)) + "}:" }
+
 // wholeTag is the tag of the keys that serve a whole database.
 const wholeTag = "0"
 

@@ -85,13 +85,5 @@ func (o *Once) ask(ctx context.Context, asked request, s *script, d driver.Deliv
 	if keep < time.Millisecond || keep > driver.MaxKeep {
 		return nil, problem(asked, interlock.Bug, fmt.Errorf("a retention of %v is invalid: it must be 1ms to %v", keep, driver.MaxKeep))
 	}
-	m, err := o.conn.eval(ctx, asked, s, batch{keys: []string{onceKey(d)}, args: args})
-	if err != nil {
-		return nil, err
-	}
-	answer, err := m.AsStrSlice()
-	if err != nil || len(answer) == 0 {
-		return nil, uncertain(asked, errReply)
-	}
-	return answer, nil
+	return o.conn.texts(ctx, asked, s, batch{keys: []string{onceKey(d)}, args: args})
 }

@@ -161,4 +161,13 @@ func TestSilentWaiterLosesItsPlace(t *testing.T) {
 	release(t, holder, "a", owner)
 	o := receive(t, waiting, acceptFor/2)
 	release(t, next, "a", o.owner)
+	// A release before the next heartbeat of another waiter grants nothing to a silent one.
+	owner, _ = take(t, holder, "b")
+	waiting = await(t, next, "b")
+	mustDo(t, operator, "ZADD", keysOf("b").queue, "1", "channel silent")
+	release(t, holder, "b", owner)
+	if value, err := raw(t, operator, "GET", "b").ToString(); ownerIn(value) == "silent" || err != nil {
+		t.Errorf("%q holds the lock: %v", value, err)
+	}
+	release(t, next, "b", receive(t, waiting, bound).owner)
 }

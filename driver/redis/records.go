@@ -58,7 +58,7 @@ func (s *Records) Enter(ctx context.Context, r driver.Raise, writes ...driver.Wr
 
 // Get returns the fields of a resource, read together; none if nothing was written.
 func (s *Records) Get(ctx context.Context, resource string) (map[string][]byte, error) {
-	fields, err := s.fence.fields(ctx, request{op: "read record", name: resource}, s.prefix+resource)
+	fields, err := s.fence.conn.fields(ctx, request{op: "read record", name: resource}, fenceKey(s.fence.kind, s.prefix+resource))
 	data := map[string][]byte{}
 	for name, value := range fields {
 		if field, ok := strings.CutPrefix(name, dataField); ok {

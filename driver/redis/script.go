@@ -121,7 +121,7 @@ func newReader(source string) *script {
 }
 
 // missing returns the key for b that never exists.
-func (b batch) missing() string { return reserved + tags.of(slotOf(b.keys[0])) + "}:missing" }
+func (b batch) missing() string { return ownKeys(b.keys[0]) + "missing" }
 
 // unbroken converts batches of s to ones that a cluster executes as a whole or not
 // at all. A batch of one key already is one.

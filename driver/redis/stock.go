@@ -138,23 +138,15 @@ func (s *Stock) run(ctx context.Context, asked request, of *script, args ...stri
 	if err := checkName(asked.name, ""); err != nil {
 		return nil, err
 	}
-	m, err := s.conn.eval(ctx, asked, of, batch{keys: s.keys(asked.name), args: args})
-	if err != nil {
-		return nil, err
-	}
-	words, err := m.AsStrSlice()
-	if err != nil || len(words) == 0 {
-		return nil, uncertain(asked, errReply)
-	}
-	return words, nil
+	return s.conn.texts(ctx, asked, of, batch{keys: s.keys(asked.name), args: args})
 }
 
 // keys returns those of an item, as stock.lua describes them.
 func (s *Stock) keys(item string) []string {
-	tag := reserved + tags.of(slotOf(s.options.Prefix+item)) + "}:"
+	own := ownKeys(s.options.Prefix + item)
 	keys := make([]string, 0, 5)
 	for _, kind := range []string{"stock:", "stock-reserved:", "stock-due:", "stock-done:", "stock-old:"} {
-		keys = append(keys, tag+kind+s.options.Prefix+item)
+		keys = append(keys, own+kind+s.options.Prefix+item)
 	}
 	return keys
 }

@@ -101,14 +101,10 @@ func (q *Queue) act(ctx context.Context, s *script, op, name string, args []stri
 	if strings.TrimSpace(reason) == "" || strings.TrimSpace(by) == "" {
 		return problem(asked, interlock.Bug, errors.New("a reason and an operator are required"))
 	}
-	m, err := q.conn.eval(ctx, asked, s, batch{keys, args})
-	if err != nil {
-		return err
-	}
-	n, err := m.AsInt64()
+	n, err := q.conn.number(ctx, asked, s, batch{keys, args})
 	switch {
 	case err != nil:
-		return uncertain(asked, errReply)
+		return err
 	case int(n) != all:
 		return problem(asked, interlock.Definite, fmt.Errorf("%w: %s", ErrNotFound, missing))
 	}

@@ -115,12 +115,12 @@ func (q *Queue) keys(op, name string) ([]string, error) {
 		return nil, problem(request{op: op, name: name}, interlock.Bug,
 			fmt.Errorf("%w: the stream is %q and the group %q; streams that begin with %s are reserved, and groups have no slash", interlock.ErrName, stream, group, reserved))
 	}
-	tag := reserved + tags.of(slotOf(stream)) + "}:"
+	own := ownKeys(stream)
 	keys := []string{stream}
 	for _, part := range []string{"lanes", "index", "ready", "waiting", "notes", "dead", "unique", "audit"} {
-		keys = append(keys, tag+queueMark+part+":"+group+"/"+stream)
+		keys = append(keys, own+queueMark+part+":"+group+"/"+stream)
 	}
-	return append(keys, tag+"counter"), nil
+	return append(keys, own+"counter"), nil
 }
 
 // Add appends messages to the queue of a name, 128 or 1 MiB of payload in one script. A message
@@ -187,7 +187,7 @@ func (q *Queue) put(keys []string, rows [][]string) batch {
 	for _, r := range rows {
 		b.args = append(b.args, r...)
 		if q.options.Window > 0 {
-			b.keys = append(b.keys, reserved+tags.of(slotOf(keys[0]))+"}:"+queueMark+"id:"+strconv.Itoa(len(keys[0]))+":"+keys[0]+":"+r[0])
+			b.keys = append(b.keys, ownKeys(keys[0])+queueMark+"id:"+strconv.Itoa(len(keys[0]))+":"+keys[0]+":"+r[0])
 		}
 	}
 	return b

@@ -375,7 +375,7 @@ func TestQueueHeldTogether(t *testing.T) {
 }
 
 // TestQueueAcknowledgesNoOther: an acknowledgement finishes no other message of its lease, also if
-// it is sent twice.
+// it is sent twice, and no later one of its key.
 func TestQueueAcknowledgesNoOther(t *testing.T) {
 	t.Parallel()
 	s := newStreamScene(t, dial(t, testbed.Redis(t).Addr()), QueueOptions{Window: -1})
@@ -393,7 +393,11 @@ func TestQueueAcknowledgesNoOther(t *testing.T) {
 		if rest[0].ID != "a/2" {
 			t.Errorf("received %+v", rest[0])
 		}
+		s.add("a/3")
+		_, _, err := s.store().Claim(t.Context(), "", time.Minute, driver.QueueLimit{}) // takes nothing, and indexes it
+		testbed.OK(t, err)
 		c.Record(driver.Ack, rest...)
+		c.Record(driver.Ack, c.Take(1)...)
 		s.empty(0)
 	}
 }

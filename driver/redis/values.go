@@ -48,26 +48,11 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 	if err := checkValue(asked, value); err != nil {
 		return err
 	}
-	m, err := v.conn.eval(ctx, asked, putScript, batch{
+	_, err := v.conn.enterMark(ctx, asked, putScript, driver.Raise{Resource: name, Token: value.Token}, batch{
 		keys: []string{v.key(name)},
 		args: append(tokenArgs(value.Token), value.Source, maxAhead, string(value.Data)),
 	})
-	if err != nil {
-		return err
-	}
-	answer, err := m.ToArray()
-	if err != nil || len(answer) == 0 {
-		return uncertain(asked, errReply)
-	}
-	switch status, _ := answer[0].ToString(); status {
-	case "entered":
-		return nil
-	case "stale":
-		return stale(asked, driver.Raise{Resource: name, Token: value.Token}, answer)
-	case "implausible":
-		return implausible(asked, value.Token)
-	}
-	return uncertain(asked, errReply)
+	return err
 }
 
 func checkValue(asked request, value driver.Value) error {
@@ -92,11 +77,9 @@ func (v *Values) get(ctx context.Context, name string) (driver.Value, int64, err
 	if err := checkName(name, ""); err != nil {
 		return driver.Value{}, 0, err
 	}
-	fields, err := do(ctx, v.conn, asked, func(ctx context.Context) (map[string]string, error) {
-		return v.conn.client.Do(ctx, v.conn.client.B().Hgetall().Key(v.key(name)).Build()).AsStrMap()
-	})
+	fields, err := v.conn.fields(ctx, asked, v.key(name))
 	if err != nil || fields["token"] == "" {
-		return driver.Value{}, 0, harmless(asked, err)
+		return driver.Value{}, 0, err
 	}
 	mark, err := parseMark(asked, fields["token"], fields["source"], fields["raised"])
 	if err != nil {

@@ -56,22 +56,14 @@ func (s *Versions) write(ctx context.Context, asked request, v driver.Versioned,
 	if err := v.Check(); err != nil {
 		return 0, driver.Versioned{}, problem(asked, interlock.Bug, err)
 	}
-	m, err := s.conn.eval(ctx, asked, versionScript, batch{
+	answer, err := s.conn.texts(ctx, asked, versionScript, batch{
 		keys: []string{s.key(asked.name)},
 		args: append([]string{how, driver.FormatPadded(v.Stamp.Version), v.Stamp.Tie, flag(v.Deleted), flag(v.Terminal), string(v.Data)}, more...),
 	})
 	if err != nil {
 		return 0, driver.Versioned{}, err
 	}
-	answer, err := m.ToArray()
-	if err != nil || len(answer) == 0 {
-		return 0, driver.Versioned{}, uncertain(asked, errReply)
-	}
-	fields := make([]string, len(answer))
-	for i := range answer {
-		fields[i], _ = answer[i].ToString() // missing fields are found when they are parsed
-	}
-	return writtenVersion(asked, v, fields)
+	return writtenVersion(asked, v, answer)
 }
 
 // writtenVersion parses the script's answer.
@@ -95,11 +87,9 @@ func (s *Versions) Get(ctx context.Context, name string) (driver.Versioned, erro
 	if err := checkName(name, ""); err != nil {
 		return driver.Versioned{}, err
 	}
-	fields, err := do(ctx, s.conn, asked, func(ctx context.Context) (map[string]string, error) {
-		return s.conn.client.Do(ctx, s.conn.client.B().Hgetall().Key(s.key(name)).Build()).AsStrMap()
-	})
+	fields, err := s.conn.fields(ctx, asked, s.key(name))
 	if err != nil || len(fields) == 0 {
-		return driver.Versioned{}, harmless(asked, err)
+		return driver.Versioned{}, err
 	}
 	return parseVersioned(asked, []string{fields["version"], fields["tie"], fields["deleted"], fields["terminal"], fields["data"]})
 }
