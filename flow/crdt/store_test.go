@@ -104,7 +104,6 @@ func (f *flaky) Merge(ctx context.Context, name string, delta driver.Lattice, gu
 // Units are lost only if a process dies after a failed operation.
 func TestSharesUnderFaults(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
-		time.Sleep(30 * 365 * 24 * time.Hour) // tokens count from 2020, and virtual time begins before
 		for seed := range uint64(500) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			f := &flaky{memory.NewLattices(), random, true}

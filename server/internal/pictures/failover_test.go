@@ -18,9 +18,6 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// sinceTokens is the time from the start of virtual time until after 2020, when tokens start.
-const sinceTokens = 30 * 365 * 24 * time.Hour
-
 // The lanes of the failover.
 const (
 	nodeA = iota
@@ -114,7 +111,6 @@ func (n *node) open(t *testing.T, charged map[string]bool) {
 func TestFailover(t *testing.T) {
 	f := &film{}
 	virtual.Test(t, func(t *testing.T) {
-		time.Sleep(sinceTokens)
 		f.began = time.Now()
 		awake := make(chan struct{})
 		close(awake)

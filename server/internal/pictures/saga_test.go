@@ -39,7 +39,6 @@ func (f *film) call(lane int, name string, failure error) (string, error) {
 func TestSaga(t *testing.T) {
 	f := &film{}
 	virtual.Test(t, func(t *testing.T) {
-		time.Sleep(sinceTokens)
 		step := func(lane int, name string, failure error) func(context.Context, string) (string, error) {
 			return func(context.Context, string) (string, error) { return f.call(lane, name, failure) }
 		}
