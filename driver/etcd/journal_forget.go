@@ -10,8 +10,8 @@ import (
 )
 
 // Forget removes transactions that ended long ago, by their index; see driver.Journal. Each
-// call also checks 2,000 keys of payloads for those without a transaction, and fifty entries of
-// the due index for those that a transaction has left. The next call continues there.
+// call also checks 2,000 keys of payloads, for those without a transaction, and fifty entries of
+// the due index, for outdated ones. The next call continues there.
 func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	from, to := j.prefix+"ended/", j.endedAt(before)
 	for more := true; more && forgotten < limit; {

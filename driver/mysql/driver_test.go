@@ -295,8 +295,8 @@ func TestSweepEndsSoon(t *testing.T) {
 	}
 }
 
-// TestTokensDoNotFollowTheClockBack: a counter that is ahead of the clock goes on, also after a
-// restart of the server, and after an operator emptied the table of holders.
+// TestTokensDoNotFollowTheClockBack: a counter that is ahead of the clock goes on. A restart of
+// the server does not change that, nor an operator who empties the table of holders.
 func TestTokensDoNotFollowTheClockBack(t *testing.T) {
 	for table, m := range map[string]mode{"interlock_holder": modes[0], "interlock_lease": modes[1]} {
 		server := testbed.MariaDB(t)

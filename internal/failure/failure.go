@@ -61,10 +61,10 @@ var tableStates = map[string]string{
 	"23502": "a table has a column that this version of Interlock does not know",
 }
 
-// Table works like About, for statements on tables of Interlock. If a table is missing,
-// older or newer, or the user has no right to it, the error is Definite and names the command
-// that prints the tables and the rights. part is their name in that command; empty means tables
-// with the user's columns, of which only a missing one is explained. An unknown outcome stays so.
+// Table works like About, for statements on tables of Interlock. It explains a table that is
+// missing, older or newer, and a missing right: the error is Definite and names the command that
+// prints the tables and the rights. part is their name in that command. Empty means tables with
+// the user's columns, of which only a missing one is explained. An unknown outcome stays so.
 func Table(op, name, part string, err error) error {
 	if err == nil {
 		return nil
