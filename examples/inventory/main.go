@@ -145,7 +145,8 @@ func (s settings) connect(ctx context.Context) (*pgxpool.Pool, error) {
 func (s settings) topic() string { return "orders-" + s.name }
 
 func (s settings) sink() (*kafka.Sink, error) {
-	return kafka.OpenSink(s.kafka, &kafka.SinkOptions{Client: []kgo.Opt{kgo.AllowAutoTopicCreation()}})
+	// A new topic is unknown until it has a leader; the context bounds that.
+	return kafka.OpenSink(s.kafka, &kafka.SinkOptions{Client: []kgo.Opt{kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(-1)}})
 }
 
 // play makes a run: it adds orders, runs workers, injects faults, and audits the result.

@@ -49,7 +49,7 @@ func Postgres(tb testing.TB, extra ...string) *Server {
 var postgresSettings = []string{
 	"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
 	"-c", "dynamic_shared_memory_type=mmap", "-c", "shared_buffers=16MB",
-	"-c", "max_connections=100", "-c", "max_prepared_transactions=100", "-c", "fsync=off",
+	"-c", "max_connections=300", "-c", "max_prepared_transactions=100", "-c", "fsync=off",
 }
 
 // postgresBin returns the directory with initdb and postgres: that on the PATH, or
