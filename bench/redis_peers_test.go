@@ -21,8 +21,11 @@ import (
 // compareAndDelete releases a lock on SET NX.
 var compareAndDelete = rueidis.NewLuaScript(`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end return 0`)
 
-// rawPair makes the minimum of a lock with an owner: two round trips.
-func rawPair(client rueidis.Client) compare.Acquire {
+// rawPair makes the minimum of a lock with an owner: two round trips. Its client writes and reads in
+// goroutines of its own, as it does in a program from the first call on that is concurrent with another
+// one, or whose context can be cancelled and has no deadline.
+func rawPair(tb testing.TB, client rueidis.Client) compare.Acquire {
+	ok(tb, client.Do(tb.Context(), client.B().Ping().Build()).Error())
 	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		owner := strconv.FormatInt(fresh.Add(1), 16)
 		set := client.B().Set().Key(name).Value(owner).Nx().Px(ttl).Build()

@@ -62,7 +62,7 @@ func redisSides(tb testing.TB, server *testbed.Server, l compare.Locks) []compar
 	if l.Hot {
 		sides = append(sides, l.Side("BLPOP token", func() compare.Acquire { return tokens(dialRedis(tb, server)) }))
 	} else {
-		sides = append(sides, l.Side("SET + EVALSHA", func() compare.Acquire { return rawPair(dialRedis(tb, server)) }))
+		sides = append(sides, l.Side("SET + EVALSHA", func() compare.Acquire { return rawPair(tb, dialRedis(tb, server)) }))
 	}
 	sides = append(sides,
 		l.Side("rueidislock", func() compare.Acquire { return rueidisLock(tb, server) }),
