@@ -259,7 +259,7 @@ func testBreakCompetition(s *scene) {
 	if len(records) == 0 {
 		s.Fatal("no break took effect")
 	}
-	waiter.release()
+	waiter.persistRelease()
 }
 
 // persistBreak repeats a break that had no effect because others were faster.

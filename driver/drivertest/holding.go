@@ -170,7 +170,7 @@ func testInspect(s *scene) {
 	if !ok {
 		s.Fatal("the driver is no Inspector, and Without does not say so")
 	}
-	holder := s.contender(d, lockName).acquire()
+	holder := s.contender(d, lockName).persist()
 	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
 	first, second := s.contender(s.open(), lockName), s.contender(s.open(), lockName)
@@ -191,8 +191,8 @@ func testInspect(s *scene) {
 	case len(state.Waiters) != 2 || state.Waiters[0].Owner != first.req.Owner || state.Waiters[1].Owner != second.req.Owner:
 		s.Fatalf("waiters %+v, want %s then %s", state.Waiters, first.req.Owner, second.req.Owner)
 	}
-	s.contender(d, "accounts/7").acquire()
-	s.contender(d, "other").acquire()
+	s.contender(d, "accounts/7").persist()
+	s.contender(d, "other").persist()
 	locks, more, err := inspector.Locks(s.Context(), "accounts/", 10)
 	if err != nil || more || len(locks) != 2 || locks[0].Name != lockName || locks[1].Name != "accounts/7" {
 		s.Fatalf("list: %+v, more %v, %v", locks, more, err)
