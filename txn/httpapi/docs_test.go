@@ -38,7 +38,7 @@ func TestPage(t *testing.T) {
 		var want map[string]any
 		ok(t, json.Unmarshal([]byte(blocks[2*i+1][1]), &want))
 		request := strings.Replace(blocks[2*i][1], `"24h"`, `"24ms"`, 1)
-		got := s.do("POST", fmt.Sprintf("/v1/%s/%s?wait=10s", path, want["id"]), request, 200)
+		got := s.do("POST", fmt.Sprintf("/v1/%s/%s?wait=1m", path, want["id"]), request, 200)
 		contains(t, path, got, want)
 	}
 }

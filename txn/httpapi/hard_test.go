@@ -41,7 +41,7 @@ func TestNothingIsDropped(t *testing.T) {
 	s.do("GET", "/v1/sagas/1", "", 404)
 	// Many libraries encode a missing list like this.
 	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","parallel":[],"uncompensable":true},{"name":"b","do":"%[1]s","parallel":null,"sleep":"0s","pivot":true}]}`, shop.url)
-	same(t, "state", s.do("POST", "/v1/sagas/2?wait=10s", body, 200)["state"], "SUCCEEDED")
+	same(t, "state", s.do("POST", "/v1/sagas/2?wait=1m", body, 200)["state"], "SUCCEEDED")
 	has(t, shop.history, "a do", "b do")
 }
 
@@ -59,7 +59,7 @@ func TestUndoIsRepeatedAsAsked(t *testing.T) {
 	s := serve(t, memory.NewJournal(), nil)
 	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%s","undo":"%s","retry":{"first":"1ms","max":"1ms","undos":3}},
 		{"name":"b","do":"%[1]s","pivot":true}]}`, shop.url, broken.URL)
-	same(t, "state", s.do("POST", "/v1/sagas/1?wait=10s", body, 200)["state"], "DEAD_LETTER")
+	same(t, "state", s.do("POST", "/v1/sagas/1?wait=1m", body, 200)["state"], "DEAD_LETTER")
 	if undos.Load() != 3 {
 		t.Errorf("%d undos", undos.Load())
 	}
@@ -85,13 +85,13 @@ func TestHelpIsNoWayRound(t *testing.T) {
 	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s/gone","input":{"n":1},"retry":{"undos":1}},
 		{"name":"b","do":"%[1]s","pivot":true}]}`, shop.url)
 	shop.set(func() { shop.broken = "/gone" })
-	same(t, "state", s.do("POST", "/v1/sagas/1?wait=10s", body, 200)["state"], "DEAD_LETTER")
+	same(t, "state", s.do("POST", "/v1/sagas/1?wait=1m", body, 200)["state"], "DEAD_LETTER")
 
 	s.do("POST", "/v1/sagas/1/resolve?wait=soon", `{"actor":"me","reason":"fixed"}`, 400)
 	same(t, "state", s.do("GET", "/v1/sagas/1", "", 200)["state"], "DEAD_LETTER")
 	shop.set(func() { shop.broken = "" })
 	input := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s"}]}`, secret.URL)
-	same(t, "state", s.do("POST", "/v1/sagas/1/retry?wait=10s", `{"actor":"me","reason":"fixed","step":"a","input":`+input+`}`, 200)["state"], "COMPENSATED")
+	same(t, "state", s.do("POST", "/v1/sagas/1/retry?wait=1m", `{"actor":"me","reason":"fixed","step":"a","input":`+input+`}`, 200)["state"], "COMPENSATED")
 	same(t, "edited", shop.bodies["a undo"], input)
 	if elsewhere.Load() > 0 {
 		t.Error("an address that is not allowed was called")
@@ -178,7 +178,7 @@ func TestBegunIsNotDenied(t *testing.T) {
 		store.broken.Store(false)
 	}
 	for _, id := range []string{"1", "2"} {
-		same(t, "state", s.do("GET", "/v1/sagas/"+id+"?wait=10s", "", 200)["state"], "SUCCEEDED")
+		same(t, "state", s.do("GET", "/v1/sagas/"+id+"?wait=1m", "", 200)["state"], "SUCCEEDED")
 	}
 }
 

@@ -40,7 +40,7 @@ func TestSaga(t *testing.T) {
 	t.Parallel()
 	shop := newShop(t)
 	s := serve(t, memory.NewJournal(), nil)
-	got := s.do("POST", "/v1/sagas/"+escaped+"?wait=10s", steps(shop), 200)
+	got := s.do("POST", "/v1/sagas/"+escaped+"?wait=1m", steps(shop), 200)
 	same(t, "state", got["state"], "SUCCEEDED")
 	same(t, "id", got["id"], wild)
 	same(t, "type", got["type"], "order")
@@ -48,7 +48,7 @@ func TestSaga(t *testing.T) {
 	same(t, "own input", shop.bodies["reserve do"], `{"n":1}`)
 	same(t, "what others get", shop.bodies["gift do"], `{"input":{"item":"book"},"outputs":{"reserve":{"branch":"reserve"}}}`)
 	calls := len(shop.history)
-	same(t, "repeated", s.do("POST", "/v1/sagas/"+escaped+"?wait=10s", steps(shop), 200), got)
+	same(t, "repeated", s.do("POST", "/v1/sagas/"+escaped+"?wait=1m", steps(shop), 200), got)
 	same(t, "looked at", s.do("GET", "/v1/sagas/"+escaped, "", 200), got)
 	if len(shop.history) != calls {
 		t.Error("a repeated start calls again")
@@ -62,7 +62,7 @@ func TestSagaUndone(t *testing.T) {
 	shop := newShop(t)
 	shop.refuse = "pay"
 	s := serve(t, memory.NewJournal(), nil)
-	got := s.do("POST", "/v1/sagas/1?wait=10s", steps(shop), 200)
+	got := s.do("POST", "/v1/sagas/1?wait=1m", steps(shop), 200)
 	same(t, "state", got["state"], "COMPENSATED")
 	if reason := fmt.Sprint(got["reason"]); !strings.Contains(reason, "pay") || !strings.Contains(reason, "409") {
 		t.Error(reason)
@@ -83,7 +83,7 @@ func TestSagaHelped(t *testing.T) {
 	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s/gone","retry":{"first":"1ms","max":"1ms","undos":2}},
 		{"name":"b","do":"%[1]s","pivot":true}]}`, shop.url)
 	shop.set(func() { shop.broken = "/gone" })
-	got := s.do("POST", "/v1/sagas/1?wait=10s", body, 200)
+	got := s.do("POST", "/v1/sagas/1?wait=1m", body, 200)
 	same(t, "state", got["state"], "DEAD_LETTER")
 	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["step"], "a")
 	s.do("POST", "/v1/sagas/1/skip", `{"actor":"me","reason":"fixed","branch":"a"}`, http.StatusBadRequest)
@@ -92,7 +92,7 @@ func TestSagaHelped(t *testing.T) {
 	s.do("POST", "/v1/sagas/1/abort", `{"actor":"me","reason":"fixed"}`, http.StatusConflict)
 	s.do("POST", "/v1/sagas/1/now", `{"actor":"me","reason":"fixed"}`, http.StatusConflict)
 	shop.set(func() { shop.broken = "" })
-	got = s.do("POST", "/v1/sagas/1/retry?wait=10s", `{"actor":"me","reason":"fixed"}`, 200)
+	got = s.do("POST", "/v1/sagas/1/retry?wait=1m", `{"actor":"me","reason":"fixed"}`, 200)
 	same(t, "state", got["state"], "COMPENSATED")
 	same(t, "a", shop.state("1 a"), "back")
 }
@@ -115,7 +115,7 @@ func TestSagaSettled(t *testing.T) {
 		}
 		s.do("POST", "/v1/sagas/"+id+"/settle", `{"actor":"me","reason":"x","step":"a","done":true}`, http.StatusConflict)
 		s.do("POST", "/v1/sagas/"+id+"/settle", by+c.found+"}", 200)
-		got := s.do("GET", "/v1/sagas/"+id+"?wait=10s", "", 200)
+		got := s.do("GET", "/v1/sagas/"+id+"?wait=1m", "", 200)
 		same(t, "state", got["state"], c.state)
 		if c.state == "SUCCEEDED" {
 			same(t, "output", got["outputs"].(map[string]any)["p"].(map[string]any)["receipt"], float64(7))
@@ -136,7 +136,7 @@ func TestSagaGoesOn(t *testing.T) {
 	s.stop()
 	shop.set(func() { shop.down = false })
 	next := serve(t, store, nil)
-	same(t, "state", next.do("GET", "/v1/sagas/1?wait=10s", "", 200)["state"], "SUCCEEDED")
+	same(t, "state", next.do("GET", "/v1/sagas/1?wait=1m", "", 200)["state"], "SUCCEEDED")
 }
 
 // TestTCC: all branches are confirmed if each holds, else all are cancelled; the try has the time of
@@ -146,7 +146,7 @@ func TestTCC(t *testing.T) {
 	shop := newShop(t)
 	s := serve(t, memory.NewJournal(), nil)
 	body := fmt.Sprintf(`{"type":"booking","branches":[{"name":"hotel","url":"%[1]s","input":{"rooms":1}},{"name":"flight","url":"%[1]s"}]}`, shop.url)
-	got := s.do("POST", "/v1/tcc/"+escaped+"?wait=10s", body, 200)
+	got := s.do("POST", "/v1/tcc/"+escaped+"?wait=1m", body, 200)
 	same(t, "decision", got["decision"], "confirm")
 	same(t, "state", got["state"], "CONFIRMED")
 	same(t, "hold", got["holds"].(map[string]any)["hotel"], map[string]any{"branch": "hotel"})
@@ -165,7 +165,7 @@ func TestTCC(t *testing.T) {
 	same(t, "asked", s.do("POST", "/v1/tcc/"+escaped+"/decision", `{"branch":"hotel"}`, 200)["decision"], "confirm")
 
 	shop.set(func() { shop.refuse = "flight" })
-	got = s.do("POST", "/v1/tcc/2?wait=10s", body, 200)
+	got = s.do("POST", "/v1/tcc/2?wait=1m", body, 200)
 	same(t, "decision", got["decision"], "cancel")
 	same(t, "state", got["state"], "CANCELLED")
 	if state := shop.state("2 hotel"); state != "back" && state != "" { // the flight can be refused before the hotel is asked
@@ -173,7 +173,7 @@ func TestTCC(t *testing.T) {
 	}
 	same(t, "asked first", s.do("POST", "/v1/tcc/3/decision", `{"branch":"hotel"}`, 200)["decision"], "cancel")
 	shop.set(func() { shop.refuse = "" })
-	same(t, "then run", s.do("POST", "/v1/tcc/3?wait=10s", body, 200)["decision"], "cancel")
+	same(t, "then run", s.do("POST", "/v1/tcc/3?wait=1m", body, 200)["decision"], "cancel")
 	s.do("POST", "/v1/tcc/"+escaped+"/retry", `{"actor":"me","reason":"why not"}`, http.StatusConflict)
 	s.do("POST", "/v1/tcc/"+escaped+"/pray", `{"actor":"me","reason":"why not"}`, http.StatusBadRequest)
 }
@@ -190,14 +190,14 @@ func TestTCCHelped(t *testing.T) {
 			}
 			return []byte(`{"seat":"12A"}`), nil
 		}))})
-	got := s.do("POST", "/v1/tcc/1?wait=10s", `{"type":"x","branches":[{"name":"flight","url":"http://air/"}]}`, 200)
+	got := s.do("POST", "/v1/tcc/1?wait=1m", `{"type":"x","branches":[{"name":"flight","url":"http://air/"}]}`, 200)
 	same(t, "state", got["state"], "DEAD_LETTER")
 	same(t, "dead", got["dead"].([]any)[0].(map[string]any)["step"], "flight")
 	for _, other := range []string{`"branch":"flight"`, `"step":"flight","input":1`} { // an input cannot be another one
 		s.do("POST", "/v1/tcc/1/retry", `{"actor":"me","reason":"fixed",`+other+`}`, http.StatusBadRequest)
 	}
 	confirmed.Store(true)
-	got = s.do("POST", "/v1/tcc/1/retry?wait=10s", `{"actor":"me","reason":"fixed","step":"flight"}`, 200)
+	got = s.do("POST", "/v1/tcc/1/retry?wait=1m", `{"actor":"me","reason":"fixed","step":"flight"}`, 200)
 	same(t, "state", got["state"], "CONFIRMED")
 }
 
@@ -207,7 +207,7 @@ func TestTwoPC(t *testing.T) {
 	shop := newShop(t)
 	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url, "south": shop.url}})
 	body := `{"branches":{"north":{"add":-1},"south":{"add":1}}}`
-	got := s.do("POST", "/v1/2pc/1?wait=10s", body, 200)
+	got := s.do("POST", "/v1/2pc/1?wait=1m", body, 200)
 	same(t, "decision", got["decision"], "commit")
 	same(t, "state", got["state"], "COMMITTED")
 	same(t, "output", got["outputs"].(map[string]any)["north"], map[string]any{"branch": "north"})
@@ -332,7 +332,7 @@ func TestFailuresAreShown(t *testing.T) {
 	shop.set(func() { shop.failing = false })
 	for _, path := range []string{"tcc", "2pc", "sagas"} {
 		testbed.Eventually(t, "nothing fails: "+path, time.Minute, func() bool {
-			return !strings.Contains(s.text("/v1/"+path+"/"+path+"?wait=10s"), `"error"`)
+			return !strings.Contains(s.text("/v1/"+path+"/"+path+"?wait=1m"), `"error"`)
 		})
 	}
 }
@@ -359,7 +359,7 @@ func TestRetryOfATwoPhaseCommit(t *testing.T) {
 	s.do("POST", "/v1/2pc/1/retry", `{"actor":"me"}`, 422)
 	s.do("POST", "/v1/2pc/1/retry", `{"actor":"me","reason":"it has a fix"}`, 200)
 	testbed.Eventually(t, "it is committed", time.Minute, func() bool {
-		return s.do("GET", "/v1/2pc/1?wait=10s", "", 200)["state"] == "COMMITTED"
+		return s.do("GET", "/v1/2pc/1?wait=1m", "", 200)["state"] == "COMMITTED"
 	})
 	s.do("POST", "/v1/2pc/1/retry", `{"actor":"me","reason":"once more"}`, 409)
 }

@@ -27,7 +27,7 @@ func FuzzDuration(f *testing.F) {
 }
 
 func FuzzWaitParameter(f *testing.F) {
-	for _, s := range []string{"wait=10s", "wait=-1s", "wait=1s&wait=2s", "x=y", "%zz", ";", "wait=11m"} {
+	for _, s := range []string{"wait=1m", "wait=-1s", "wait=1s&wait=2s", "x=y", "%zz", ";", "wait=11m"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, query string) {

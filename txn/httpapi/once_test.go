@@ -68,7 +68,7 @@ func TestOneOutcomeIsTold(t *testing.T) {
 				close(late.goOn)
 				same(t, "first", <-told, "abort")
 			}
-			two.do("GET", "/v1/2pc/1?wait=10s", "", 200)
+			two.do("GET", "/v1/2pc/1?wait=1m", "", 200)
 			want := 0
 			if first {
 				want = 2
@@ -87,10 +87,10 @@ func TestAbortHasAReason(t *testing.T) {
 	shop.refuse = "south"
 	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url, "south": shop.url}})
 	body := `{"branches":{"north":{"add":-1},"south":{"add":1}}}`
-	got := s.do("POST", "/v1/2pc/1?wait=10s", body, 200)
+	got := s.do("POST", "/v1/2pc/1?wait=1m", body, 200)
 	same(t, "state", got["state"], "ABORTED")
 	calls := len(shop.history)
-	same(t, "again", s.do("POST", "/v1/2pc/1?wait=10s", body, 200), got)
+	same(t, "again", s.do("POST", "/v1/2pc/1?wait=1m", body, 200), got)
 	same(t, "looked at", s.do("GET", "/v1/2pc/1", "", 200), got)
 	if len(shop.history) != calls {
 		t.Error("a repeated request calls again")
@@ -104,7 +104,7 @@ func TestOneParticipantCommitsOnce(t *testing.T) {
 	shop := newShop(t)
 	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url}})
 	for range 3 {
-		got := s.do("POST", "/v1/2pc/1?wait=10s", `{"branches":{"north":{"add":-1}}}`, 200)
+		got := s.do("POST", "/v1/2pc/1?wait=1m", `{"branches":{"north":{"add":-1}}}`, 200)
 		same(t, "decision", got["decision"], "commit")
 		same(t, "state", got["state"], "COMMITTED")
 		same(t, "history", shop.history, []string{"north prepare", "north commit"})
@@ -124,7 +124,7 @@ func TestHeuristicIsAcknowledged(t *testing.T) {
 	}))
 	t.Cleanup(liar.Close)
 	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url, "south": liar.URL}})
-	got := s.do("POST", "/v1/2pc/1?wait=10s", `{"branches":{"north":1,"south":2}}`, 200)
+	got := s.do("POST", "/v1/2pc/1?wait=1m", `{"branches":{"north":1,"south":2}}`, 200)
 	same(t, "decision", got["decision"], "commit")
 	same(t, "state", got["state"], "HEURISTIC")
 	if said := fmt.Sprint(got["branches"]); !strings.Contains(said, "409") || shop.count("final") != 1 {

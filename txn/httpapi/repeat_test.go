@@ -70,7 +70,7 @@ func TestRepeatedStepIsSentTheSame(t *testing.T) {
 		{"parallel":[{"name":"a","do":"%[1]s","undo":"%[1]s",%[2]s},{"name":"b","do":"%[1]s","undo":"%[1]s",%[2]s}]},
 		{"parallel":[{"name":"c","do":"%[1]s","uncompensable":true,%[2]s},{"name":"d","do":"%[1]s","undo":"%[1]s",%[2]s}]},
 		{"name":"e","do":"%[1]s","pivot":true}]}`, l.url, retry)
-	same(t, "state", s.do("POST", "/v1/sagas/1?wait=10s", body, 200)["state"], "SUCCEEDED")
+	same(t, "state", s.do("POST", "/v1/sagas/1?wait=1m", body, 200)["state"], "SUCCEEDED")
 	same(t, "what b was sent", l.inputs["b"], `{"input":1,"outputs":{"z":"z"}}`)
 	same(t, "what e was sent", l.inputs["e"], `{"input":1,"outputs":{"a":"a","b":"b","c":"c","d":"d","z":"z"}}`)
 }

@@ -75,9 +75,9 @@ func TestAmbiguousRequestsAreRefused(t *testing.T) {
 		s.do("GET", path, "", http.StatusNotFound)
 	}
 	own := `{"a":1,"A":2,"a":12345678901234567890123,"steps":[{"name":1,"name":2}]}`
-	s.do("POST", "/v1/sagas/2?wait=10s", `{"type":"x","input":`+own+`,"steps":[{"name":"a","input":`+own+`,`+step+`}]}`, 200)
+	s.do("POST", "/v1/sagas/2?wait=1m", `{"type":"x","input":`+own+`,"steps":[{"name":"a","input":`+own+`,`+step+`}]}`, 200)
 	same(t, "own input", shop.bodies["a do"], own)
-	s.do("POST", "/v1/2pc/3?wait=10s", `{"branches":{"north":`+own+`,"south":null}}`, 200)
+	s.do("POST", "/v1/2pc/3?wait=1m", `{"branches":{"north":`+own+`,"south":null}}`, 200)
 	same(t, "own input", shop.bodies["north prepare"], own)
 }
 
@@ -116,7 +116,7 @@ func TestNamesAreRefusedOrKept(t *testing.T) {
 		t.Error(shop.history)
 	}
 	for path, id := range map[string]string{"%0a%0d%1b%5b2J": "\n\r\x1b[2J", "%e2%80%ae%F0%9F%9C%81": "\u202e🜁", "%2e": ".", "%252f": "%2f", "a+b": "a+b", "a;b": "a;b"} {
-		got := s.do("POST", "/v1/sagas/"+path+"?wait=10s", saga, 200)
+		got := s.do("POST", "/v1/sagas/"+path+"?wait=1m", saga, 200)
 		same(t, "id", got["id"], id)
 		same(t, "state", got["state"], "SUCCEEDED")
 		if shop.state(id+" a") != "held" {
@@ -139,5 +139,5 @@ func TestTooLong(t *testing.T) {
 	s.do("POST", "/v1/sagas/1", strings.Repeat("[", 1<<19), http.StatusBadRequest)
 	s.do("POST", "/v1/sagas/1", `{"steps":[`+strings.Repeat(`{"parallel":[`, 4<<10)+strings.Repeat(`]}`, 4<<10)+`]}`, http.StatusBadRequest)
 	s.do("GET", "/v1/sagas/1", "", http.StatusNotFound)
-	same(t, "state", s.do("POST", "/v1/sagas/1?wait=10s", long("x", 1<<20-1<<12), 200)["state"], "SUCCEEDED")
+	same(t, "state", s.do("POST", "/v1/sagas/1?wait=1m", long("x", 1<<20-1<<12), 200)["state"], "SUCCEEDED")
 }

@@ -84,11 +84,7 @@ func engineRole(ctx context.Context, at *crash.Points, args []string) error {
 		return err
 	}
 	x := newTransfer(db, at)
-	o := &Options{}
-	if args[2] == abandoned {
-		o = &Options{Hold: 4 * time.Second, Margin: time.Second}
-	}
-	m, err := New(c, o, x.debit, x.credit)
+	m, err := New(c, nil, x.debit, x.credit)
 	if err != nil {
 		return err
 	}
@@ -132,25 +128,23 @@ func (x transfer) unmarked(ctx context.Context, query, statement string) (n int6
 	return n, err
 }
 
-// clear sweeps until nothing is held. It sweeps only if something is due, so that each
-// point belongs to an effect.
+// clear completes the transaction as participants do that ask at once, not when the hold ends.
 func (x transfer) clear(ctx context.Context, m *Engine) error {
 	const held = `select count(*) from interlock_tcc_hold where state = 'held'`
-	left, err := x.unmarked(ctx, held, "")
+	left, err := x.unmarked(ctx, held, `update interlock_tcc_hold set ask_ms = 0 where state = 'held'`)
 	for ; left > 0 && err == nil; left, err = x.unmarked(ctx, held, "") {
-		due, err := x.unmarked(ctx, fmt.Sprintf(held+` and ask_ms <= %d`, time.Now().UnixMilli()), "")
-		if err == nil && due > 0 {
-			_, err = x.holds.Sweep(ctx, m.Decide, 10)
-		}
-		if err != nil {
+		if _, err := x.holds.Sweep(ctx, m.Decide, 10); err != nil {
 			return err
 		}
 		backoff.Sleep(ctx, 10*time.Millisecond)
 	}
 	if err == nil {
+		_, err = m.Decide(ctx, "1", "debit") // in case the first process held nothing
+	}
+	if err == nil {
 		_, err = m.Wait(ctx, "1")
 	}
-	if errors.Is(err, ErrCancelled) || errors.Is(err, ErrNone) {
+	if errors.Is(err, ErrCancelled) {
 		err = nil
 	}
 	return err

@@ -249,7 +249,7 @@ func TestToken(t *testing.T) {
 	if status, _, err := r.do("GET", path, "", "Authorization", "bearer s3cret-0123456789"); err != nil || status != http.StatusNotFound {
 		t.Errorf("a saga was begun: %d, %v", status, err)
 	}
-	if status, answer, err := r.do("POST", path+"?wait=10s", body, "Authorization", "Bearer s3cret-0123456789"); err != nil || status != http.StatusOK {
+	if status, answer, err := r.do("POST", path+"?wait=1m", body, "Authorization", "Bearer s3cret-0123456789"); err != nil || status != http.StatusOK {
 		t.Errorf("with the token: %d, %v, %v", status, answer, err)
 	}
 	for _, health := range []string{"/healthz", "/readyz"} {
