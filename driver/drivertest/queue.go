@@ -190,7 +190,7 @@ func testQueuePartition(s *queueScene) {
 }
 
 // testQueueBeyond crashes a consumer whose first message is unsettled and whose others are
-// handled. The next consumer gets only the first, as a second attempt, under a higher token.
+// handled. The next consumer gets only the first, as a later attempt, under a higher token.
 func testQueueBeyond(s *queueScene) {
 	ids := QueueIDs(50, 0, 1)
 	s.add(ids...)
@@ -203,8 +203,8 @@ func testQueueBeyond(s *queueScene) {
 	}
 	two := s.join("two")
 	is := s.receive(two, was[0].ID)
-	if is[0].Attempt != 2 || is[0].Claim.Token() <= was[0].Claim.Token() {
-		s.Errorf("attempt %d, token %v after %v", is[0].Attempt, is[0].Claim.Token(), was[0].Claim.Token())
+	if is[0].Attempt <= was[0].Attempt || is[0].Claim.Token() <= was[0].Claim.Token() { // more, if a busy machine lost the first lease
+		s.Errorf("attempt %d after %d, token %v after %v", is[0].Attempt, was[0].Attempt, is[0].Claim.Token(), was[0].Claim.Token())
 	}
 	two.Record(driver.Ack, is...)
 	two.Nothing(queueLease / 4)
@@ -220,8 +220,8 @@ func testQueueCrash(s *queueScene) {
 	if is[0].Claim.Token() <= was[0].Claim.Token() {
 		s.Errorf("token %v after %v", is[0].Claim.Token(), was[0].Claim.Token())
 	}
-	if is[0].Attempt != 2 || is[1].Attempt != 1 {
-		s.Errorf("attempts %d, %d; want 2, 1", is[0].Attempt, is[1].Attempt)
+	if is[0].Attempt <= was[0].Attempt || is[1].Attempt != 1 {
+		s.Errorf("attempts %d, %d after %d, %d", is[0].Attempt, is[1].Attempt, was[0].Attempt, was[1].Attempt)
 	}
 	if was[0].Claim.Valid() {
 		s.Error("the claim of the crashed consumer is valid")

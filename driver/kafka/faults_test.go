@@ -133,7 +133,7 @@ func TestCutOff(t *testing.T) {
 		is = append(is, some...)
 		return len(is) == 2
 	})
-	if is[0].ID != "a/1" || is[0].Attempt != 2 || is[0].Claim.Token() <= was[0].Claim.Token() {
+	if is[0].ID != "a/1" || is[0].Attempt <= was[0].Attempt || is[0].Claim.Token() <= was[0].Claim.Token() {
 		t.Errorf("%s, attempt %d, token %v after %v", is[0].ID, is[0].Attempt, is[0].Claim.Token(), was[0].Claim.Token())
 	}
 	c.Record(driver.Ack, is...)

@@ -222,8 +222,11 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	other := driver.Request{Name: "x", Owner: newOwner(), NoWait: true}
 	testbed.Eventually(t, "the other one finds the nodes again", bound, func() bool {
 		_, err := second.Acquire(t.Context(), other)
-		if err == nil {
-			t.Fatalf("granted %v after the restart, %v remain of the first lease", time.Since(restarted), lease.Remaining())
+		if err == nil { // a busy machine may find them only after the delay
+			if took := time.Since(restarted); took < delay {
+				t.Fatalf("granted %v after the restart, %v remain of the first lease", took, lease.Remaining())
+			}
+			return true
 		}
 		return interlock.Kind(err) == interlock.Retryable && second.Nodes()[0].Young > 0
 	})
