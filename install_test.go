@@ -1,8 +1,8 @@
 package interlock_test
 
 import (
+	"cmp"
 	"errors"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // consumer is what a user of the Redis lock writes.
@@ -172,10 +174,10 @@ func newModule(t *testing.T, program, released, nested string) (dir string) {
 	return dir
 }
 
-// command runs a program at a low priority and returns its standard output.
+// command runs a program at a low priority, or at $NICE, and returns its standard output.
 func command(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "nice", append([]string{"-n", "19", name}, args...)...)
+	cmd := exec.CommandContext(t.Context(), "nice", append([]string{"-n", cmp.Or(os.Getenv("NICE"), "19"), name}, args...)...)
 	cmd.Dir = dir
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
