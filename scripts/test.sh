@@ -38,9 +38,10 @@ raced=${raced//$'\n'/}
 # one race the drivers, in the drivers' own packages:
 briefly='/(claim/(elect|partition|rwlock)|guard/(once|version)|txn/barrier/conformance)$'
 # Of the raced packages, these tests run without it: machines of one goroutine, processes
-# that are killed or stopped at each of their points, which other tests race unharmed, and
-# allocations, to which the race detector adds. They run beside the others, see there.
-single='^Test(Crash$|.*(Allocations|Model|Exhaustively|EveryHistory|CrashPoints|Crashes|Killed|Asleep|StoppedAnywhere))'
+# that are killed or stopped at each of their points, which other tests race unharmed,
+# texts of the maximum size, and allocations, to which the race detector adds. They run beside the
+# others, see there.
+single='^Test(Crash$|TooLong$|LongOutputs|.*(Allocations|Model|Exhaustively|EveryHistory|CrashPoints|Crashes|Killed|Asleep|StoppedAnywhere))'
 
 # These raced packages start no server, so they can wait: they run beside the others, too.
 patient='/(claim/(elect/schedule|lock)|driver/(lanes|memory)|flow/(keyed|overload)|txn/(branchhttp|coordinator|httpapi))$'

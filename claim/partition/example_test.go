@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/partition"
@@ -24,12 +25,14 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer g.Leave(ctx)
-	if _, err := g.Map().Await(ctx, "order/42", 0); err != nil { // partitions come after the join
-		log.Fatal(err)
-	}
-	err = g.Do(ctx, "order/42", func(ctx context.Context, c interlock.Claim) error {
+	ship := func(ctx context.Context, c interlock.Claim) error {
 		return orders.Enter(ctx, c, "order/42", driver.Write{Key: "order/42", Value: []byte("shipped")})
-	})
+	}
+	err = g.Do(ctx, "order/42", ship)
+	for interlock.Kind(err) == interlock.Retryable { // partitions come after the join, and can move
+		time.Sleep(10 * time.Millisecond)
+		err = g.Do(ctx, "order/42", ship)
+	}
 	fmt.Println(err, g.Map().Locate("order/42").Identity)
 	// Output: <nil> shop-1
 }

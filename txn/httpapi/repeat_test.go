@@ -114,6 +114,8 @@ func TestLongOutputsCanBeUndone(t *testing.T) {
 	if reason := fmt.Sprint(got["reason"]); !strings.Contains(reason, "an input of its own") {
 		t.Errorf("%.300s", reason)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if len(l.undone) != 4 || l.inputs["e"] != "" {
 		t.Errorf("%v are undone", l.undone)
 	}
