@@ -17,7 +17,7 @@ import (
 )
 
 // bound is the time limit for events that tests expect soon.
-const bound = 20 * time.Second
+const bound = testbed.Patience
 
 func keysOf(lock string) keys { return layout{}.keysOf(lock) }
 

@@ -16,8 +16,11 @@ import (
 // fill puts foreign keys into the database.
 func fill(t *testing.T, server *testbed.Server, n int) {
 	t.Helper()
-	script := "for i = 1, ARGV[1] do redis.call('SET', 'foreign/' .. i, 'x') end return 1"
-	mustDo(t, dial(t, server.Addr()), "EVAL", script, "0", fmt.Sprint(n))
+	script := "for i = ARGV[1], ARGV[1] + 999 do redis.call('SET', 'foreign/' .. i, 'x') end return 1"
+	client := dial(t, server.Addr())
+	for i := 0; i < n; i += 1000 {
+		mustDo(t, client, "EVAL", script, "0", fmt.Sprint(i))
+	}
 }
 
 func namesOf(states []driver.LockState) (names []string) {
