@@ -20,18 +20,10 @@ func TestTable(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, map[string]func(*testing.T, world){
 		"several items are held together or not at all":   testAllOrNothing,
-		"repeating converges":                             testRepeating,
 		"an id is of one reservation only":                testReused,
-		"what expired is available without a sweeper":     testExpired,
-		"no more is given away than needed":               testGivenAwayAsNeeded,
 		"a late confirmation works until units are taken": testLateConfirm,
-		"what is settled stays so":                        testSettled,
-		"a difference is applied once":                    testAdjust,
-		"a difference takes what expired":                 testAdjustTakesExpired,
-		"a supply is set and not below what is taken":     testSet,
 		"the database refuses to oversell":                testNet,
 		"a reservation that is swept is whole":            testSweep,
-		"names are data":                                  testNames,
 		"a hold never expires into itself":                testShortestHold,
 		"what is refused changes nothing":                 testRefusedInTheSameTransaction,
 	})
@@ -58,33 +50,12 @@ func testAllOrNothing(t *testing.T, w world) {
 	w.has(t, "d", 0, 0, 0)
 }
 
-func testRepeating(t *testing.T, w world) {
-	w.set(t, "a", 9)
-	w.set(t, "b", 9)
-	for range 3 {
-		ok(t, w.hold("r", time.Hour, one("a"), one("b")))
-		ok(t, w.hold("r", time.Hour, one("b"), one("a")))
-		w.has(t, "a", 9, 1, 0)
-	}
-	for range 3 {
-		ok(t, w.confirm("r"))
-		ok(t, w.hold("r", time.Hour, one("a"), one("b")))
-		w.has(t, "b", 9, 0, 1)
-	}
-	ok(t, w.hold("s", time.Hour, one("a")))
-	for range 3 {
-		ok(t, w.cancel("s"))
-		w.has(t, "a", 9, 0, 1)
-	}
-	wantSettled(t, w.hold("s", time.Hour, one("a")), "s", driver.StockCancelled)
-	w.has(t, "a", 9, 0, 1)
-}
-
 func testReused(t *testing.T, w world) {
 	for _, item := range []string{"a", "b", "c"} {
 		w.set(t, item, 9)
 	}
 	ok(t, w.hold("r", time.Hour, one("a"), one("b")))
+	ok(t, w.hold("r", time.Hour, one("b"), one("a")))
 	for _, other := range [][]stock.Line{
 		{one("a")}, {one("b")}, {one("c")}, {one("a"), one("c")}, {one("a"), one("b"), one("c")},
 		{one("a"), {Item: "b", N: 2}}, {{Item: "a", N: 10}},
@@ -98,138 +69,24 @@ func testReused(t *testing.T, w world) {
 	wantReused(t, w.hold("r", time.Hour, one("a")), "r")
 }
 
-func testExpired(t *testing.T, w world) {
-	w.set(t, "12A", 1)
-	ok(t, w.hold("slow", time.Hour, one("12A")))
-	w.lapse(t, "slow", 2*time.Hour)
-	w.has(t, "12A", 1, 0, 0)
-	wantSettled(t, w.hold("slow", time.Hour, one("12A")), "slow", driver.StockExpired)
-	var given []observe.StockGivenAway
-	w.Table.Observe.GivenAway = func(e observe.StockGivenAway) { given = append(given, e) }
-	ok(t, w.hold("quick", time.Hour, one("12A")))
-	if want := []observe.StockGivenAway{{Item: "12A", Reservation: "slow", N: 1}}; !slices.Equal(given, want) {
-		t.Errorf("received %v", given)
-	}
-	w.has(t, "12A", 1, 1, 0)
-	for range 2 {
-		wantSettled(t, w.confirm("slow"), "slow", driver.StockExpired)
-		ok(t, w.cancel("slow"))
-		w.has(t, "12A", 1, 1, 0)
-	}
-	wantSettled(t, w.hold("slow", time.Hour, one("12A")), "slow", driver.StockExpired)
-	ok(t, w.confirm("quick"))
-	w.has(t, "12A", 1, 0, 1)
-}
-
-func testGivenAwayAsNeeded(t *testing.T, w world) {
-	w.set(t, "a", 10)
-	for i, n := range []int64{3, 3, 3} {
-		id := fmt.Sprint("r", i)
-		ok(t, w.hold(id, time.Hour, stock.Line{Item: "a", N: n}))
-		w.lapse(t, id, time.Hour*time.Duration(9-i))
-	}
-	w.has(t, "a", 10, 0, 0)
-	wantShort(t, w.hold("all", time.Hour, stock.Line{Item: "a", N: 11}), "a", 11, 10)
-	ok(t, w.hold("new", time.Hour, stock.Line{Item: "a", N: 5})) // 1 was free, and 4 are from the first two
-	wantSettled(t, w.confirm("r0"), "r0", driver.StockExpired)
-	wantSettled(t, w.confirm("r1"), "r1", driver.StockExpired)
-	ok(t, w.confirm("r2"))
-	w.has(t, "a", 10, 5, 3)
-}
-
-// testLateConfirm also confirms a reservation that lost only one of its items.
+// testLateConfirm confirms a reservation that lost only one of its items.
 func testLateConfirm(t *testing.T, w world) {
-	w.set(t, "a", 1)
 	w.set(t, "b", 1)
 	w.set(t, "c", 1)
-	ok(t, w.hold("late", time.Hour, one("a")))
-	w.lapse(t, "late", 2*time.Hour)
-	ok(t, w.confirm("late"))
-	w.has(t, "a", 1, 0, 1)
-
 	ok(t, w.hold("torn", time.Hour, one("b"), one("c")))
 	w.lapse(t, "torn", 2*time.Hour)
+	var given []observe.StockGivenAway
+	w.Table.Observe.GivenAway = func(e observe.StockGivenAway) { given = append(given, e) }
 	ok(t, w.hold("other", time.Hour, one("c")))
+	if want := []observe.StockGivenAway{{Item: "c", Reservation: "torn", N: 1}}; !slices.Equal(given, want) {
+		t.Errorf("received %v", given)
+	}
 	wantSettled(t, w.confirm("torn"), "torn", driver.StockExpired)
 	w.has(t, "b", 1, 0, 0)
 	ok(t, w.cancel("torn"))
 	ok(t, w.hold("third", time.Hour, one("b")))
 	w.has(t, "b", 1, 1, 0)
 	w.has(t, "c", 1, 1, 0)
-}
-
-func testSettled(t *testing.T, w world) {
-	w.set(t, "a", 5)
-	ok(t, w.hold("c", time.Hour, one("a")))
-	ok(t, w.confirm("c"))
-	wantSettled(t, w.cancel("c"), "c", driver.StockConfirmed)
-	ok(t, w.hold("x", time.Hour, one("a")))
-	ok(t, w.cancel("x"))
-	wantSettled(t, w.confirm("x"), "x", driver.StockCancelled)
-	w.has(t, "a", 5, 0, 1)
-	w.lapse(t, "c", 2*time.Hour) // a confirmed reservation does not expire
-	wantShort(t, w.hold("y", time.Hour, stock.Line{Item: "a", N: 5}), "a", 5, 4)
-	ok(t, w.confirm("c"))
-}
-
-func testAdjust(t *testing.T, w world) {
-	w.set(t, "balance", 97)
-	for range 3 { // all of them would fit
-		ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "less", Delta: -2}))
-		ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "more", Delta: 5}))
-	}
-	take := stock.Adjustment{Item: "balance", Operation: "op1", Delta: -70}
-	for range 3 {
-		ok(t, w.adjust(take))
-	}
-	w.has(t, "balance", 30, 0, 0)
-	again := take
-	again.Delta = -71
-	wantReused(t, w.adjust(again), "op1")
-	again.Operation = "op2"
-	for range 2 { // a refused operation is not recorded
-		wantShort(t, w.adjust(again), "balance", 71, 30)
-	}
-	again.Delta, again.Floor = -30, 1
-	wantShort(t, w.adjust(again), "balance", 31, 30)
-	again.Floor = 0
-	ok(t, w.adjust(again))
-	w.has(t, "balance", 0, 0, 0)
-	ok(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "op3", Delta: driver.MaxQuantity}))
-	wantKind(t, w.adjust(stock.Adjustment{Item: "balance", Operation: "op4", Delta: 1}), interlock.Definite, nil)
-	wantUnknown(t, w.adjust(stock.Adjustment{Item: "other", Operation: "op1", Delta: 1}), "other", "")
-	w.has(t, "balance", driver.MaxQuantity, 0, 0)
-	if n := databases.One[int64](t, w.DB, `select count(*) from interlock_stock_operation`); n != 5 {
-		t.Errorf("%d operations are recorded", n)
-	}
-}
-
-func testAdjustTakesExpired(t *testing.T, w world) {
-	w.set(t, "a", 10)
-	ok(t, w.hold("r", time.Hour, stock.Line{Item: "a", N: 8}))
-	wantShort(t, w.adjust(stock.Adjustment{Item: "a", Operation: "broken", Delta: -5}), "a", 5, 2)
-	w.lapse(t, "r", 2*time.Hour)
-	ok(t, w.adjust(stock.Adjustment{Item: "a", Operation: "broken", Delta: -5}))
-	w.has(t, "a", 5, 0, 0)
-	wantSettled(t, w.confirm("r"), "r", driver.StockExpired)
-}
-
-func testSet(t *testing.T, w world) {
-	w.set(t, "a", 10)
-	w.set(t, "a", 8)
-	ok(t, w.hold("r", time.Hour, stock.Line{Item: "a", N: 4}))
-	ok(t, w.hold("s", time.Hour, stock.Line{Item: "a", N: 2}))
-	ok(t, w.confirm("s"))
-	set := func(n int64) error {
-		return w.in(func(ctx context.Context, sql driver.SQL) error { return w.Set(ctx, sql, "a", n) })
-	}
-	ok(t, set(6))
-	wantShort(t, set(5), "a", 1, 0)
-	w.has(t, "a", 6, 4, 2)
-	w.lapse(t, "r", 2*time.Hour)
-	ok(t, set(2))
-	w.has(t, "a", 2, 0, 2)
-	wantShort(t, set(0), "a", 2, 0)
 }
 
 // testNet writes without the package.
@@ -298,30 +155,6 @@ func testSweep(t *testing.T, w world) {
 	}
 	wantUnknown(t, w.confirm("r1"), "", "r1")
 	ok(t, w.confirm("r3"))
-}
-
-func testNames(t *testing.T, w world) {
-	odd := []string{`it's "\`, "{items}?", "$1", "A", "a", "a ", "ключ", strings.Repeat("x", driver.MaxName)}
-	for _, name := range odd {
-		w.set(t, name, 1)
-		ok(t, w.hold(name, time.Hour, one(name)))
-		ok(t, w.adjust(stock.Adjustment{Item: name, Operation: name, Delta: 1}))
-	}
-	for _, name := range odd {
-		w.has(t, name, 2, 1, 0)
-		ok(t, w.confirm(name))
-	}
-	for _, bad := range []string{"", strings.Repeat("x", driver.MaxName+1), "\xff", "a\x00b"} {
-		for _, err := range []error{
-			w.hold(bad, time.Hour, one("a")), w.hold("r", time.Hour, one(bad)), w.confirm(bad), w.cancel(bad),
-			w.adjust(stock.Adjustment{Item: bad, Operation: "o", Delta: 1}),
-			w.adjust(stock.Adjustment{Item: "a", Operation: bad, Delta: 1}),
-			w.in(func(ctx context.Context, sql driver.SQL) error { return w.Set(ctx, sql, bad, 1) }),
-			w.in(func(ctx context.Context, sql driver.SQL) error { _, err := w.Show(ctx, sql, bad); return err }),
-		} {
-			wantKind(t, err, interlock.Bug, interlock.ErrName)
-		}
-	}
 }
 
 // testShortestHold: holds expire before they are read.
