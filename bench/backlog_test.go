@@ -52,7 +52,7 @@ func (a *arrivals) handled(key, id string) {
 		a.wrong = append(a.wrong, fmt.Sprintf("message %d of %s came after %d", number, key, last))
 	}
 	a.last[key] = number
-	if sent, there := a.sent[number]; there {
+	if sent, found := a.sent[number]; found {
 		a.waits = append(a.waits, now.Sub(sent))
 	}
 	a.done.Add(1)

@@ -111,7 +111,7 @@ type effects struct {
 }
 
 func (e *effects) add(key string) {
-	if _, there := e.seen.LoadOrStore(key, true); there {
+	if _, known := e.seen.LoadOrStore(key, true); known {
 		e.twice.Add(1)
 		return
 	}

@@ -41,9 +41,9 @@ func (b Break) Validate() error {
 	if b.Owner == "" {
 		return errors.New("the owner is missing: it is the holder as Inspector shows it")
 	}
-	for _, text := range []struct{ what, is string }{{"reason", b.Reason}, {"author", b.By}} {
-		if text.is == "" || len(text.is) > MaxName {
-			return fmt.Errorf("the %s has %d bytes, 1 to %d are allowed", text.what, len(text.is), MaxName)
+	for _, text := range []struct{ what, text string }{{"reason", b.Reason}, {"author", b.By}} {
+		if text.text == "" || len(text.text) > MaxName {
+			return fmt.Errorf("the %s has %d bytes, 1 to %d are allowed", text.what, len(text.text), MaxName)
 		}
 	}
 	return nil

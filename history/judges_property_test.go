@@ -244,7 +244,7 @@ func bruteUpdates(all []span, say func(Rule, int64)) {
 }
 
 func bruteVersions(all []span, say func(Rule, int64)) {
-	there := func(by int64) (top int64) { // the highest that was definitely there
+	known := func(by int64) (top int64) { // the highest that was definitely there
 		for _, s := range all {
 			if s.end < by && (s.ok() || s.alone() && s.call.Op == OpVersion) {
 				top = max(top, s.last.Stamp)
@@ -270,14 +270,14 @@ func bruteVersions(all []span, say func(Rule, int64)) {
 		}
 		stamp := s.last.Stamp
 		switch {
-		case isRead && stamp > there(s.end) && !maybe(s.end, span{}, func(o int64) bool { return o == stamp }):
+		case isRead && stamp > known(s.end) && !maybe(s.end, span{}, func(o int64) bool { return o == stamp }):
 			say(RuleOrigin, s.end)
 		case s.call.Op == OpApply && s.last.Kind == Reject:
-			if stamp > there(s.end) && !maybe(s.end, s, func(o int64) bool { return o >= stamp }) {
+			if stamp > known(s.end) && !maybe(s.end, s, func(o int64) bool { return o >= stamp }) {
 				say(RuleRefusal, s.end)
 			}
 		}
-		if (isRead || s.call.Op == OpApply && s.ok()) && stamp < there(s.start) {
+		if (isRead || s.call.Op == OpApply && s.ok()) && stamp < known(s.start) {
 			say(RuleVersion, s.end)
 		}
 	}

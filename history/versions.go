@@ -77,7 +77,7 @@ func (c *versions) ended(call, end Event, floor version) {
 			c.read(s, call.Key, version{end.Stamp, at}, floor)
 		}
 	case end.Kind == OK:
-		c.there(s, call.Key, version{stamp, at}, floor)
+		c.existed(s, call.Key, version{stamp, at}, floor)
 	default:
 		s.notApplied(stamp)
 		if end.Kind == Reject && !s.excuses(stamp) {
@@ -124,11 +124,11 @@ func (c *versions) read(s *state, key string, v, floor version) {
 	if v.stamp > s.top.stamp && s.maybe[v.stamp] == 0 {
 		c.found.add(RuleOrigin, key, s.top.at, v.at, "version %d of %q was read (%v), which nobody can have applied", v.stamp, key, v.at)
 	}
-	c.there(s, key, v, floor)
+	c.existed(s, key, v, floor)
 }
 
-// there records that v was there at some time after floor.
-func (c *versions) there(s *state, key string, v, floor version) {
+// existed records that v existed at some time after floor.
+func (c *versions) existed(s *state, key string, v, floor version) {
 	if v.stamp < floor.stamp {
 		c.found.add(RuleVersion, key, floor.at, v.at, "%q had version %d (%v), after version %d had been there (%v)",
 			key, v.stamp, v.at, floor.stamp, floor.at)

@@ -116,10 +116,10 @@ func (s *sight) read(ctx context.Context, board Board) error {
 // another process changes a note meanwhile, the next round sees it.
 func (s *sight) write(ctx context.Context, board Board, own string, wanted map[string][]byte) error {
 	var swaps []driver.Swap
-	there := map[string]bool{}
+	noted := map[string]bool{}
 	s.empty = true
 	for _, kv := range s.notes {
-		there[kv.Key] = true
+		noted[kv.Key] = true
 		data, age := wanted[kv.Key], time.Since(s.seen[kv.Key].since)
 		mine := strings.HasPrefix(kv.Key, own)
 		s.empty = s.empty && !mine
@@ -131,7 +131,7 @@ func (s *sight) write(ctx context.Context, board Board, own string, wanted map[s
 		}
 	}
 	for key, data := range wanted {
-		if !there[key] {
+		if !noted[key] {
 			swaps = append(swaps, driver.Swap{Key: key, Value: data})
 		}
 	}

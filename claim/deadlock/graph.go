@@ -13,7 +13,7 @@ func knot(all []link, id string) []link {
 	all = reduce(all)
 	down := follow(all, id, link.needs)
 	up := follow(all, id, func(l, m link) bool { return m.needs(l) })
-	members := slices.DeleteFunc(down, func(l link) bool { return !slices.ContainsFunc(up, l.is) })
+	members := slices.DeleteFunc(down, func(l link) bool { return !slices.ContainsFunc(up, l.sameTask) })
 	first := slices.IndexFunc(members, func(l link) bool { return l.Task == id })
 	if first < 0 {
 		return nil
@@ -70,8 +70,8 @@ func (w wait) stuck(holders []link) bool {
 	return units+w.Units > w.Of
 }
 
-func (h hold) blocks(w wait) bool { return h.On == w.On }
-func (l link) is(m link) bool     { return l.Task == m.Task }
+func (h hold) blocks(w wait) bool   { return h.On == w.On }
+func (l link) sameTask(m link) bool { return l.Task == m.Task }
 func (l link) holds(w wait) bool {
 	return slices.ContainsFunc(l.Holds, func(h hold) bool { return h.blocks(w) })
 }
@@ -84,7 +84,7 @@ func follow(all []link, id string, step func(from, to link) bool) (reached []lin
 	for len(from) > 0 {
 		var next []link
 		for _, l := range all {
-			if !slices.ContainsFunc(reached, l.is) && slices.ContainsFunc(from, func(m link) bool { return step(m, l) }) {
+			if !slices.ContainsFunc(reached, l.sameTask) && slices.ContainsFunc(from, func(m link) bool { return step(m, l) }) {
 				next = append(next, l)
 			}
 		}

@@ -91,9 +91,9 @@ func TestAllOrNothing(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		other, _ := b.process(nil)
 		c := b.acquireNamed(other, "b")
-		nothing := func(what string, is error, err error, claims lock.Claims) {
+		nothing := func(what string, target error, err error, claims lock.Claims) {
 			b.Helper()
-			if !errors.Is(err, is) || claims != nil {
+			if !errors.Is(err, target) || claims != nil {
 				b.Errorf("%s: %v, %d claims", what, err, len(claims))
 			}
 			synctest.Wait()

@@ -152,13 +152,13 @@ func (m *Map) Close() {
 	m.done.Wait()
 }
 
-// until blocks until a picture satisfies is.
-func (m *Map) until(ctx context.Context, is func(picture) bool) error {
+// until blocks until a picture satisfies done.
+func (m *Map) until(ctx context.Context, done func(picture) bool) error {
 	for {
 		m.mu.Lock()
 		now, changed, failed := m.now, m.changed, m.failed
 		m.mu.Unlock()
-		if is(now) {
+		if done(now) {
 			return nil
 		}
 		var err error

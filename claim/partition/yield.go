@@ -67,9 +67,9 @@ func (p *partition) backOff(claim *lock.Claim) {
 	}
 }
 
-// within reports whether a picture satisfies is before longest has passed.
-func (m *Map) within(ctx context.Context, longest time.Duration, is func(picture) bool) bool {
+// within reports whether a picture satisfies done before longest has passed.
+func (m *Map) within(ctx context.Context, longest time.Duration, done func(picture) bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	return m.until(ctx, is) == nil
+	return m.until(ctx, done) == nil
 }

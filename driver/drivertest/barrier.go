@@ -113,8 +113,8 @@ func (s *barrierScene[B]) must(c driver.BarrierCall, w BarrierWork, want driver.
 // forgets the branches of the first.
 const stride = 2 * driver.BarrierSpread
 
-// is makes the usual call and checks it as must does.
-func (s *barrierScene[B]) is(p driver.BarrierPhase, want driver.BarrierOutcome, ran bool, count int64) driver.BarrierAnswer {
+// mustCall makes the usual call and checks it as must does.
+func (s *barrierScene[B]) mustCall(p driver.BarrierPhase, want driver.BarrierOutcome, ran bool, count int64) driver.BarrierAnswer {
 	s.Helper()
 	return s.must(s.call(p), barrierWork[p], want, ran, count)
 }

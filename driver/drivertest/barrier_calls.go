@@ -14,28 +14,28 @@ import (
 
 func testBarrierFirstRunsOnce[B any](s *barrierScene[B]) {
 	for i := range 3 {
-		got := s.is(driver.BarrierFirst, driver.BarrierIsDone, i == 0, 3)
+		got := s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, i == 0, 3)
 		if string(got.Result) != "-3" || got.State != driver.BarrierDone {
 			s.Fatalf("%+v", got)
 		}
 		s.store = s.open()
 	}
-	s.is(driver.BarrierConfirm, driver.BarrierIsDone, true, 103)
-	if got := s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 103); string(got.Result) != "-3" {
+	s.mustCall(driver.BarrierConfirm, driver.BarrierIsDone, true, 103)
+	if got := s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, false, 103); string(got.Result) != "-3" {
 		s.Fatalf("%+v", got)
 	}
 }
 
 // testBarrierUndoRunsOnce checks that an undo runs once and gets the result of the first.
 func testBarrierUndoRunsOnce[B any](s *barrierScene[B]) {
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 	for i := range 3 {
-		got := s.is(driver.BarrierUndo, driver.BarrierIsDone, i == 0, 0)
+		got := s.mustCall(driver.BarrierUndo, driver.BarrierIsDone, i == 0, 0)
 		if got.State != driver.BarrierUndone || len(got.Result) > 0 {
 			s.Fatalf("%+v", got)
 		}
 	}
-	s.is(driver.BarrierFirst, driver.BarrierLate, false, 0)
+	s.mustCall(driver.BarrierFirst, driver.BarrierLate, false, 0)
 }
 
 func testBarrierEmptyUndo[B any](s *barrierScene[B]) {
@@ -43,12 +43,12 @@ func testBarrierEmptyUndo[B any](s *barrierScene[B]) {
 		s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -1}, driver.BarrierIsDone, false, 0)
 	}
 	for range 2 {
-		s.is(driver.BarrierFirst, driver.BarrierLate, false, 0)
+		s.mustCall(driver.BarrierFirst, driver.BarrierLate, false, 0)
 	}
 	other := s.call(driver.BarrierFirst)
 	other.Hash = bytes.Repeat([]byte("x"), sha256.Size)
 	s.must(other, barrierWork[driver.BarrierFirst], driver.BarrierLate, false, 0)
-	s.is(driver.BarrierUndo, driver.BarrierIsDone, false, 0)
+	s.mustCall(driver.BarrierUndo, driver.BarrierIsDone, false, 0)
 }
 
 // testBarrierStoresARefusal checks that a refusal stays if the business would now succeed.
@@ -65,7 +65,7 @@ func testBarrierStoresARefusal[B any](s *barrierScene[B]) {
 	if got := s.must(s.call(driver.BarrierFirst), room, driver.BarrierSaysNo, false, 3); string(got.Result) != "full" {
 		s.Fatalf("%+v", got)
 	}
-	s.is(driver.BarrierConfirm, driver.BarrierViolation, false, 3)
+	s.mustCall(driver.BarrierConfirm, driver.BarrierViolation, false, 3)
 	for range 2 {
 		s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -1}, driver.BarrierIsDone, false, 3)
 	}
@@ -73,7 +73,7 @@ func testBarrierStoresARefusal[B any](s *barrierScene[B]) {
 }
 
 func testBarrierRejectsAnotherInput[B any](s *barrierScene[B]) {
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 	other := s.call(driver.BarrierFirst)
 	other.Hash = bytes.Repeat([]byte("x"), sha256.Size)
 	s.must(other, barrierWork[driver.BarrierFirst], driver.BarrierOther, false, 3)
@@ -187,7 +187,7 @@ func testBarrierBadInput[B any](s *barrierScene[B]) {
 		_, err := s.store.Forget(s.Context(), bad.mark, make([]string, bad.except), bad.limit)
 		s.mustFail(err, interlock.Bug, nil)
 	}
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // the earlier calls had no effect
+	s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // the earlier calls had no effect
 }
 
 func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
@@ -196,7 +196,7 @@ func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
 	s.mustFail(err, interlock.Definite, cause)
 	_, err = s.store.Forget(ctx, time.Now(), nil, 1)
 	s.mustFail(err, interlock.Definite, cause)
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 }
 
 // testBarrierCompetition runs firsts and undos of a branch from several processes at

@@ -10,9 +10,9 @@ func testBarrierFailedFirst[B any](s *barrierScene[B]) {
 	fails := BarrierWork{Key: "n", Add: 3, Fail: true}
 	s.fails(driver.BarrierFirst, fails, 3)
 	s.fails(driver.BarrierFirst, fails, 6) // it ran again
-	s.is(driver.BarrierConfirm, driver.BarrierViolation, false, 6)
+	s.mustCall(driver.BarrierConfirm, driver.BarrierViolation, false, 6)
 	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Known: true}, driver.BarrierIsDone, true, 6)
-	s.is(driver.BarrierFirst, driver.BarrierLate, false, 6)
+	s.mustCall(driver.BarrierFirst, driver.BarrierLate, false, 6)
 
 	repeated := s.call(driver.BarrierFirst)
 	repeated.Branch = "repeated"
@@ -40,9 +40,9 @@ func testBarrierFailedUndo[B any](s *barrierScene[B]) {
 
 // testBarrierOnlyAFirstRefuses checks that a refusal by any other phase is a failure.
 func testBarrierOnlyAFirstRefuses[B any](s *barrierScene[B]) {
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 	for _, p := range []driver.BarrierPhase{driver.BarrierUndo, driver.BarrierConfirm} {
 		s.fails(p, BarrierWork{Key: "n", Limit: 1}, 3)
 	}
-	s.is(driver.BarrierUndo, driver.BarrierIsDone, true, 0)
+	s.mustCall(driver.BarrierUndo, driver.BarrierIsDone, true, 0)
 }

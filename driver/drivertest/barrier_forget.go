@@ -188,7 +188,7 @@ func testLostReplyToBarrier[B any](s *barrierScene[B]) {
 		return err
 	})
 	s.store = s.open()
-	if got := s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 6); string(got.Result) != "-3" {
+	if got := s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, false, 6); string(got.Result) != "-3" {
 		s.Fatalf("%+v", got)
 	}
 }
@@ -197,7 +197,7 @@ func testLostReplyToBarrier[B any](s *barrierScene[B]) {
 // its process is killed.
 func testBarrierOverARestart[B any](s *barrierScene[B]) {
 	adds := BarrierWork{Key: "n", Add: 1}
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
+	s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 	blocked := s.call(driver.BarrierUndo)
 	blocked.Branch = "blocked"
 	s.must(blocked, adds, driver.BarrierIsDone, false, 3)
@@ -208,9 +208,9 @@ func testBarrierOverARestart[B any](s *barrierScene[B]) {
 	}
 	s.restartAround(call)
 	s.persist("a call after the restart", call)
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 3)
+	s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, false, 3)
 	blocked.Phase = driver.BarrierFirst
 	s.must(blocked, adds, driver.BarrierLate, false, 3)
 	s.must(s.at(driver.BarrierFirst, "b", s.began.Add(-time.Millisecond)), adds, driver.BarrierForgotten, false, 3)
-	s.is(driver.BarrierUndo, driver.BarrierIsDone, true, 0)
+	s.mustCall(driver.BarrierUndo, driver.BarrierIsDone, true, 0)
 }

@@ -88,10 +88,10 @@ func (s *scene) mustHave(n Ability) {
 	_, dropsReplies := s.faults.(ReplyDropper)
 	_, delays := s.faults.(Delayer)
 	_, dropsPushes := s.backend.(PushDropper)
-	for ability, there := range map[Ability]bool{
+	for ability, present := range map[Ability]bool{
 		Servers: s.faults != nil, LostReplies: dropsReplies, Delays: delays, LostPushes: dropsPushes,
 	} {
-		if n&ability != 0 && !there {
+		if n&ability != 0 && !present {
 			s.Fatal("the harness lacks an ability that this test needs and Without does not list")
 		}
 	}

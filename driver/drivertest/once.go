@@ -224,12 +224,12 @@ func testOnceBadInput(s *onceScene) {
 	s.claim(delivery("a"), driver.MaxKeep, driver.ClaimedNow) // the earlier calls had no effect
 }
 
-func (s *onceScene) mustRefuse(d driver.Delivery, keep time.Duration, is error) {
+func (s *onceScene) mustRefuse(d driver.Delivery, keep time.Duration, target error) {
 	s.Helper()
 	_, err := s.store.Claim(s.Context(), d, keep)
-	s.mustFail(err, interlock.Bug, is)
-	s.mustFail(s.store.Done(s.Context(), d, keep), interlock.Bug, is)
-	s.mustFail(s.store.Forget(s.Context(), d), interlock.Bug, is)
+	s.mustFail(err, interlock.Bug, target)
+	s.mustFail(s.store.Done(s.Context(), d, keep), interlock.Bug, target)
+	s.mustFail(s.store.Forget(s.Context(), d), interlock.Bug, target)
 }
 
 // testOnceCompetition checks that exactly one of many concurrent claims succeeds.

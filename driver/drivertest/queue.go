@@ -202,11 +202,11 @@ func testQueueBeyond(s *queueScene) {
 		s.Error("the claim of the crashed consumer goes on")
 	}
 	two := s.join("two")
-	is := s.receive(two, was[0].ID)
-	if is[0].Attempt <= was[0].Attempt || is[0].Claim.Token() <= was[0].Claim.Token() { // more, if a busy machine lost the first lease
-		s.Errorf("attempt %d after %d, token %v after %v", is[0].Attempt, was[0].Attempt, is[0].Claim.Token(), was[0].Claim.Token())
+	again := s.receive(two, was[0].ID)
+	if again[0].Attempt <= was[0].Attempt || again[0].Claim.Token() <= was[0].Claim.Token() { // more, if a busy machine lost the first lease
+		s.Errorf("attempt %d after %d, token %v after %v", again[0].Attempt, was[0].Attempt, again[0].Claim.Token(), was[0].Claim.Token())
 	}
-	two.Record(driver.Ack, is...)
+	two.Record(driver.Ack, again...)
 	two.Nothing(queueLease / 4)
 }
 
@@ -216,12 +216,12 @@ func testQueueCrash(s *queueScene) {
 	was := s.receive(one, "a/1", "a/2")
 	two := s.join("two")
 	one.Crash()
-	is := s.receive(two, "a/1", "a/2")
-	if is[0].Claim.Token() <= was[0].Claim.Token() {
-		s.Errorf("token %v after %v", is[0].Claim.Token(), was[0].Claim.Token())
+	again := s.receive(two, "a/1", "a/2")
+	if again[0].Claim.Token() <= was[0].Claim.Token() {
+		s.Errorf("token %v after %v", again[0].Claim.Token(), was[0].Claim.Token())
 	}
-	if is[0].Attempt <= was[0].Attempt || is[1].Attempt != 1 {
-		s.Errorf("attempts %d, %d after %d, %d", is[0].Attempt, is[1].Attempt, was[0].Attempt, was[1].Attempt)
+	if again[0].Attempt <= was[0].Attempt || again[1].Attempt != 1 {
+		s.Errorf("attempts %d, %d after %d, %d", again[0].Attempt, again[1].Attempt, was[0].Attempt, was[1].Attempt)
 	}
 	if was[0].Claim.Valid() {
 		s.Error("the claim of the crashed consumer is valid")
@@ -231,7 +231,7 @@ func testQueueCrash(s *queueScene) {
 			s.Errorf("the zombie settled: %v", err)
 		}
 	}
-	two.Record(driver.Release, is[0], is[1])
+	two.Record(driver.Release, again[0], again[1])
 	two.Record(driver.Ack, s.receive(two, "a/1", "a/2")...)
 	if letters := s.DeadLetters(s.T, "q"); len(letters) > 0 {
 		s.Errorf("dead letters %v", letters)

@@ -132,10 +132,10 @@ func (s *storeScene[S]) token(ahead int64, sub int) interlock.Token {
 }
 
 // mustFail requires an error of a kind that also is another; nil means any.
-func (s *storeScene[S]) mustFail(err error, kind interlock.ErrorKind, is error) {
+func (s *storeScene[S]) mustFail(err error, kind interlock.ErrorKind, target error) {
 	s.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		s.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, is)
+	if err == nil || interlock.Kind(err) != kind || target != nil && !errors.Is(err, target) {
+		s.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, target)
 	}
 }
 

@@ -16,16 +16,16 @@ import (
 func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 	const op, name = "read shards", "all"
 	key := j.shardsKey()
-	is := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	unchanged := clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
 	if from != 0 {
-		is = clientv3.Compare(clientv3.Value(key), "=", strconv.Itoa(from))
+		unchanged = clientv3.Compare(clientv3.Value(key), "=", strconv.Itoa(from))
 	}
 	get := []clientv3.Op{clientv3.OpGet(key)}
 	then := get
 	if to != 0 {
 		then = []clientv3.Op{clientv3.OpPut(key, strconv.Itoa(to))}
 	}
-	reply, err := j.do(ctx, op, name, []clientv3.Cmp{is}, then, get)
+	reply, err := j.do(ctx, op, name, []clientv3.Cmp{unchanged}, then, get)
 	if err != nil || reply.Succeeded && to != 0 {
 		return to, err
 	}

@@ -28,9 +28,9 @@ func TestShardParticipant(t *testing.T) {
 // prepared branch holds its items. operator bypasses the faults of the paths.
 func branchesOf(s, operator *Shard) drivertest.Branches {
 	write := func(ctx context.Context, b *ShardBranch, key string, value int) error {
-		there, err := operator.Value(ctx, key)
-		if err == nil && there.Branch != (driver.XID{}) {
-			err = fmt.Errorf("%s is held by %v", key, there.Branch)
+		found, err := operator.Value(ctx, key)
+		if err == nil && found.Branch != (driver.XID{}) {
+			err = fmt.Errorf("%s is held by %v", key, found.Branch)
 		}
 		if err != nil {
 			return err
@@ -38,11 +38,11 @@ func branchesOf(s, operator *Shard) drivertest.Branches {
 		return b.Put(ctx, key, []byte(strconv.Itoa(value)))
 	}
 	read := func(ctx context.Context, key string) (int, error) {
-		there, err := operator.Value(ctx, key)
-		if err != nil || there.Version == 0 {
+		value, err := operator.Value(ctx, key)
+		if err != nil || value.Version == 0 {
 			return 0, err
 		}
-		return strconv.Atoi(string(there.Data))
+		return strconv.Atoi(string(value.Data))
 	}
 	return drivertest.PreparerOf(s, write, read)
 }

@@ -101,8 +101,8 @@ func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v
 		if old == (driver.Stamp{}) {
 			return []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, get
 		}
-		value, there := clientv3.Value(key), stillOpen+stampText(old)
-		return []clientv3.Cmp{clientv3.Compare(value, ">", there), clientv3.Compare(value, "<", after(there))}, get
+		value, stamp := clientv3.Value(key), stillOpen+stampText(old)
+		return []clientv3.Cmp{clientv3.Compare(value, ">", stamp), clientv3.Compare(value, "<", after(stamp))}, get
 	})
 }
 

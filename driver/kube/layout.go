@@ -49,7 +49,7 @@ func plain(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 // name returns the name of a lock's object, the inverse of object. ok is false for other objects.
 func (l layout) name(object string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(object, l.prefix)
-	if body, is := strings.CutPrefix(name, escaped); ok && is {
+	if body, found := strings.CutPrefix(name, escaped); ok && found {
 		name, _ = url.PathUnescape(strings.ReplaceAll(body, "-", "%")) // empty after an error
 	}
 	if !ok || name == "" {

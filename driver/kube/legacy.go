@@ -75,8 +75,8 @@ func (c *client) legacy(ctx context.Context, resource, name string) (*LegacyLock
 	if err := json.Unmarshal(text, &o); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", resource, name, err)
 	}
-	value, there := o.Annotations[legacyKey]
-	if !there {
+	value, found := o.Annotations[legacyKey]
+	if !found {
 		return nil, nil
 	}
 	var record struct{ HolderIdentity string }

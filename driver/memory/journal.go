@@ -227,8 +227,8 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 	defer j.mu.Unlock()
 	due := j.unfinished[shard]
 	if behind.Transaction != "" {
-		at, there := slices.BinarySearchFunc(due, behind, func(t *transaction, h driver.Head) int { return byDue(t.head, h) })
-		if there {
+		at, found := slices.BinarySearchFunc(due, behind, func(t *transaction, h driver.Head) int { return byDue(t.head, h) })
+		if found {
 			at++
 		}
 		due = due[at:]

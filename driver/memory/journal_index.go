@@ -20,7 +20,7 @@ func (j *Journal) schedule(t *transaction) {
 // unschedule removes it before its head changes.
 func (j *Journal) unschedule(t *transaction) {
 	due := j.unfinished[t.head.Shard]
-	if at, there := slices.BinarySearchFunc(due, t.head, isDue); there {
+	if at, found := slices.BinarySearchFunc(due, t.head, isDue); found {
 		j.unfinished[t.head.Shard] = slices.Delete(due, at, at+1)
 	}
 }
@@ -59,8 +59,8 @@ func (j *Journal) sweep(before time.Time) {
 	n := 0
 	for ; n < len(j.kept) && j.kept[n].at.Before(before); n++ {
 		k := j.kept[n]
-		p, there := j.payloads[k.transaction][k.sum]
-		if there && p.kept.Equal(k.at) && j.transactions[k.transaction] == nil {
+		p, found := j.payloads[k.transaction][k.sum]
+		if found && p.kept.Equal(k.at) && j.transactions[k.transaction] == nil {
 			j.drop(k.transaction, k.sum)
 		}
 	}

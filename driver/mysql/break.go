@@ -84,9 +84,9 @@ func (d *Driver) record(ctx context.Context, b driver.Break) (recordedBreak, err
 
 // recall looks for a record whose answer was lost with session used.
 func (d *Driver) recall(ctx context.Context, request string, used int64, b driver.Break, lost error) (counter, at, id int64, err error) {
-	there := 0
+	connections := 0
 	err = d.statement(ctx, func(s *session) error {
-		err := one(ctx, s.conn, `select count(*) from information_schema.processlist where id = ?`, []any{used}, &there)
+		err := one(ctx, s.conn, `select count(*) from information_schema.processlist where id = ?`, []any{used}, &connections)
 		if err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (d *Driver) recall(ctx context.Context, request string, used int64, b drive
 			from {ns}_break where name = ? and request = ?`), []any{[]byte(b.Name), request}, &counter, &at, &id)
 	})
 	switch {
-	case err != nil || id == 0 && there != 0:
+	case err != nil || id == 0 && connections != 0:
 		return 0, 0, 0, lost
 	case id == 0:
 		return 0, 0, 0, problem("break", b.Name, interlock.Retryable, lost)

@@ -69,7 +69,7 @@ func (f facts) refusal() error {
 // create makes tables, unless all of them are there: the user need not be allowed
 // to make any then.
 func create(ctx context.Context, q querier, o Options, schema []string, tables ...string) error {
-	there := 0
+	found := 0
 	for _, table := range tables {
 		n := 0
 		err := one(ctx, q, `select count(*) from information_schema.tables where table_schema = database() and table_name = ?`,
@@ -77,9 +77,9 @@ func create(ctx context.Context, q querier, o Options, schema []string, tables .
 		if err != nil {
 			return err
 		}
-		there += n
+		found += n
 	}
-	if there == len(tables) {
+	if found == len(tables) {
 		return nil
 	}
 	for _, query := range schema {

@@ -128,10 +128,10 @@ func (p *Participant) create(ctx context.Context, name string) error {
 	if !qualified {
 		schema, table = "", name
 	}
-	there := 0
+	found := 0
 	err := one(ctx, p.db, `select count(*) from information_schema.tables where table_schema = if(? = '', database(), ?) and table_name = ?`,
-		[]any{schema, schema, table}, &there)
-	if err != nil || there > 0 {
+		[]any{schema, schema, table}, &found)
+	if err != nil || found > 0 {
 		return err
 	}
 	_, err = p.db.ExecContext(ctx, marksSchema(p.space.Marks))

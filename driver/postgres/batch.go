@@ -38,13 +38,13 @@ type batcher struct {
 func (b *batcher) arrange(calls []*call) (arranged []*call) {
 	b.arranged = b.arranged[:0]
 	for _, c := range calls {
-		last, there := b.keys[c.on.key]
+		last, repeated := b.keys[c.on.key]
 		switch {
 		case c.kind == callAlone, c.kind == callRetry:
 			b.flush()
 			b.add([]*call{c})
 			continue
-		case there && c.kind <= last, len(b.keys) == mostMembers:
+		case repeated && c.kind <= last, len(b.keys) == mostMembers:
 			b.flush()
 		}
 		b.keys[c.on.key] = c.kind

@@ -136,9 +136,9 @@ func (p *Participant[T]) probe(ctx context.Context, op string) error {
 // create creates the table of marks, unless it exists: then the user needs no right to
 // create one.
 func (p *Participant[T]) create(ctx context.Context) error {
-	there := false
-	err := p.row(ctx, `select to_regclass($1::text) is not null`, []any{p.space.Marks}, &there)
-	if err != nil || there {
+	exists := false
+	err := p.row(ctx, `select to_regclass($1::text) is not null`, []any{p.space.Marks}, &exists)
+	if err != nil || exists {
 		return err
 	}
 	// Several statements of one request are one transaction.

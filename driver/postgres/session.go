@@ -125,10 +125,10 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 
 // create makes the tables, unless they are there.
 func (d *dialer) create(ctx context.Context, conn *pgx.Conn) error {
-	there := false
+	exist := false
 	err := conn.QueryRow(ctx, d.sql(`select to_regclass('{ns}_holder') is not null and to_regclass('{ns}_waiter') is not null
-		and to_regclass('{ns}_session') is not null and to_regclass('{ns}_watcher') is not null and to_regclass('{ns}_break') is not null and to_regclass('{ns}_token') is not null and to_regclass('{ns}_reserved') is not null`), pgx.QueryExecModeExec).Scan(&there)
-	if err != nil || there {
+		and to_regclass('{ns}_session') is not null and to_regclass('{ns}_watcher') is not null and to_regclass('{ns}_break') is not null and to_regclass('{ns}_token') is not null and to_regclass('{ns}_reserved') is not null`), pgx.QueryExecModeExec).Scan(&exist)
+	if err != nil || exist {
 		return err
 	}
 	return alone(ctx, conn, d.namespace, func(tx pgx.Tx) error {

@@ -324,10 +324,10 @@ func (t *tableRows) setMissing(missing bool) {
 }
 
 func (t *tableRows) create(ctx context.Context) error {
-	there := false
+	exist := false
 	err := t.pool.QueryRow(ctx, t.sql(`select to_regclass('{ns}_lease') is not null and to_regclass('{ns}_lease_break') is not null`),
-		pgx.QueryExecModeExec).Scan(&there)
-	if err != nil || there {
+		pgx.QueryExecModeExec).Scan(&exist)
+	if err != nil || exist {
 		return err
 	}
 	return alone(ctx, t.pool, t.namespace, func(tx pgx.Tx) error {

@@ -26,8 +26,8 @@ func (e *FamilyError) Error() string {
 
 // refuse returns an error if the queue has clients that do not see our nodes.
 func (d *Driver) refuse(name string, q queue) error {
-	n, there := q.foreign()
-	if !there || d.options.TolerateKazoo {
+	n, found := q.foreign()
+	if !found || d.options.TolerateKazoo {
 		return nil
 	}
 	return problem(opAcquire, name, interlock.Definite, &FamilyError{Name: name, Node: n.name})

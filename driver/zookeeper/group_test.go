@@ -81,9 +81,9 @@ func TestCallsThatWaitShareARequest(t *testing.T) {
 	conn := dial(t, server.Addr())
 	for i := range names {
 		at, ok := d.Contender(fmt.Sprint("n", i), "me")
-		there, stat, err := conn.Exists(at.Path)
-		if !ok || err != nil || !there || stat.Czxid != at.Czxid || stat.EphemeralOwner != at.Session {
-			t.Fatalf("contender %d is at %+v: %v %+v %v", i, at, there, stat, err)
+		exists, stat, err := conn.Exists(at.Path)
+		if !ok || err != nil || !exists || stat.Czxid != at.Czxid || stat.EphemeralOwner != at.Session {
+			t.Fatalf("contender %d is at %+v: %v %+v %v", i, at, exists, stat, err)
 		}
 	}
 	testbed.Eventually(t, "the claims are watched", patience, func() bool { return len(d.session.unwatched()) == 0 })

@@ -72,11 +72,11 @@ func TestQueueFindsAndKnowsForeigners(t *testing.T) {
 	if q.find(id) != 1 || q.find(newID()) != -1 {
 		t.Fatalf("found at %d", q.find(id))
 	}
-	if _, there := q.foreign(); there {
+	if _, found := q.foreign(); found {
 		t.Fatal("Curator's form is taken for another's")
 	}
 	const theirs = "0f0e0d0c0b0a49088706050403020100__lock__0000000003"
-	if n, there := queueOf([]string{q[0].name, theirs}).foreign(); !there || n.name != theirs {
-		t.Fatalf("kazoo is %+v, %v", n, there)
+	if n, found := queueOf([]string{q[0].name, theirs}).foreign(); !found || n.name != theirs {
+		t.Fatalf("kazoo is %+v, %v", n, found)
 	}
 }

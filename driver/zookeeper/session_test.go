@@ -296,8 +296,8 @@ func TestVanishedParent(t *testing.T) {
 			last = g.Token
 			mustRelease(t, d, r)
 			testbed.Eventually(t, "the lock's node is gone", patience, func() bool {
-				there, _, err := operator.Exists("/interlock/" + name)
-				return err == nil && !there
+				exists, _, err := operator.Exists("/interlock/" + name)
+				return err == nil && !exists
 			})
 		}
 	}

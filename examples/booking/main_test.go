@@ -132,11 +132,11 @@ func TestLastSeat(t *testing.T) {
 	}
 	work.Wait()
 	booked := int64(0)
-	for id, is := range ends {
-		if len(is) != 2 || is[0] != is[1] {
-			t.Errorf("%s got the outcomes %v", id, is)
+	for id, outcomes := range ends {
+		if len(outcomes) != 2 || outcomes[0] != outcomes[1] {
+			t.Errorf("%s got the outcomes %v", id, outcomes)
 		}
-		if is[0] == tcc.Confirm {
+		if outcomes[0] == tcc.Confirm {
 			booked++
 		}
 	}

@@ -66,10 +66,10 @@ func (s *seller[T]) level(ctx context.Context, item string) (l tcc.Level, err er
 }
 
 // until waits for a level.
-func (s *seller[T]) until(ctx context.Context, item string, is func(tcc.Level) bool) error {
+func (s *seller[T]) until(ctx context.Context, item string, done func(tcc.Level) bool) error {
 	for {
 		l, err := s.level(ctx, item)
-		if err != nil || is(l) {
+		if err != nil || done(l) {
 			return err
 		}
 		pause(ctx, 50*time.Millisecond)

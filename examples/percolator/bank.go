@@ -92,12 +92,12 @@ func balance(ctx context.Context, tx *percolator.Tx, account string) (int, error
 func (b *bank) transfer(ctx context.Context, from, to string, n int) error {
 	return b.db.Update(ctx, func(tx *percolator.Tx) error {
 		has, errFrom := balance(ctx, tx, from)
-		there, errTo := balance(ctx, tx, to)
+		had, errTo := balance(ctx, tx, to)
 		if err := errors.Join(errFrom, errTo); err != nil {
 			return err
 		}
 		n := min(n, has)
-		return errors.Join(tx.Put(from, []byte(strconv.Itoa(has-n))), tx.Put(to, []byte(strconv.Itoa(there+n))))
+		return errors.Join(tx.Put(from, []byte(strconv.Itoa(has-n))), tx.Put(to, []byte(strconv.Itoa(had+n))))
 	})
 }
 

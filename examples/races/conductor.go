@@ -86,9 +86,9 @@ type rest struct {
 func (p *part) playing() bool { return !p.ended }
 func (p *part) running() bool { return !p.ended && p.arrived <= p.sent }
 
-func (c *conductor) count(is func(*part) bool) (n int) {
+func (c *conductor) count(matches func(*part) bool) (n int) {
 	for _, p := range c.parts {
-		if is(p) {
+		if matches(p) {
 			n++
 		}
 	}

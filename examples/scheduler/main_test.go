@@ -88,12 +88,12 @@ func (s *scene) start(as string) *worker {
 }
 
 // await waits for an event that comes after the first `from`.
-func (s *scene) await(what string, from int, is func(event) bool) (e event, next int) {
+func (s *scene) await(what string, from int, matches func(event) bool) (e event, next int) {
 	s.Helper()
 	testbed.Eventually(s, what, patience, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if i := slices.IndexFunc(s.told[from:], is); i >= 0 {
+		if i := slices.IndexFunc(s.told[from:], matches); i >= 0 {
 			e, next = s.told[from+i], from+i+1
 			return true
 		}

@@ -134,9 +134,9 @@ func (b *bank) open(ctx context.Context, s settings) (err error) {
 // finishes them before we serve.
 func (b *bank) createTables(ctx context.Context, name string) error {
 	return b.alone(ctx, func(ctx context.Context, db interlock.SQL) error {
-		there := false
-		err := db.Query(ctx, `select to_regclass($1::text) is not null`, []any{name}, func(scan func(...any) error) error { return scan(&there) })
-		if err != nil || there {
+		exists := false
+		err := db.Query(ctx, `select to_regclass($1::text) is not null`, []any{name}, func(scan func(...any) error) error { return scan(&exists) })
+		if err != nil || exists {
 			return err
 		}
 		if err := b.way.create(ctx, db); err != nil {

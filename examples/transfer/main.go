@@ -71,7 +71,7 @@ func story(ctx context.Context, s settings, name string, out io.Writer) error {
 		fmt.Fprintf(out, "%+d: moved\n", cents)
 	}
 	in, err := b.way.balance(ctx, north, ann)
-	there, err2 := b.way.balance(ctx, south, bob)
-	fmt.Fprintf(out, "ann has %d in the north, bob %d in the south\n", in, there)
+	inSouth, err2 := b.way.balance(ctx, south, bob)
+	fmt.Fprintf(out, "ann has %d in the north, bob %d in the south\n", in, inSouth)
 	return errors.Join(err, err2)
 }

@@ -190,7 +190,7 @@ func (b *bank) want(ctx context.Context, t *testing.T, inNorth, inSouth map[stri
 // pending returns how much the databases show as held, announced or in doubt.
 func (b *bank) pending(ctx context.Context, t *testing.T) (n int64) {
 	t.Helper()
-	if h, is := b.way.(*held); is {
+	if h, found := b.way.(*held); found {
 		count := func(ctx context.Context, db interlock.SQL) error {
 			for i := range accounts {
 				l, err := money.Show(ctx, db, fmt.Sprint(i))

@@ -69,8 +69,8 @@ func (h *held) settle(ctx context.Context, id string) error {
 func (h *held) create(ctx context.Context, db interlock.SQL) error { return money.Create(ctx, db) }
 
 func (h *held) open(ctx context.Context, db interlock.SQL, a account) error {
-	is, err := money.Show(ctx, db, a.name)
-	if err != nil || is != (tcc.Level{}) {
+	level, err := money.Show(ctx, db, a.name)
+	if err != nil || level != (tcc.Level{}) {
 		return err
 	}
 	return money.Set(ctx, db, a.name, a.cents)
@@ -78,8 +78,8 @@ func (h *held) open(ctx context.Context, db interlock.SQL, a account) error {
 
 func (h *held) balance(ctx context.Context, on side, account string) (cents int64, err error) {
 	read := func(ctx context.Context, db interlock.SQL) error {
-		is, err := money.Show(ctx, db, account)
-		cents = is.Balance()
+		level, err := money.Show(ctx, db, account)
+		cents = level.Balance()
 		return err
 	}
 	if on == north {

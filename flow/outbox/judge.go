@@ -105,8 +105,8 @@ func (j judgement) judge(b batch, answers []error) (s settlement, failures []obs
 
 // follows reports whether a lane continues although its head became a dead letter.
 func (s *settlement) follows(lane int64) bool {
-	is := func(c change) bool { return c.lane == lane }
-	return slices.ContainsFunc(s.dead, is) && !slices.ContainsFunc(s.changes, is)
+	sameLane := func(c change) bool { return c.lane == lane }
+	return slices.ContainsFunc(s.dead, sameLane) && !slices.ContainsFunc(s.changes, sameLane)
 }
 
 // fail decides the outcome of a message that was not delivered. It replaces the change for a later

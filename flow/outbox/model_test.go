@@ -33,7 +33,7 @@ type modelLane struct {
 }
 
 func (m *model) read(limit int, underway []row) (p picture) {
-	busy := func(is func(row) bool) bool { return slices.ContainsFunc(underway, is) }
+	busy := func(matches func(row) bool) bool { return slices.ContainsFunc(underway, matches) }
 	parked, ready := map[int64]int{}, 0
 	open := func(lane int64) bool {
 		return m.lanes[lane] != nil && m.lanes[lane].until <= m.now && !busy(func(u row) bool { return u.lane == lane })

@@ -46,11 +46,11 @@ func status(tb testing.TB, db *databases.DB) (s outbox.Status) {
 }
 
 // waiting waits until n keys wait, and returns them.
-func waiting(tb testing.TB, db *databases.DB, n int, is func(outbox.Waiting) bool) (w []outbox.Waiting) {
+func waiting(tb testing.TB, db *databases.DB, n int, matches func(outbox.Waiting) bool) (w []outbox.Waiting) {
 	tb.Helper()
 	testbed.Eventually(tb, fmt.Sprintf("%d keys wait", n), bound, func() bool {
 		w = status(tb, db).Waiting
-		return len(w) == n && !slices.ContainsFunc(w, func(w outbox.Waiting) bool { return !is(w) })
+		return len(w) == n && !slices.ContainsFunc(w, func(w outbox.Waiting) bool { return !matches(w) })
 	})
 	return w
 }

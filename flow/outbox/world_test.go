@@ -133,7 +133,7 @@ func relay(tb testing.TB, db driver.Beginner[driver.SQL], sink driver.Sink, o ou
 
 // pool returns the pool of db, which may be an Autocommitter.
 func pool(db driver.Beginner[driver.SQL]) driver.Beginner[driver.SQL] {
-	if d, is := db.(*databases.DB); is {
+	if d, ok := db.(*databases.DB); ok {
 		return d.BeginnerAt
 	}
 	return db

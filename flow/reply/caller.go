@@ -59,16 +59,16 @@ func (c *Caller[T]) Call(ctx context.Context, m queue.Message) ([]byte, error) {
 			}
 		})()
 	}
-	there, err := c.look(ctx, m.ID)
-	if err == nil && there.state == none {
+	recorded, err := c.look(ctx, m.ID)
+	if err == nil && recorded.state == none {
 		if err = c.send(ctx, m); err == nil {
-			there, err = c.wait(ctx, m.ID, notified)
+			recorded, err = c.wait(ctx, m.ID, notified)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return there.answer(m)
+	return recorded.answer(m)
 }
 
 // answer returns the result of a call.
@@ -103,26 +103,26 @@ func (c *Caller[T]) wait(ctx context.Context, id string, notified <-chan struct{
 			return record{}, &interlock.Error{Op: opCall, Name: id, Kind: interlock.Uncertain,
 				Err: fmt.Errorf("no result yet; call again with the same id, or cancel: %w", context.Cause(ctx))}
 		}
-		there, err := c.look(ctx, id)
-		if kind := interlock.Kind(err); err == nil && there.state != none || err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
-			return there, err
+		recorded, err := c.look(ctx, id)
+		if kind := interlock.Kind(err); err == nil && recorded.state != none || err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
+			return recorded, err
 		}
 	}
 }
 
 // look reads a record; if db is a [driver.Autocommitter], in one request.
-func (c *Caller[T]) look(ctx context.Context, id string) (there record, err error) {
+func (c *Caller[T]) look(ctx context.Context, id string) (recorded record, err error) {
 	if a, ok := c.db.(driver.Autocommitter); ok {
 		return c.t.read(ctx, opCall, a.Autocommit(driver.ReadCommitted), id, columns)
 	}
 	err = transact.Do(ctx, c.db.Begin, id, func(tx driver.Tx[T]) (err error) {
-		there, err = c.t.read(ctx, opCall, tx, id, columns)
+		recorded, err = c.t.read(ctx, opCall, tx, id, columns)
 		if err == nil {
 			err = transact.ErrNothing
 		}
 		return err
 	})
-	return there, failure.Uncommitted(err)
+	return recorded, failure.Uncommitted(err)
 }
 
 // Cancel prevents the effects of a message. It returns false if the message has a result already, which
@@ -135,13 +135,13 @@ func (c *Caller[T]) Cancel(ctx context.Context, id string) (bool, error) {
 	}
 	mine := newRecord(cancelled, nil, nil)
 	mine.hash = "" // of any message
-	var there record
+	var recorded record
 	err := transact.Do(ctx, c.db.Begin, id, func(tx driver.Tx[T]) (err error) {
-		there, err = c.t.write(ctx, op, tx, id, mine)
+		recorded, err = c.t.write(ctx, op, tx, id, mine)
 		return err
 	})
 	if err == nil && c.notifier != nil {
 		c.notifier.Notify(id)
 	}
-	return err == nil && there.state == cancelled, err
+	return err == nil && recorded.state == cancelled, err
 }

@@ -60,12 +60,12 @@ const again = 100 * time.Millisecond // pause after a commit of unknown outcome
 func (h handler[T]) attempt(ctx context.Context, m queue.Received, work func(driver.Tx[T]) ([]byte, error), state int64) error {
 	written := false
 	err := transact.Do(ctx, h.db.Begin, m.ID, func(tx driver.Tx[T]) error {
-		there, err := h.t.read(ctx, opHandle, tx, m.ID, columns)
+		recorded, err := h.t.read(ctx, opHandle, tx, m.ID, columns)
 		if err != nil {
 			return err
 		}
-		if there.state != none {
-			return settled(m, there)
+		if recorded.state != none {
+			return settled(m, recorded)
 		}
 		content, err := work(tx)
 		if err == nil && len(content) > MaxResult {
@@ -74,9 +74,9 @@ func (h handler[T]) attempt(ctx context.Context, m queue.Received, work func(dri
 			return tx.Classify(err)
 		}
 		mine := newRecord(state, m.Payload, content)
-		there, err = h.t.write(ctx, opHandle, tx, m.ID, mine)
-		if err == nil && there.owner != mine.owner {
-			err = settled(m, there)
+		recorded, err = h.t.write(ctx, opHandle, tx, m.ID, mine)
+		if err == nil && recorded.owner != mine.owner {
+			err = settled(m, recorded)
 		}
 		written = err == nil
 		return err
@@ -91,8 +91,8 @@ func (h handler[T]) attempt(ctx context.Context, m queue.Received, work func(dri
 }
 
 // settled returns the outcome of a message that has a record.
-func settled(m queue.Received, there record) error {
-	if err := mismatch(opHandle, m.QueueMessage, there); err != nil {
+func settled(m queue.Received, recorded record) error {
+	if err := mismatch(opHandle, m.QueueMessage, recorded); err != nil {
 		return queue.Dead(err)
 	}
 	return errThere
@@ -125,8 +125,8 @@ var ErrCancelled = errors.New("cancelled")
 var ErrMismatch = errors.New("another message has the id")
 
 // mismatch compares a message with the record of its id.
-func mismatch(op string, m queue.Message, there record) error {
-	if there.hash == "" || there.hash == newRecord(done, m.Payload, nil).hash {
+func mismatch(op string, m queue.Message, recorded record) error {
+	if recorded.hash == "" || recorded.hash == newRecord(done, m.Payload, nil).hash {
 		return nil
 	}
 	return &interlock.Error{Op: op, Name: m.ID, Kind: interlock.Definite, Err: ErrMismatch}

@@ -342,7 +342,7 @@ func TestPanic(t *testing.T) {
 		bad.Store(int64(3), func() { panic(errOdd) })
 		bad.Store(int64(6), runtime.Goexit)
 		s := over(t, &sequence.Memory{}, func(_ context.Context, _ struct{}, d sequence.Delivery) error {
-			if fail, is := bad.Load(d.Seq); is {
+			if fail, found := bad.Load(d.Seq); found {
 				fail.(func())()
 			}
 			j.add("a%d", d.Seq)

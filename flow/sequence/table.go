@@ -122,11 +122,11 @@ func (t Table) advance(ctx context.Context, db driver.SQL, m Move) error {
 	if err != nil {
 		return err
 	}
-	is, err := q.move(ctx, m)
+	moved, err := q.move(ctx, m)
 	switch {
 	case err != nil:
 		return err
-	case !is:
+	case !moved:
 		return conflict(m.Key, m.From)
 	case m.Hole == nil:
 		return nil

@@ -62,13 +62,13 @@ func (e *NotKeptError) Error() string {
 // ErrorKind returns [interlock.Definite].
 func (e *NotKeptError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// ofKind changes the kind of err from was to is.
-func ofKind(err error, was, is interlock.ErrorKind) error {
+// ofKind changes the kind of err from was to kind.
+func ofKind(err error, was, kind interlock.ErrorKind) error {
 	var e *interlock.Error
 	if !errors.As(err, &e) || e.Kind != was {
 		return err
 	}
-	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: is, Err: e.Err}
+	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: kind, Err: e.Err}
 }
 
 // problem is a body of application/problem+json, as in RFC 9457. Reason is for programs and

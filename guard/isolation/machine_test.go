@@ -106,19 +106,19 @@ func TestWhatIsRunAgain(t *testing.T) {
 		runs                   int // of the function
 		attempts               int
 		kind                   interlock.ErrorKind
-		is                     error // nil: it works
+		target                 error // nil: it works
 	}{
 		"at once":                              {runs: 1, attempts: 1},
 		"undone in a statement":                {works: []error{undone, undone}, runs: 3, attempts: 3},
 		"undone at the commit":                 {commits: []error{undone, undone, undone}, runs: 4, attempts: 4},
 		"not begun":                            {begins: []error{undone}, runs: 1, attempts: 2},
-		"undone each time":                     {works: []error{undone, undone, undone}, commits: []error{undone, undone}, runs: 5, attempts: 5, kind: interlock.Retryable, is: undone},
-		"an uncertain commit":                  {commits: []error{unknown}, runs: 1, attempts: 1, kind: interlock.Uncertain, is: unknown},
-		"an uncertain commit after an undoing": {commits: []error{undone, unknown}, runs: 2, attempts: 2, kind: interlock.Uncertain, is: unknown},
-		"an uncertain error of the function":   {works: []error{unknown}, runs: 1, attempts: 1, kind: interlock.Uncertain, is: unknown},
-		"a refusal":                            {works: []error{undone, refused}, runs: 2, attempts: 2, kind: interlock.Definite, is: refused},
-		"a refused commit":                     {commits: []error{refused}, runs: 1, attempts: 1, kind: interlock.Definite, is: refused},
-		"a context that ended":                 {works: []error{context.Canceled}, runs: 1, attempts: 1, kind: interlock.Definite, is: context.Canceled},
+		"undone each time":                     {works: []error{undone, undone, undone}, commits: []error{undone, undone}, runs: 5, attempts: 5, kind: interlock.Retryable, target: undone},
+		"an uncertain commit":                  {commits: []error{unknown}, runs: 1, attempts: 1, kind: interlock.Uncertain, target: unknown},
+		"an uncertain commit after an undoing": {commits: []error{undone, unknown}, runs: 2, attempts: 2, kind: interlock.Uncertain, target: unknown},
+		"an uncertain error of the function":   {works: []error{unknown}, runs: 1, attempts: 1, kind: interlock.Uncertain, target: unknown},
+		"a refusal":                            {works: []error{undone, refused}, runs: 2, attempts: 2, kind: interlock.Definite, target: refused},
+		"a refused commit":                     {commits: []error{refused}, runs: 1, attempts: 1, kind: interlock.Definite, target: refused},
+		"a context that ended":                 {works: []error{context.Canceled}, runs: 1, attempts: 1, kind: interlock.Definite, target: context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db, w, runs := &scripted{begins: c.begins, commits: c.commits}, told{}, 0
@@ -126,7 +126,7 @@ func TestWhatIsRunAgain(t *testing.T) {
 				runs++
 				return next(&c.works)
 			})
-			if runs != c.runs || !errors.Is(err, c.is) || err != nil && interlock.Kind(err) != c.kind {
+			if runs != c.runs || !errors.Is(err, c.target) || err != nil && interlock.Kind(err) != c.kind {
 				t.Errorf("after %d runs: %v (%v)", runs, err, interlock.Kind(err))
 			}
 			var exhausted *ExhaustedError

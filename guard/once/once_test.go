@@ -362,14 +362,14 @@ func testNames(t *testing.T, w world) {
 
 func testBadInput(t *testing.T, w world) {
 	run := func(context.Context, driver.SQL) error { return nil }
-	bug := func(in once.Inbox, m once.Message, is error) {
+	bug := func(in once.Inbox, m once.Message, target error) {
 		t.Helper()
 		outcome, err := once.Tx(t.Context(), w.DB, in, m, run)
-		if wantKind(t, err, interlock.Bug, is); outcome != once.Undone {
+		if wantKind(t, err, interlock.Bug, target); outcome != once.Undone {
 			t.Errorf("%v", outcome)
 		}
 		_, err = once.BatchTx(t.Context(), w.DB, in, []once.Message{message(1), m}, nothingNew)
-		wantKind(t, err, interlock.Bug, is)
+		wantKind(t, err, interlock.Bug, target)
 	}
 	for _, id := range []string{"", strings.Repeat("x", 256), "\xff", "a\x00b"} {
 		bug(w.inbox, once.Message{ID: id}, interlock.ErrName)

@@ -212,21 +212,21 @@ func TestCallsAtOnce(t *testing.T) {
 func TestCallThatCannotBeRecorded(t *testing.T) {
 	for _, c := range []struct {
 		claim, finish interlock.ErrorKind
-		is            error
+		target        error
 		want          codes.Code
 		orders        int64
 	}{
 		{claim: interlock.Retryable, want: codes.Unavailable},
 		{claim: interlock.Bug, want: codes.Internal},
 		{finish: interlock.Uncertain, want: codes.Unknown, orders: 1},
-		{finish: interlock.Definite, is: interlock.ErrLost, want: codes.Aborted, orders: 1},
+		{finish: interlock.Definite, target: interlock.ErrLost, want: codes.Aborted, orders: 1},
 	} {
 		s := &shop{}
 		records := broken{Idempotency: memory.NewIdempotency()}
 		if c.orders == 0 {
 			records.claim = &interlock.Error{Op: "claim", Kind: c.claim, Err: errors.New("down")}
 		} else {
-			records.finish = &interlock.Error{Op: "finish", Kind: c.finish, Err: errors.Join(errors.New("down"), c.is)}
+			records.finish = &interlock.Error{Op: "finish", Kind: c.finish, Err: errors.Join(errors.New("down"), c.target)}
 		}
 		_, err := ordering(t, s, records, nil)("books", "k")
 		if wantStatus(t, err, c.want); s.orders.Load() != c.orders || strings.Contains(err.Error(), "down") {

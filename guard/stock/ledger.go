@@ -55,11 +55,11 @@ func (l ledger) adjust(ctx context.Context, a Adjustment) (fresh, done bool, err
 }
 
 // upsert sets a supply unless more units are held and sold, and returns the resulting supply.
-func (l ledger) upsert(ctx context.Context, item string, n int64) (is int64, err error) {
+func (l ledger) upsert(ctx context.Context, item string, n int64) (supply int64, err error) {
 	_, err = l.Row(ctx, `insert into {items} {as present} (item, supply, held, sold) values (?, ?, 0, 0)
 		{or item} supply = case when {old held} + {old sold} <= {new supply} then {new supply} else {old supply} end, changes = {old changes} + 1
-		returning supply`, []any{item, n}, &is)
-	return is, err
+		returning supply`, []any{item, n}, &supply)
+	return supply, err
 }
 
 // move adds differences to the numbers of an item. Column changes makes every change of an

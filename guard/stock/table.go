@@ -94,8 +94,8 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 	if err != nil {
 		return err
 	}
-	is, err := l.upsert(ctx, item, n)
-	if err == nil && is != n {
+	supply, err := l.upsert(ctx, item, n)
+	if err == nil && supply != n {
 		err = l.lower(ctx, item, n)
 	}
 	return err

@@ -78,10 +78,10 @@ func (w *world) mustHave(c interlock.Claim, data string) {
 	}
 }
 
-func (w *world) mustFail(err error, kind interlock.ErrorKind, is error) {
+func (w *world) mustFail(err error, kind interlock.ErrorKind, target error) {
 	w.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		w.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, is)
+	if err == nil || interlock.Kind(err) != kind || target != nil && !errors.Is(err, target) {
+		w.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, target)
 	}
 }
 

@@ -67,11 +67,11 @@ func judge(stored driver.Versioned, c Change, again func() (driver.Versioned, er
 	return o, nil
 }
 
-func (s stamps) showPostgres(ctx context.Context, entity string) (is State, err error) {
+func (s stamps) showPostgres(ctx context.Context, entity string) (state State, err error) {
 	_, err = s.Row(ctx, `select version, tie, deleted, terminal, changed_at from {stamps} where entity = ?`,
-		[]any{entity}, &is.Stamp.Version, &is.Stamp.Tie, &is.Deleted, &is.Terminal, &is.Changed)
-	is.Changed = is.Changed.UTC()
-	return is, err
+		[]any{entity}, &state.Stamp.Version, &state.Stamp.Tie, &state.Deleted, &state.Terminal, &state.Changed)
+	state.Changed = state.Changed.UTC()
+	return state, err
 }
 
 func (r protected) applyPostgres(ctx context.Context, c Change) (rows int, o Outcome, err error) {

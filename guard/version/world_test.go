@@ -130,10 +130,10 @@ func wins(c version.Change) version.Change { c.Terminal, c.TerminalWins = true, 
 
 func deleted(c version.Change) version.Change { c.Deleted = true; return c }
 
-func mustFail(t testing.TB, err error, kind interlock.ErrorKind, is error) {
+func mustFail(t testing.TB, err error, kind interlock.ErrorKind, target error) {
 	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, is)
+	if err == nil || interlock.Kind(err) != kind || target != nil && !errors.Is(err, target) {
+		t.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, target)
 	}
 }
 

@@ -92,7 +92,7 @@ func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
 		err    error
 		reason wire.Reason
 		status int
-		is     error
+		target error
 	}{
 		{stale, wire.Stale, 412, interlock.ErrStaleToken},
 		{&interlock.Error{Op: "enter", Name: "account/42", Kind: interlock.Definite, Err: stale}, wire.Stale, 412, interlock.ErrStaleToken},
@@ -109,7 +109,7 @@ func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
 		}), nil))
 		status, _, err := post(wire.Under(t.Context(), grant("account/42", token(1), bound), ""), client(t, &wire.Transport{}), url+"?id=42")
 		r := wantReason(t, err, c.reason)
-		if status != c.status || r.Resource != "account/42" || interlock.Kind(err) != interlock.Kind(c.err) || c.is != nil && !errors.Is(err, c.is) ||
+		if status != c.status || r.Resource != "account/42" || interlock.Kind(err) != interlock.Kind(c.err) || c.target != nil && !errors.Is(err, c.target) ||
 			strings.Contains(err.Error(), "10.1.2.3") {
 			t.Errorf("%v is answered as %d: %v (%v)", c.err, status, err, interlock.Kind(err))
 		}

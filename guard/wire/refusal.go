@@ -38,7 +38,7 @@ type answer struct {
 	status int
 	title  string
 	kind   interlock.ErrorKind
-	is     error // nil if there is no sentinel for it
+	target error // nil if there is no sentinel for it
 }
 
 var answers = map[Reason]answer{
@@ -110,7 +110,7 @@ func (r *Refusal) Unwrap() error {
 	if r.Reason == Stale {
 		return &interlock.StaleTokenError{Resource: r.Resource, Seen: r.Seen, Got: r.Got}
 	}
-	return answers[r.Reason].is
+	return answers[r.Reason].target
 }
 
 // RefusalOf returns the refusal with which a service answers a guard's error. ok is false for

@@ -15,10 +15,10 @@ func OK(tb testing.TB, err error) {
 	}
 }
 
-// WantKind fails the test unless err has the given kind and, unless is is nil, matches it.
-func WantKind(tb testing.TB, err error, kind interlock.ErrorKind, is error) {
+// WantKind fails the test unless err has the given kind and, unless target is nil, matches it.
+func WantKind(tb testing.TB, err error, kind interlock.ErrorKind, target error) {
 	tb.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		tb.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
+	if err == nil || interlock.Kind(err) != kind || target != nil && !errors.Is(err, target) {
+		tb.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, target)
 	}
 }

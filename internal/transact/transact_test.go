@@ -24,12 +24,12 @@ func TestDo(t *testing.T) {
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		for i, c := range []struct {
-			name string
-			ctx  context.Context
-			work func() error
-			kind interlock.ErrorKind
-			is   error
-			done bool
+			name   string
+			ctx    context.Context
+			work   func() error
+			kind   interlock.ErrorKind
+			target error
+			done   bool
 		}{
 			{"committed", t.Context(), func() error { return nil }, 0, nil, true},
 			{"its own error", t.Context(), func() error { return mine }, interlock.Uncertain, mine, false},
@@ -46,7 +46,7 @@ func TestDo(t *testing.T) {
 				}
 				return c.work()
 			})
-			if (err == nil) != (c.is == nil) || err != nil && (interlock.Kind(err) != c.kind || !errors.Is(err, c.is)) {
+			if (err == nil) != (c.target == nil) || err != nil && (interlock.Kind(err) != c.kind || !errors.Is(err, c.target)) {
 				t.Errorf("%s: %v (%v)", c.name, err, interlock.Kind(err))
 			}
 			if n := databases.One[int64](t, db, count(i)); (n == 1) != c.done {

@@ -69,9 +69,9 @@ func (l ledger) enter(ctx context.Context, c claim, lease time.Duration) (f foun
 		args = append(args, c.Transaction, c.Branch, c.Step)
 	}
 	known := 0
-	there, err := l.Row(ctx, statements[c.event][c.outside], args, (*string)(&f.previous), &f.hash, &known, &f.result, &f.remaining, &f.attempts)
+	found, err := l.Row(ctx, statements[c.event][c.outside], args, (*string)(&f.previous), &f.hash, &known, &f.result, &f.remaining, &f.attempts)
 	f.known = known != 0
-	if err == nil && !there {
+	if err == nil && !found {
 		return l.missed(ctx, c)
 	}
 	return f, err
@@ -87,7 +87,7 @@ var statements = func() (all [events]map[bool]string) {
 
 func statement(e event, outside bool) string {
 	to := changes(e, outside)
-	first, known, replace, lease, there := moves[absent][e].after(outside), "0", "1 = 0", "0", ""
+	first, known, replace, lease, present := moves[absent][e].after(outside), "0", "1 = 0", "0", ""
 	switch first {
 	case tried:
 		known = "1"
@@ -101,10 +101,10 @@ func statement(e event, outside bool) string {
 		lease = `{micros start} + ?`
 	}
 	if e == finish {
-		there = `and exists (select 1 from {rows} as b where b.transaction_id = ? and b.branch = ? and b.step = {?}{maria  for update})`
+		present = `and exists (select 1 from {rows} as b where b.transaction_id = ? and b.branch = ? and b.step = {?}{maria  for update})`
 	}
 	return strings.NewReplacer("{first}", string(first), "{known}", known, "{replace}", replace, "{moving}", among(append([]state{absent}, sorted(to)...)),
-		"{moved}", cases(previousState, to), "{lease}", lease, "{there}", there).Replace(strings.ReplaceAll(enterRow, "{ready}", rowReady))
+		"{moved}", cases(previousState, to), "{lease}", lease, "{there}", present).Replace(strings.ReplaceAll(enterRow, "{ready}", rowReady))
 }
 
 // cases returns the part of a statement that changes a state, from the table of moves.

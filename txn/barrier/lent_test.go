@@ -45,8 +45,8 @@ func testSpoiled(t *testing.T, w world) {
 	err = barrier.UndoIn(calling(t.Context(), "b", branch.Cancel), tx, w.table, func(context.Context, *Hold) error { return errBroken })
 	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, errBroken)
 	_ = tx.Commit(t.Context())
-	if is := w.state(t, "b"); is != "tried" {
-		t.Errorf("it is %q", is)
+	if got := w.state(t, "b"); got != "tried" {
+		t.Errorf("it is %q", got)
 	}
 }
 
@@ -102,8 +102,8 @@ func testOuterRefusal(t *testing.T, w world) {
 		}
 		return err
 	})
-	if n, is := w.rows(t), w.state(t, "outer"); n != 1 || is != "refused" {
-		t.Errorf("%d rows, outer is %s", n, is)
+	if n, got := w.rows(t), w.state(t, "outer"); n != 1 || got != "refused" {
+		t.Errorf("%d rows, outer is %s", n, got)
 	}
 	for _, name := range []string{"outer", "inner"} {
 		if got := w.effects(t, name); len(got) != 0 {

@@ -47,8 +47,8 @@ func testUnknownOutcome(t *testing.T, w world) {
 	for i := range 3 {
 		h, err := barrier.DoOutside(do, w.DB, w.table, seat, func(_ context.Context, key string) (Hold, error) {
 			keys = append(keys, key)
-			if is := w.state(t, "b"); is != "started" {
-				t.Errorf("the call is made in state %q", is)
+			if got := w.state(t, "b"); got != "started" {
+				t.Errorf("the call is made in state %q", got)
 			}
 			if i < 2 {
 				return Hold{}, lost
@@ -224,8 +224,8 @@ func testUnstored(t *testing.T, w world) {
 	_, err = barrier.DoOutside(calling(t.Context(), "text", branch.Do), w.DB, w.table, seat,
 		func(context.Context, string) (string, error) { return string(make([]byte, driver.MaxPayload)), nil })
 	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-	if is := w.state(t, "text"); is != "started" {
-		t.Errorf("it is %q", is)
+	if got := w.state(t, "text"); got != "started" {
+		t.Errorf("it is %q", got)
 	}
 }
 

@@ -139,8 +139,8 @@ func judge(answers []answered, effects map[string]int) (complaints []string) {
 			holds[a.word] = true
 		}
 	}
-	wrong := func(is bool, what string) {
-		if is {
+	wrong := func(wrong bool, what string) {
+		if wrong {
 			complaints = append(complaints, fmt.Sprintf("%s (%v)", what, effects))
 		}
 	}

@@ -19,12 +19,12 @@ var undoneByOthers = &interlock.Error{Op: "run statement", Driver: "x", Kind: in
 func TestRepeat(t *testing.T) {
 	plain := errors.New("plain")
 	for _, c := range []struct {
-		what  string
-		errs  []error // of the runs; the last one repeats
-		table Table
-		runs  int
-		is    error
-		class branch.Class
+		what   string
+		errs   []error // of the runs; the last one repeats
+		table  Table
+		runs   int
+		target error
+		class  branch.Class
 	}{
 		{"done", []error{nil}, Table{}, 1, nil, branch.ClassUnknown},
 		{"done later", []error{undoneByOthers, undoneByOthers, nil}, Table{}, 3, nil, branch.ClassUnknown},
@@ -45,7 +45,7 @@ func TestRepeat(t *testing.T) {
 					return c.errs[min(runs, len(c.errs))-1]
 				})
 				class, _ := branch.ClassOf(err)
-				if runs != c.runs || c.is != nil && !errors.Is(err, c.is) || class != c.class {
+				if runs != c.runs || c.target != nil && !errors.Is(err, c.target) || class != c.class {
 					t.Errorf("%d runs, %v (%v)", runs, err, class)
 				}
 				if took := time.Since(began); took == 0 != (c.runs == 1) || took > time.Second {

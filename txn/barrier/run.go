@@ -85,11 +85,11 @@ type found struct {
 
 // missed returns why a statement found no row and inserted none.
 func (l ledger) missed(ctx context.Context, c claim) (found, error) {
-	mark, excepted, there, err := l.mark(ctx)
+	mark, excepted, ok, err := l.mark(ctx)
 	switch {
 	case err != nil:
 		return found{}, err
-	case !there:
+	case !ok:
 		return found{}, definite(c.Call, fmt.Errorf("the table of the low-water mark is empty: create it again with Table.Create"))
 	case c.begun() < mark && !strings.Contains(excepted, exceptionKey(c.Transaction)):
 		return found{}, definite(c.Call, ErrForgotten)
@@ -100,10 +100,10 @@ func (l ledger) missed(ctx context.Context, c claim) (found, error) {
 }
 
 // mark reads the low-water mark and its exceptions.
-func (l ledger) mark(ctx context.Context) (mark int64, excepted string, there bool, err error) {
-	there, err = l.Row(ctx, `select mark, excepted from {marks} {pg order by generation desc limit 1}{maria where only_row = 1 lock in share mode}`,
+func (l ledger) mark(ctx context.Context) (mark int64, excepted string, found bool, err error) {
+	found, err = l.Row(ctx, `select mark, excepted from {marks} {pg order by generation desc limit 1}{maria where only_row = 1 lock in share mode}`,
 		nil, &mark, &excepted)
-	return mark, excepted, there, err
+	return mark, excepted, found, err
 }
 
 // judge returns what c does to the row that was found. The error is the answer to the call;

@@ -173,11 +173,11 @@ func (w world) rows(tb testing.TB) int64 {
 	return databases.One[int64](tb, w.DB, `select count(*) from interlock_barrier`)
 }
 
-func wantKind(tb testing.TB, err error, kind interlock.ErrorKind, class branch.Class, is error) {
+func wantKind(tb testing.TB, err error, kind interlock.ErrorKind, class branch.Class, target error) {
 	tb.Helper()
 	got, _ := branch.ClassOf(err)
-	if err == nil || interlock.Kind(err) != kind || got != class || is != nil && !errors.Is(err, is) {
-		tb.Errorf("%v (%v, %v), want %v, %v, %v", err, interlock.Kind(err), got, kind, class, is)
+	if err == nil || interlock.Kind(err) != kind || got != class || target != nil && !errors.Is(err, target) {
+		tb.Errorf("%v (%v, %v), want %v, %v, %v", err, interlock.Kind(err), got, kind, class, target)
 	}
 }
 

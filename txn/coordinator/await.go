@@ -54,8 +54,8 @@ func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, conclu
 	pause := w.coordinator.firstPause()
 	for look := w.checkFirst(); ; look = true {
 		if look {
-			is, err := done(ctx, w.takeConclusion())
-			if err == nil && is {
+			ended, err := done(ctx, w.takeConclusion())
+			if err == nil && ended {
 				return nil
 			}
 			if kind := interlock.Kind(err); err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
@@ -211,8 +211,8 @@ func (c *Coordinator) listen() (stop func()) {
 
 // receive handles a notification. An empty name may stand for any.
 func (c *Coordinator) receive(name string) {
-	to, id, is := strings.Cut(name, " ")
-	if !is || to == "" {
+	to, id, found := strings.Cut(name, " ")
+	if !found || to == "" {
 		c.wakeAll()
 		return
 	}

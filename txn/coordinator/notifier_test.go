@@ -88,9 +88,9 @@ func TestWaitAsItEnds(t *testing.T) {
 			owner.begin(t, id, "call:x")
 			first, from := true, time.Now()
 			ok(t, other.Await(t.Context(), id, func(context.Context) (bool, error) {
-				is := owner.ended(t, id) && !first // the first read is from before the end
+				ended := owner.ended(t, id) && !first // the first read is from before the end
 				first = false
-				return is, nil
+				return ended, nil
 			}))
 			if time.Since(from) != 0 {
 				t.Fatalf("%s was seen to have ended after %v", id, time.Since(from))

@@ -53,7 +53,7 @@ func (r row) change(ctx context.Context, assignment string, args ...any) (done b
 }
 
 // exists reports whether the row exists, as last committed.
-func (r row) exists(ctx context.Context) (is bool, err error) {
+func (r row) exists(ctx context.Context) (exists bool, err error) {
 	var one int
 	return r.Row(ctx, `select 1 from {table} where `+r.this+` for update`, r.args, &one)
 }
@@ -133,11 +133,11 @@ func (r Reread) Unchanged(ctx context.Context, db driver.SQL, key string, seen i
 	if raised, err := row.raise(ctx, seen); raised || err != nil {
 		return err
 	}
-	there, err := row.exists(ctx)
+	exists, err := row.exists(ctx)
 	switch {
 	case err != nil:
 		return err
-	case !there:
+	case !exists:
 		return &version.NoRowError{Table: r.Row.Table, Key: key}
 	}
 	return &ChangedError{Table: r.Row.Table, Key: key, Seen: seen}

@@ -177,8 +177,8 @@ func (s *Service) checkPace(of orderStep) error {
 // check rejects a step with fields that would be ignored.
 func (of orderStep) check() error {
 	ways := 0
-	for _, is := range []bool{of.Do != "", len(of.Parallel) > 0, of.Sleep > 0, of.Signal} {
-		if is {
+	for _, set := range []bool{of.Do != "", len(of.Parallel) > 0, of.Sleep > 0, of.Signal} {
+		if set {
 			ways++
 		}
 	}

@@ -38,7 +38,7 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 		return nil, badRequest("it has no branches")
 	}
 	for name := range asked.Branches {
-		if _, there := s.participants[name]; !there {
+		if _, known := s.participants[name]; !known {
 			return nil, badRequest("unknown participant %q: start the service with its name and address", name)
 		}
 	}

@@ -117,8 +117,8 @@ func (s *shop) state(key string) string {
 func (s *shop) count(state string) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, is := range s.states {
-		if is == state {
+	for _, got := range s.states {
+		if got == state {
 			n++
 		}
 	}

@@ -191,8 +191,8 @@ func TestCallerWhoLeaves(t *testing.T) {
 		wantKind(t, <-unsent, interlock.Definite, gone)
 		close(gate)
 		ok(t, j.Close())
-		for id, there := range map[string]bool{"sent": true, "unsent": false} {
-			if head, _, err := store.Read(t.Context(), id, 0); err != nil || (head.Position > 0) != there {
+		for id, present := range map[string]bool{"sent": true, "unsent": false} {
+			if head, _, err := store.Read(t.Context(), id, 0); err != nil || (head.Position > 0) != present {
 				t.Errorf("%s: %+v, %v", id, head, err)
 			}
 		}

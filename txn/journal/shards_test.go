@@ -148,8 +148,8 @@ func TestSetShardsWaitsForLentTransactions(t *testing.T) {
 		after := open(t, table, &journal.Options{Shards: 3})
 		log, _, err := after.Open(t.Context(), "t")
 		ok(t, err)
-		if is, want := log.Head().Shard, after.ShardOf("t"); is != want {
-			t.Errorf("it is in shard %d, not in %d", is, want)
+		if got, want := log.Head().Shard, after.ShardOf("t"); got != want {
+			t.Errorf("it is in shard %d, not in %d", got, want)
 		}
 		tx = db.Begun(t, driver.ReadCommitted)
 		mustMismatch(t, j.BeginIn(t.Context(), table, tx, "u", "", due, says("begin")...), 3, 64)

@@ -175,8 +175,8 @@ func (m *mapping) agree(ctx context.Context, places []place) error {
 			before = append(before, place{prefix: prefix, id: id})
 		}
 		for _, p := range slices.Concat(before, places) {
-			was, is := owner(before, p.prefix), owner(places, p.prefix)
-			if was != "" && is != "" && was != is {
+			was, now := owner(before, p.prefix), owner(places, p.prefix)
+			if was != "" && now != "" && was != now {
 				return failed("open percolator", p.prefix, interlock.Definite,
 					fmt.Errorf("%w: the prefix %q was opened with another store before", ErrStores, p.prefix))
 			}

@@ -381,11 +381,11 @@ const maxMisfits = 10_000
 // rememberFit remembers from a drive's error whether the saga's definition fits.
 func (e *Engine) rememberFit(id string, err error) {
 	var m *MismatchError
-	is := errors.As(err, &m) && !errors.Is(err, coordinator.ErrForeign)
+	mismatch := errors.As(err, &m) && !errors.Is(err, coordinator.ErrForeign)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case !is:
+	case !mismatch:
 		delete(e.misfits, id)
 	case len(e.misfits) < maxMisfits:
 		e.misfits[id] = m

@@ -281,7 +281,7 @@ func (c *execution) sleep(now time.Time, st stage) (m action, follows bool, err 
 		}
 		p = c.m.find(s.key)
 	}
-	if value, is := c.m.signals[s.key]; is && p.signal {
+	if value, received := c.m.signals[s.key]; received && p.signal {
 		return action{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: value})
 	}
 	if p.signal && p.until.IsZero() && !p.over {

@@ -145,14 +145,14 @@ func (l *listPlanner) differs(sent progress) string {
 			}
 		}
 	}
-	there := ""
+	steps := ""
 	if sent.stage >= 1 && sent.stage <= len(l.stages) {
 		for _, each := range l.stages[sent.stage-1].steps {
-			there += fmt.Sprintf(" %q (undo %q, pivot %v)", each.key, each.undo, each.pivot)
+			steps += fmt.Sprintf(" %q (undo %q, pivot %v)", each.key, each.undo, each.pivot)
 		}
 	}
 	return fmt.Sprintf("it was sent in place %d (undo %q, pivot %v), and the definition of %q has%s there",
-		sent.stage, sent.undo, sent.pivot, l.name, orNothing(there))
+		sent.stage, sent.undo, sent.pivot, l.name, orNothing(steps))
 }
 
 func orNothing(text string) string {
@@ -217,7 +217,7 @@ func (p plan) key() string {
 
 // base returns the name of a definition without the version.
 func base(key string) string {
-	if name, number, is := strings.Cut(key, versionMark); is {
+	if name, number, versioned := strings.Cut(key, versionMark); versioned {
 		if n, err := strconv.Atoi(number); err == nil && n > 0 && strconv.Itoa(n) == number {
 			return name
 		}

@@ -205,8 +205,8 @@ func TestReconcileTellsWhatItCannotRead(t *testing.T) {
 		same(t, "heard", listen(e, -1), all...)
 		same(t, "of a store that fails", listen(engineOver(t, headless{r.store.Journal}, good), -1), " network")
 		heard := listen(engineOver(t, forgetful{r.store.Journal}, good), -1)
-		left := slices.DeleteFunc(all, func(is string) bool {
-			return !slices.ContainsFunc(heard, func(s string) bool { return s[0] == is[0] }) // of the saga that was forgotten
+		left := slices.DeleteFunc(all, func(call string) bool {
+			return !slices.ContainsFunc(heard, func(s string) bool { return s[0] == call[0] }) // of the saga that was forgotten
 		})
 		if same(t, "of one that forgets", heard, left...); len(left) == 6 {
 			t.Error("none was forgotten")
@@ -232,7 +232,7 @@ func TestReconcileCall(t *testing.T) {
 		"the second undo fails": {refused: true, calls: []string{"1/a/0/undo", "1/a/0/undo fix"}, fix: errNetwork, heals: true, finding: "absent, present, repaired false: network"},
 	} {
 		runBubble(t, name, func(t *testing.T) {
-			there, reconciling := false, false
+			done, reconciling := false, false
 			var calls []string
 			take := func(ctx context.Context, what string) {
 				c := From(ctx)
@@ -241,14 +241,14 @@ func TestReconcileCall(t *testing.T) {
 					t.Errorf("%+v", c)
 				}
 			}
-			act := func(ctx context.Context, is bool) error {
+			act := func(ctx context.Context, value bool) error {
 				if !reconciling {
-					there = is
+					done = value
 					return nil
 				}
 				take(ctx, " fix")
 				if c.fix == nil && c.heals {
-					there = is
+					done = value
 				}
 				return c.fix
 			}
@@ -263,7 +263,7 @@ func TestReconcileCall(t *testing.T) {
 				if take(ctx, ""); input != "in" || out == nil || *out != 1 {
 					t.Errorf("asked about %q, %v", input, out)
 				}
-				if there {
+				if done {
 					return Present, nil
 				}
 				return Absent, nil
@@ -279,7 +279,7 @@ func TestReconcileCall(t *testing.T) {
 			r := serve(t, nil, 1, nil, d)
 			from := time.Now()
 			_, _ = d.Do(t.Context(), r.engine, "1", "in")
-			there, reconciling = !there, true
+			done, reconciling = !done, true
 			var findings []string
 			for f, err := range r.engine.Reconcile(t.Context(), from) {
 				ok(t, err)

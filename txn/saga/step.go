@@ -394,9 +394,9 @@ func SendSignal(ctx context.Context, j *journal.Journal, id, name string, value 
 		return bug(op, id, err)
 	}
 	return NewOperator(j).append(ctx, op, id, name, func(m *machine) ([]journal.Entry, error) {
-		if there, is := m.signals[name]; is && bytes.Equal(there, text.Bytes()) {
+		if signal, received := m.signals[name]; received && bytes.Equal(signal, text.Bytes()) {
 			return nil, nil
-		} else if is {
+		} else if received {
 			return nil, ErrSignalled
 		}
 		return []journal.Entry{{Kind: recordSignal, Step: name, Data: text.Bytes()}}, nil

@@ -434,8 +434,8 @@ func smallPool[T any](t *testing.T, db driver.BeginnerAt[T]) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	for _, round := range []struct {
-		input string
-		is    error
+		input  string
+		target error
 	}{{large, nil}, {large, nil}, {large + "else", ErrMismatch}} {
 		var work, begun sync.WaitGroup
 		begun.Add(all)
@@ -453,8 +453,8 @@ func smallPool[T any](t *testing.T, db driver.BeginnerAt[T]) {
 				if err == nil {
 					err = tx.Commit(ctx)
 				}
-				if !errors.Is(err, round.is) {
-					t.Errorf("start %d: %v, want %v", i, err, round.is)
+				if !errors.Is(err, round.target) {
+					t.Errorf("start %d: %v, want %v", i, err, round.target)
 				}
 			})
 		}

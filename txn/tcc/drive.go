@@ -31,17 +31,17 @@ type calls struct {
 
 // Drive executes a decision as far as possible; see [coordinator.Protocol].
 func (m *Engine) Drive(t *coordinator.Turn) error {
-	is, err := replay(t.Entries())
+	recorded, err := replay(t.Entries())
 	if err != nil {
 		return bug("drive transaction", t.ID(), err)
 	}
-	d := &drive{Turn: t, engine: m, m: is, calls: map[string]*calls{}}
-	if is.state() == Trying {
+	d := &drive{Turn: t, engine: m, m: recorded, calls: map[string]*calls{}}
+	if recorded.state() == Trying {
 		if decided, err := d.expire(); !decided || err != nil {
 			return err
 		}
 	}
-	if is.state() == DeadLetter {
+	if recorded.state() == DeadLetter {
 		if !t.Due() {
 			return nil
 		}

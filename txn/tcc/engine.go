@@ -153,16 +153,16 @@ func (m *Engine) Decide(ctx context.Context, id, branch string) (Decision, error
 		return "", err
 	}
 	for {
-		_, is, err := m.read(ctx, op, id)
+		_, recorded, err := m.read(ctx, op, id)
 		reason := fmt.Sprintf("branch %q asked, and nothing was decided", branch)
-		if err == nil && is.state() == Trying {
+		if err == nil && recorded.state() == Trying {
 			err = m.expire(ctx, op, id, reason)
 			if err == nil {
 				continue
 			}
 		}
 		if err == nil {
-			return is.decisionFor(branch), nil
+			return recorded.decisionFor(branch), nil
 		}
 		if !errors.Is(err, ErrNone) {
 			return "", err

@@ -21,9 +21,9 @@ import (
 
 // seats is a participant in memory. The states of the branches are its barrier.
 type seats struct {
-	mu   sync.Mutex
-	free int
-	is   map[string]string // by transaction and branch
+	mu     sync.Mutex
+	free   int
+	states map[string]string // by transaction and branch
 }
 
 func (s *seats) Try(ctx context.Context, passenger string, _ time.Time) (string, error) {
@@ -31,12 +31,12 @@ func (s *seats) Try(ctx context.Context, passenger string, _ time.Time) (string,
 	defer s.mu.Unlock()
 	c := branch.From(ctx)
 	switch id := c.Transaction + "/" + c.Branch; {
-	case s.is[id] == "held" || s.is[id] == "confirmed": // a repeated call
-	case s.is[id] != "" || s.free == 0:
-		s.is[id] = "refused"
+	case s.states[id] == "held" || s.states[id] == "confirmed": // a repeated call
+	case s.states[id] != "" || s.free == 0:
+		s.states[id] = "refused"
 		return "", branch.Fail(errors.New("there is no seat left"))
 	default:
-		s.free, s.is[id] = s.free-1, "held"
+		s.free, s.states[id] = s.free-1, "held"
 	}
 	return "ticket of " + passenger, nil
 }
@@ -45,7 +45,7 @@ func (s *seats) Confirm(ctx context.Context, _, ticket string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := branch.From(ctx)
-	s.is[c.Transaction+"/"+c.Branch] = "confirmed"
+	s.states[c.Transaction+"/"+c.Branch] = "confirmed"
 	return nil
 }
 
@@ -53,11 +53,11 @@ func (s *seats) Cancel(ctx context.Context, _ string, _ *string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := branch.From(ctx)
-	if id := c.Transaction + "/" + c.Branch; s.is[id] != "cancelled" {
-		if s.is[id] == "held" {
+	if id := c.Transaction + "/" + c.Branch; s.states[id] != "cancelled" {
+		if s.states[id] == "held" {
 			s.free++
 		}
-		s.is[id] = "cancelled" // also if it was never tried: a late try is refused
+		s.states[id] = "cancelled" // also if it was never tried: a late try is refused
 	}
 	return nil
 }
@@ -66,8 +66,8 @@ func (s *seats) Cancel(ctx context.Context, _ string, _ *string) error {
 // releases the outbound one.
 func Example() {
 	ctx := context.Background()
-	there, back := &seats{free: 2, is: map[string]string{}}, &seats{free: 1, is: map[string]string{}}
-	out, home := tcc.Define("LH400", tcc.Resource[string, string](there)), tcc.Define("LH401", tcc.Resource[string, string](back))
+	outbound, back := &seats{free: 2, states: map[string]string{}}, &seats{free: 1, states: map[string]string{}}
+	out, home := tcc.Define("LH400", tcc.Resource[string, string](outbound)), tcc.Define("LH401", tcc.Resource[string, string](back))
 
 	rt, err := txn.Open(ctx, "memory://trips", nil)
 	if err != nil {
@@ -98,7 +98,7 @@ func Example() {
 		outcome, _ = trips.Wait(ctx, id)
 		fmt.Println(outcome.State)
 	}
-	fmt.Println(there.free, "and", back.free, "seats are free")
+	fmt.Println(outbound.free, "and", back.free, "seats are free")
 	// Output:
 	// alice has a ticket of alice
 	// CONFIRMED

@@ -275,33 +275,33 @@ func (t Table) try(ctx context.Context, db driver.SQL, as holdKind, w Want, unti
 	if err != nil {
 		return err
 	}
-	is, err := l.record(ctx, c, as, w, until.UnixMilli())
+	recorded, err := l.record(ctx, c, as, w, until.UnixMilli())
 	switch {
-	case err == nil && is.calls == 0:
-		is.state, err = l.hold(ctx, c, as, w, t.judge(is))
-	case err == nil && is.state == stateHeld && is.matches(as, w):
-		err = l.prolong(ctx, c, is, until.UnixMilli(), t.longest().Milliseconds())
+	case err == nil && recorded.calls == 0:
+		recorded.state, err = l.hold(ctx, c, as, w, t.judge(recorded))
+	case err == nil && recorded.state == stateHeld && recorded.matches(as, w):
+		err = l.prolong(ctx, c, recorded, until.UnixMilli(), t.longest().Milliseconds())
 	}
 	if err != nil {
 		return err
 	}
-	return is.answer(c, as, w)
+	return recorded.answer(c, as, w)
 }
 
 // record inserts the row of a hold, or finds the existing one, and locks it.
-func (l ledger) record(ctx context.Context, c branch.Call, as holdKind, w Want, until int64) (is row, err error) {
+func (l ledger) record(ctx context.Context, c branch.Call, as holdKind, w Want, until int64) (recorded row, err error) {
 	_, err = l.Row(ctx, `insert into {holds} {as present} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
 		values (?, ?, ?, ?, ?, 'held', 'none', 0, ?, ?, {millis now})
 		{or transaction_id, branch} calls = {old calls} + 1
 		returning calls, state, way, item, n, until_ms, {millis now}`,
 		[]any{c.Transaction, c.Branch, as.name, w.Item, w.N, until, until},
-		&is.calls, &is.state, &is.way, &is.item, &is.n, &is.until, &is.now)
-	return is, err
+		&recorded.calls, &recorded.state, &recorded.way, &recorded.item, &recorded.n, &recorded.until, &recorded.now)
+	return recorded, err
 }
 
 // prolong gives an existing hold a later expiry, at most the longest.
-func (l ledger) prolong(ctx context.Context, c branch.Call, is row, until, longest int64) error {
-	if until <= is.until || until > is.now+longest {
+func (l ledger) prolong(ctx context.Context, c branch.Call, recorded row, until, longest int64) error {
+	if until <= recorded.until || until > recorded.now+longest {
 		return nil
 	}
 	_, err := l.Exec(ctx, `update {holds} set until_ms = ?, ask_ms = ? where transaction_id = ? and branch = ?`,
@@ -310,16 +310,16 @@ func (l ledger) prolong(ctx context.Context, c branch.Call, is row, until, longe
 }
 
 // matches reports whether the hold is the requested one.
-func (is row) matches(as holdKind, w Want) bool {
-	return is.way == as.name && is.item == w.Item && is.n == w.N
+func (h row) matches(as holdKind, w Want) bool {
+	return h.way == as.name && h.item == w.Item && h.n == w.N
 }
 
 // judge returns why a new hold is refused, by the database's clock, or held.
-func (t Table) judge(is row) string {
+func (t Table) judge(recorded row) string {
 	switch {
-	case is.until <= is.now:
+	case recorded.until <= recorded.now:
 		return stateLate
-	case is.until > is.now+t.longest().Milliseconds():
+	case recorded.until > recorded.now+t.longest().Milliseconds():
 		return stateFar
 	}
 	return stateHeld
@@ -347,20 +347,20 @@ func (l ledger) hold(ctx context.Context, c branch.Call, as holdKind, w Want, ju
 }
 
 // answer returns the result of a try, the first one or a repeated one.
-func (is row) answer(c branch.Call, as holdKind, w Want) error {
-	if is.state == stateBlocked {
+func (h row) answer(c branch.Call, as holdKind, w Want) error {
+	if h.state == stateBlocked {
 		return branch.Fail(cancelled(c))
 	}
-	if !is.matches(as, w) {
-		return branch.Fail(failure.Bug("try", c.Transaction, "branch %q was already tried, to %s %d units of %q", c.Branch, is.way, is.n, is.item))
+	if !h.matches(as, w) {
+		return branch.Fail(failure.Bug("try", c.Transaction, "branch %q was already tried, to %s %d units of %q", c.Branch, h.way, h.n, h.item))
 	}
-	switch is.state {
+	switch h.state {
 	case stateHeld, stateConfirmed:
 		return nil
 	case stateCancelled:
 		return branch.Fail(cancelled(c))
 	}
-	return branch.Fail(&RefusedError{Item: w.Item, N: w.N, Why: refusals[is.state]})
+	return branch.Fail(&RefusedError{Item: w.Item, N: w.N, Why: refusals[h.state]})
 }
 
 func cancelled(c branch.Call) error {

@@ -95,9 +95,9 @@ func testConfirmAgainstCancel(t *testing.T, openDB func(testing.TB) *databases.D
 		work.Go(func() { confirmed = in.patient(t, take, id, branch.Confirm, tcc.Want{}, time.Time{}) })
 		work.Go(func() { cancelled = in.patient(t, take, id, branch.Cancel, tcc.Want{}, time.Time{}) })
 		work.Wait()
-		if is := in.state(t, id, "b"); is == "confirmed" && (confirmed != "done" || cancelled != "violation") ||
-			is == "cancelled" && (confirmed != "violation" || cancelled != "done") || is == "held" {
-			t.Errorf("%s: confirmed: %s, cancelled: %s", is, confirmed, cancelled)
+		if got := in.state(t, id, "b"); got == "confirmed" && (confirmed != "done" || cancelled != "violation") ||
+			got == "cancelled" && (confirmed != "violation" || cancelled != "done") || got == "held" {
+			t.Errorf("%s: confirmed: %s, cancelled: %s", got, confirmed, cancelled)
 		}
 	}
 	if l := in.level(t, "room"); l.Held != 0 || l.Available() != 10-l.Sold {

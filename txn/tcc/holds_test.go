@@ -187,8 +187,8 @@ func testEveryPermutation(t *testing.T, openDB func(testing.TB) *databases.DB) {
 				}
 				state = want[1]
 			}
-			if is := in.state(t, id, "b"); is != state {
-				t.Errorf("%s %v: it is %q, want %q", way, ops, is, state)
+			if got := in.state(t, id, "b"); got != state {
+				t.Errorf("%s %v: it is %q, want %q", way, ops, got, state)
 			}
 			want := map[string]tcc.Level{
 				"takeheld": {Capacity: 10, Held: 3}, "takeconfirmed": {Capacity: 10, Sold: 3},
@@ -257,8 +257,8 @@ func testOtherRequest(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	if l := in.level(t, "room"); l != (tcc.Level{Capacity: 10, Held: 1}) {
 		t.Errorf("%+v", l)
 	}
-	if is := databases.One[int64](t, in.DB, `select max(until_ms) from interlock_tcc_hold`); is != until.UnixMilli() {
-		t.Errorf("it is held for %d ms longer", is-until.UnixMilli())
+	if got := databases.One[int64](t, in.DB, `select max(until_ms) from interlock_tcc_hold`); got != until.UnixMilli() {
+		t.Errorf("it is held for %d ms longer", got-until.UnixMilli())
 	}
 }
 

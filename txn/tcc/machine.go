@@ -162,11 +162,11 @@ func (m *machine) try(e journal.Entry) error {
 	if m.find(e.Step) != nil {
 		return errors.New("it was tried before")
 	}
-	is := pending
+	fate := pending
 	if t.Refused {
-		is = refused
+		fate = refused
 	}
-	m.members = append(m.members, member{name: e.Step, resource: t.Resource, request: t.Request, hold: t.Hold, fate: is})
+	m.members = append(m.members, member{name: e.Step, resource: t.Resource, request: t.Request, hold: t.Hold, fate: fate})
 	return nil
 }
 

@@ -59,51 +59,51 @@ func TestEveryHistory(t *testing.T) {
 
 // breaks judges a history without the machine.
 func breaks(history []string, state State) string {
-	is, decision, resolved, ended := map[string]string{}, "", false, false // the state of each branch
+	states, decision, resolved, ended := map[string]string{}, "", false, false // the state of each branch
 	for i, name := range history {
 		verb, step, _ := strings.Cut(name, " ")
 		switch {
 		case ended:
 			return "behind the end"
-		case verb == "tried" && (decision != "" || is[step] != ""):
+		case verb == "tried" && (decision != "" || states[step] != ""):
 			return "tried behind the decision, or twice"
 		case verb == "tried":
-			is[step] = "pending"
+			states[step] = "pending"
 			if step == "c" {
-				is[step] = "refused"
+				states[step] = "refused"
 			}
 		case verb == "confirm" || verb == "cancel":
 			if decision != "" {
 				return "two decisions"
 			}
-			if decision = verb; verb == "confirm" && (i == 0 || is["b"] != "" || is["c"] != "") {
+			if decision = verb; verb == "confirm" && (i == 0 || states["b"] != "" || states["c"] != "") {
 				return "confirmed what does not hold"
 			}
 		case decision == "":
 			return "undecided"
 		case resolved && verb != "end":
 			return "behind what a person has resolved"
-		case (verb == "remind" || verb == "resolved") && !waits(is):
+		case (verb == "remind" || verb == "resolved") && !waits(states):
 			return "no dead letter"
-		case verb == "done" && (decision != "confirm" || is[step] != "pending"), verb == "undone" && (decision != "cancel" || is[step] != "pending"):
+		case verb == "done" && (decision != "confirm" || states[step] != "pending"), verb == "undone" && (decision != "cancel" || states[step] != "pending"):
 			return "settled against the decision, or twice"
 		case verb == "done" || verb == "undone":
-			is[step] = "settled"
+			states[step] = "settled"
 		case verb == "dead":
-			is[step] = "dead"
+			states[step] = "dead"
 		case verb == "skip":
-			is[step] = "skipped"
+			states[step] = "skipped"
 		case verb == "retry":
-			for b := range is {
-				if is[b] == "dead" && (b == step || step == "") {
-					is[b] = "pending"
+			for b := range states {
+				if states[b] == "dead" && (b == step || step == "") {
+					states[b] = "pending"
 				}
 			}
 		case verb == "resolved":
 			resolved = true
 		case verb == "end":
-			for b := range is {
-				if !resolved && (is[b] == "pending" || is[b] == "dead") {
+			for b := range states {
+				if !resolved && (states[b] == "pending" || states[b] == "dead") {
 					return "ended before " + b
 				}
 			}
@@ -116,7 +116,7 @@ func breaks(history []string, state State) string {
 		want = Resolved
 	case ended:
 		want = map[string]State{"confirm": Confirmed, "cancel": Cancelled}[decision]
-	case decision != "" && waits(is):
+	case decision != "" && waits(states):
 		want = DeadLetter
 	}
 	if state != want {
@@ -126,10 +126,10 @@ func breaks(history []string, state State) string {
 }
 
 // waits reports whether only an operator can continue these branches.
-func waits(is map[string]string) bool {
+func waits(states map[string]string) bool {
 	left, buried := false, false
-	for b := range is {
-		left, buried = left || is[b] == "pending", buried || is[b] == "dead"
+	for b := range states {
+		left, buried = left || states[b] == "pending", buried || states[b] == "dead"
 	}
 	return buried && !left
 }

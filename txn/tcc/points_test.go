@@ -155,10 +155,10 @@ func (s *scene) check(t *testing.T) {
 	}
 	for _, v := range s.venues {
 		v.rules(t)
-		is := v.state("1")
+		got := v.state("1")
 		confirmed := len(decisions) == 1 && decisions[0] == Confirm
-		if confirmed != (is == "confirmed") || is == "held" {
-			t.Errorf("decided %v, and %s is %q", decisions, v.name, is)
+		if confirmed != (got == "confirmed") || got == "held" {
+			t.Errorf("decided %v, and %s is %q", decisions, v.name, got)
 		}
 	}
 	unscheduled(t, s.store)
@@ -304,9 +304,9 @@ func (p plot) stopped(t *testing.T, point int, again, expired bool) (decided boo
 	<-done
 	if decided {
 		same(t, "records", txntest.Records(t, s.store, "1"), records...)
-		for i, is := range s.states() {
-			if is != states[i] && is != "" { // a hold unknown to a successor is released after its time
-				t.Errorf("%s was %q, and is %q", s.venues[i].name, states[i], is)
+		for i, got := range s.states() {
+			if got != states[i] && got != "" { // a hold unknown to a successor is released after its time
+				t.Errorf("%s was %q, and is %q", s.venues[i].name, states[i], got)
 			}
 		}
 	}
@@ -317,11 +317,11 @@ func (p plot) stopped(t *testing.T, point int, again, expired bool) (decided boo
 // states returns what is held or confirmed at each venue; empty for all else.
 func (s *scene) states() (all []string) {
 	for _, v := range s.venues {
-		is := v.state("1")
-		if is != "held" && is != "confirmed" {
-			is = ""
+		got := v.state("1")
+		if got != "held" && got != "confirmed" {
+			got = ""
 		}
-		all = append(all, is)
+		all = append(all, got)
 	}
 	return all
 }
@@ -470,8 +470,8 @@ func judgeRace(t *testing.T, store *memory.Journal, l *told, venues ...*venue) {
 			}
 		}
 		for _, v := range venues {
-			if is := v.state(h.Transaction); (is == "confirmed") != (decisions[0] == Confirm) {
-				t.Errorf("%s: decided %s, and %s is %s", h.Transaction, decisions[0], v.name, is)
+			if got := v.state(h.Transaction); (got == "confirmed") != (decisions[0] == Confirm) {
+				t.Errorf("%s: decided %s, and %s is %s", h.Transaction, decisions[0], v.name, got)
 			}
 		}
 	}

@@ -184,12 +184,12 @@ func (r *run) append(ctx context.Context, d Decision, reason string) ([]journal.
 
 // outcome returns the outcome of a decision of this Run.
 func (r *run) outcome(entries []journal.Entry, cause error) (Outcome, error) {
-	is, err := replay(entries)
+	recorded, err := replay(entries)
 	if err != nil {
 		return Outcome{}, bug("run transaction", r.id, err)
 	}
-	o := is.outcome(driver.Head{Transaction: r.id, Type: r.kind})
-	if is.decision == Cancel {
+	o := recorded.outcome(driver.Head{Transaction: r.id, Type: r.kind})
+	if recorded.decision == Cancel {
 		return o, &CancelledError{ID: r.id, Reason: o.Reason, Cause: cause}
 	}
 	return o, nil
@@ -264,25 +264,25 @@ func (m *Engine) tried(id, kind string, e observe.TCCTried) {
 func (r *run) attach(ctx context.Context) (Outcome, error) {
 	const op = "run transaction"
 	m := r.engine
-	head, is, err := m.read(ctx, op, r.id)
-	if err == nil && is.state() == Trying && r.difference(head, is) == "" {
+	head, recorded, err := m.read(ctx, op, r.id)
+	if err == nil && recorded.state() == Trying && r.difference(head, recorded) == "" {
 		err = m.coordinator.Await(ctx, r.id, func(ctx context.Context) (bool, error) {
-			head, is, err = m.read(ctx, op, r.id)
-			return is.state() != Trying, err
+			head, recorded, err = m.read(ctx, op, r.id)
+			return recorded.state() != Trying, err
 		})
 	}
 	if err != nil {
 		return Outcome{}, err
 	}
-	return r.join(head, is)
+	return r.join(head, recorded)
 }
 
-func (r *run) join(head driver.Head, is machine) (Outcome, error) {
-	if problem := r.difference(head, is); problem != "" {
+func (r *run) join(head driver.Head, recorded machine) (Outcome, error) {
+	if problem := r.difference(head, recorded); problem != "" {
 		return Outcome{}, &MismatchError{ID: r.id, Problem: problem}
 	}
-	o := is.outcome(head)
-	if is.decision == Cancel {
+	o := recorded.outcome(head)
+	if recorded.decision == Cancel {
 		return o, &CancelledError{ID: r.id, Reason: o.Reason}
 	}
 	return o, nil
@@ -290,21 +290,21 @@ func (r *run) join(head driver.Head, is machine) (Outcome, error) {
 
 // difference returns the difference from the transaction that was decided. A cancellation on request
 // of a participant has no branches, and fits any transaction.
-func (r *run) difference(head driver.Head, is machine) string {
-	if len(is.members) == 0 {
+func (r *run) difference(head driver.Head, recorded machine) string {
+	if len(recorded.members) == 0 {
 		return ""
 	}
 	if head.Type != r.kind {
 		return fmt.Sprintf("it was run as a %q, not as a %q: give this one another id", name(head.Type), name(r.kind))
 	}
 	for _, t := range r.tries {
-		b := is.find(t.branch)
+		b := recorded.find(t.branch)
 		if b == nil || b.resource != t.resource || !bytes.Equal(b.request, t.request) {
 			return fmt.Sprintf("it was run without branch %q, or with another request for it: repeat a run with the same branches, or give this one another id", t.branch)
 		}
 	}
-	if len(is.members) != len(r.tries) {
-		return fmt.Sprintf("it was run with %d branches, not with %d: repeat a run with the same branches, or give this one another id", len(is.members), len(r.tries))
+	if len(recorded.members) != len(r.tries) {
+		return fmt.Sprintf("it was run with %d branches, not with %d: repeat a run with the same branches, or give this one another id", len(recorded.members), len(r.tries))
 	}
 	return ""
 }
@@ -312,7 +312,7 @@ func (r *run) difference(head driver.Head, is machine) string {
 // follow adopts a decision that another process made during this Run, and cancels what this Run holds
 // beyond it.
 func (r *run) follow(ctx context.Context) (Outcome, error) {
-	head, is, err := r.readDecision(ctx)
+	head, recorded, err := r.readDecision(ctx)
 	var other *MismatchError
 	switch {
 	case errors.As(err, &other): // of another protocol
@@ -321,31 +321,31 @@ func (r *run) follow(ctx context.Context) (Outcome, error) {
 	case err != nil:
 		return Outcome{}, &interlock.Error{Op: "run transaction", Name: r.id, Kind: interlock.Uncertain, Err: err}
 	}
-	r.release(ctx, &is)
-	return r.join(head, is)
+	r.release(ctx, &recorded)
+	return r.join(head, recorded)
 }
 
 // readDecision reads the decision, and retries for a time if the journal does not answer.
-func (r *run) readDecision(ctx context.Context) (head driver.Head, is machine, err error) {
+func (r *run) readDecision(ctx context.Context) (head driver.Head, recorded machine, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.engine.options.Timeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
-		head, is, err = r.engine.read(ctx, "run transaction", r.id)
+		head, recorded, err = r.engine.read(ctx, "run transaction", r.id)
 		kind := interlock.Kind(err)
 		if err == nil || kind == interlock.Definite || kind == interlock.Bug || !backoff.Sleep(ctx, r.wait(err, attempt)) {
-			return head, is, err
+			return head, recorded, err
 		}
 	}
 }
 
 // release cancels what this Run may hold and the decision does not cover; no other process would. It
 // tries for a limited time. The rest is released when a participant asks for the decision.
-func (r *run) release(ctx context.Context, is *machine) {
+func (r *run) release(ctx context.Context, recorded *machine) {
 	ctx, cancel := context.WithTimeout(ctx, r.engine.options.Timeout)
 	defer cancel()
 	var work sync.WaitGroup
 	for _, t := range r.tries {
-		if b := is.find(t.branch); t.refused || b != nil && b.fate != refused {
+		if b := recorded.find(t.branch); t.refused || b != nil && b.fate != refused {
 			continue // nothing is held, or the coordinator releases it
 		}
 		work.Go(func() {

@@ -201,8 +201,8 @@ func TestLostDecision(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 			o, _ = r.Wait(t.Context(), "1")
-			if is := hotel.state("1"); (is == "confirmed") != (c.want == Confirm) || is == "held" || o.Decision != c.want {
-				t.Errorf("%s was lost: %s, %+v", name, is, o)
+			if got := hotel.state("1"); (got == "confirmed") != (c.want == Confirm) || got == "held" || o.Decision != c.want {
+				t.Errorf("%s was lost: %s, %+v", name, got, o)
 			}
 		})
 	}
@@ -255,8 +255,8 @@ func TestUnknownDecision(t *testing.T) {
 		r := idle(t, store, nil, nil, hotel)
 		_, err := r.run(t.Context(), "1", hotel)
 		wantKind(t, err, interlock.Uncertain, errNetwork)
-		if is := hotel.state("1"); is != "held" || len(hotel.post.keys) != 1 {
-			t.Errorf("it is %s after %v", is, hotel.post.keys)
+		if got := hotel.state("1"); got != "held" || len(hotel.post.keys) != 1 {
+			t.Errorf("it is %s after %v", got, hotel.post.keys)
 		}
 		_, err = r.Look(t.Context(), "1")
 		wantKind(t, err, interlock.Definite, ErrNone)
@@ -448,8 +448,8 @@ func TestFollowSilentJournal(t *testing.T) {
 			} else {
 				wantKind(t, err, interlock.Definite, ErrCancelled)
 			}
-			if is := hotel.state("1"); is != want {
-				t.Errorf("silent for %v: it is %s", silence, is)
+			if got := hotel.state("1"); got != want {
+				t.Errorf("silent for %v: it is %s", silence, got)
 			}
 			work.Wait()
 		})
@@ -507,8 +507,8 @@ func TestOtherProtocolMeanwhile(t *testing.T) {
 		ok(t, r.coordinator.Begin(t.Context(), "1", "saga:order", record("begin", "", By{})))
 		work.Wait()
 		wantKind(t, err, interlock.Bug, ErrMismatch)
-		if is := hotel.state("1"); is != "cancelled" {
-			t.Errorf("it is %s", is)
+		if got := hotel.state("1"); got != "cancelled" {
+			t.Errorf("it is %s", got)
 		}
 	})
 }

@@ -112,12 +112,12 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 	if err != nil {
 		return err
 	}
-	var is int64
+	var capacity int64
 	_, err = l.Row(ctx, `insert into {items} {as present} (item, capacity, held, sold, announced) values (?, ?, 0, 0, 0)
 		{or item} capacity = case when {old held} + {old sold} <= {new capacity} and {new capacity} + {old announced} <= `+
 		quantity+` then {new capacity} else {old capacity} end
-		returning capacity`, []any{item, n}, &is)
-	if err == nil && is != n {
+		returning capacity`, []any{item, n}, &capacity)
+	if err == nil && capacity != n {
 		return &RefusedError{Item: item, N: n, Why: "more is held and sold, or announced"}
 	}
 	return err
@@ -125,18 +125,18 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 
 // Show returns the state of an item in the transaction's view. It locks nothing. An unknown item has
 // no units.
-func (t Table) Show(ctx context.Context, db driver.SQL, item string) (is Level, err error) {
+func (t Table) Show(ctx context.Context, db driver.SQL, item string) (level Level, err error) {
 	const op = "show item"
 	if err := driver.CheckName(op, "an item", item, driver.MaxName); err != nil {
-		return is, err
+		return level, err
 	}
 	l, err := t.open(op, item, db)
 	if err != nil {
-		return is, err
+		return level, err
 	}
 	_, err = l.Row(ctx, `select capacity, held, sold, announced from {items} where item = ?`, []any{item},
-		&is.Capacity, &is.Held, &is.Sold, &is.Announced)
-	return is, err
+		&level.Capacity, &level.Held, &level.Sold, &level.Announced)
+	return level, err
 }
 
 // A RefusedError is a refusal by a rule of the business. It is Definite, and a repetition of the call
@@ -227,25 +227,25 @@ func (t Table) Confirm(ctx context.Context, db driver.SQL) (w Want, fresh bool, 
 	if err != nil {
 		return w, false, err
 	}
-	is, err := l.read(ctx, c)
+	recorded, err := l.read(ctx, c)
 	switch {
 	case err != nil:
 		return w, false, err
-	case is.state != stateConfirmed:
-		return w, false, violation(c, op, is.state)
+	case recorded.state != stateConfirmed:
+		return w, false, violation(c, op, recorded.state)
 	}
-	w = Want{Item: is.item, N: is.n}
+	w = Want{Item: recorded.item, N: recorded.n}
 	if changed == 0 {
 		return w, false, nil
 	}
-	return w, true, l.settle(ctx, op, holdKinds[is.way].confirm, w, w.N, w.N, w.Item)
+	return w, true, l.settle(ctx, op, holdKinds[recorded.way].confirm, w, w.N, w.N, w.Item)
 }
 
 // read returns the hold of a call, and locks it. Its state is empty if there is none.
-func (l ledger) read(ctx context.Context, c branch.Call) (is row, err error) {
+func (l ledger) read(ctx context.Context, c branch.Call) (recorded row, err error) {
 	_, err = l.Row(ctx, `select state, way, item, n from {holds} where transaction_id = ? and branch = ? for update`,
-		[]any{c.Transaction, c.Branch}, &is.state, &is.way, &is.item, &is.n)
-	return is, err
+		[]any{c.Transaction, c.Branch}, &recorded.state, &recorded.way, &recorded.item, &recorded.n)
+	return recorded, err
 }
 
 // settle changes the item of a hold.
@@ -270,23 +270,23 @@ func (t Table) Cancel(ctx context.Context, db driver.SQL) (w Want, fresh bool, e
 	if err != nil {
 		return w, false, err
 	}
-	var is row
+	var recorded row
 	_, err = l.Row(ctx, `insert into {holds} {as present} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
 		values (?, ?, 'none', 'none', 0, 'blocked', 'none', 0, 0, null, {millis now})
 		{or transaction_id, branch} calls = {old calls} + 1, was = {old state}, ask_ms = null,
 			changed_ms = case when {old state} = 'held' then {new changed_ms} else {old changed_ms} end,
 			state = case when {old state} = 'held' then 'cancelled' else {old state} end
-		returning calls, was, way, item, n`, []any{c.Transaction, c.Branch}, &is.calls, &is.state, &is.way, &is.item, &is.n)
+		returning calls, was, way, item, n`, []any{c.Transaction, c.Branch}, &recorded.calls, &recorded.state, &recorded.way, &recorded.item, &recorded.n)
 	switch {
 	case err != nil:
 		return w, false, err
-	case is.state == stateConfirmed:
-		return w, false, violation(c, op, is.state)
-	case is.calls == 0 || is.state != stateHeld:
+	case recorded.state == stateConfirmed:
+		return w, false, violation(c, op, recorded.state)
+	case recorded.calls == 0 || recorded.state != stateHeld:
 		return w, false, nil
 	}
-	w = Want{Item: is.item, N: is.n}
-	return w, true, l.settle(ctx, op, holdKinds[is.way].cancel, w, w.N, w.Item)
+	w = Want{Item: recorded.item, N: recorded.n}
+	return w, true, l.settle(ctx, op, holdKinds[recorded.way].cancel, w, w.N, w.Item)
 }
 
 func violation(c branch.Call, op, state string) error {

@@ -238,8 +238,8 @@ func TestNoTryBehindARefusal(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			_, _ = r.Wait(t.Context(), "1")
-			if is := hotel.state("1"); tries != 1 || is != want {
-				t.Errorf("%v: %d tries, then it is %q", fails, tries, is)
+			if got := hotel.state("1"); tries != 1 || got != want {
+				t.Errorf("%v: %d tries, then it is %q", fails, tries, got)
 			}
 		})
 	}

@@ -33,8 +33,8 @@ func TestLate(t *testing.T) {
 				t.Errorf("after %v: %v", c.takes, err)
 			}
 			synctest.Wait()
-			if is := hotel.state("1"); (is == "confirmed") != (c.want == nil) || is == "held" {
-				t.Errorf("after %v it is %s", c.takes, is)
+			if got := hotel.state("1"); (got == "confirmed") != (c.want == nil) || got == "held" {
+				t.Errorf("after %v it is %s", c.takes, got)
 			}
 		})
 	}
@@ -139,8 +139,8 @@ func TestSweeperAgainstDecider(t *testing.T) {
 			}
 			for _, v := range []*venue{hotel, flight} {
 				v.rules(t)
-				if is := v.state("1"); err == nil && is != "confirmed" || errors.Is(err, ErrCancelled) && (is == "confirmed" || is == "held") || is == "held" {
-					t.Errorf("seed %d: %v, %v, and %s is %s", seed, o, err, v.name, is)
+				if got := v.state("1"); err == nil && got != "confirmed" || errors.Is(err, ErrCancelled) && (got == "confirmed" || got == "held") || got == "held" {
+					t.Errorf("seed %d: %v, %v, and %s is %s", seed, o, err, v.name, got)
 				}
 			}
 			if err != nil && !errors.Is(err, ErrCancelled) && interlock.Kind(err) != interlock.Uncertain {

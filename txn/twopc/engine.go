@@ -300,18 +300,18 @@ func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 		if err != nil {
 			return false, err
 		}
-		there := &t.State
+		recorded := &t.State
 		o = records.Outcome(t)
 		switch {
-		case there.state == Heuristic && there.settled():
-			return false, definite(op, id, fmt.Errorf("%w: %s", ErrHeuristic, there.heuristicErrors()))
-		case there.decision == Abort:
-			return false, m.outcomeOfOther(id, there, nil)
-		case there.halted != "":
-			halted = there.haltedError(op, id)
+		case recorded.state == Heuristic && recorded.settled():
+			return false, definite(op, id, fmt.Errorf("%w: %s", ErrHeuristic, recorded.heuristicErrors()))
+		case recorded.decision == Abort:
+			return false, m.outcomeOfOther(id, recorded, nil)
+		case recorded.halted != "":
+			halted = recorded.haltedError(op, id)
 			return true, nil
 		}
-		return there.ended, nil
+		return recorded.ended, nil
 	})
 	if err != nil {
 		return o, err

@@ -285,15 +285,15 @@ func (b branches) seen(tb testing.TB) string {
 func (b branches) moved(tb testing.TB, db *databases.DB, want int64, lock string) int {
 	tb.Helper()
 	const balance = `select balance from account where id = 1`
-	is, locked := databases.One[int64](tb, db, balance), int64(0)
+	got, locked := databases.One[int64](tb, db, balance), int64(0)
 	err := db.Try(tb.Context(), func(ctx context.Context, tx driver.SQL) (err error) {
 		locked, err = databases.Value[int64](ctx, tx, balance+" "+lock)
 		return err
 	})
-	if is != 1000 && is != want || (err == nil) != (is == want) || err == nil && locked != want {
-		tb.Errorf("seen %d; locked %d, %v", is, locked, err)
+	if got != 1000 && got != want || (err == nil) != (got == want) || err == nil && locked != want {
+		tb.Errorf("seen %d; locked %d, %v", got, locked, err)
 	}
-	if is == want {
+	if got == want {
 		return 1
 	}
 	return 0

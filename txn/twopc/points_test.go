@@ -272,8 +272,8 @@ func TestPartitions(t *testing.T) {
 								if at == from && cut.CompareAndSwap(false, true) {
 									until.Store(time.Now().Add(lasting).UnixNano())
 								}
-								there := strings.HasPrefix(at, target) && (strings.HasSuffix(at, way) || strings.HasSuffix(at, "read"))
-								if there && cut.Load() && time.Now().UnixNano() < until.Load() {
+								matches := strings.HasPrefix(at, target) && (strings.HasSuffix(at, way) || strings.HasSuffix(at, "read"))
+								if matches && cut.Load() && time.Now().UnixNano() < until.Load() {
 									return errNetwork
 								}
 								return nil

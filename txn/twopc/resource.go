@@ -119,11 +119,11 @@ func (t *T) close() []*openBranch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	var there []*openBranch
+	var prepared []*openBranch
 	for _, b := range t.branches {
 		if b.preparing != nil {
-			there = append(there, b)
+			prepared = append(prepared, b)
 		}
 	}
-	return there
+	return prepared
 }

@@ -42,8 +42,8 @@ func (m *Engine) Run(ctx context.Context, id string, work func(ctx context.Conte
 	if work == nil {
 		return failure.Bug(op, id, "there is no function to run")
 	}
-	if there, err := m.read(ctx, id); err != nil || there != nil {
-		return m.outcomeOfOther(id, there, readFailed(op, id, err))
+	if recorded, err := m.read(ctx, id); err != nil || recorded != nil {
+		return m.outcomeOfOther(id, recorded, readFailed(op, id, err))
 	}
 	t := &T{engine: m, run: begin(id, m.coordinator.Now(), m.random())}
 	defer m.markRunning(t.run)()
@@ -64,11 +64,11 @@ func (m *Engine) aborted(id string, r run, why error) error {
 }
 
 // outcomeOfOther returns the outcome of another run.
-func (m *Engine) outcomeOfOther(id string, there *machine, err error) error {
-	if err != nil || there.decision == Commit {
+func (m *Engine) outcomeOfOther(id string, recorded *machine, err error) error {
+	if err != nil || recorded.decision == Commit {
 		return err
 	}
-	return &AbortedError{ID: id, Reason: errors.New(there.data.Reason), Recorded: true}
+	return &AbortedError{ID: id, Reason: errors.New(recorded.data.Reason), Recorded: true}
 }
 
 // readFailed returns the error of a run that could not read the outcome of another run and did nothing.
@@ -177,16 +177,16 @@ func (m *Engine) commit(ctx context.Context, id string, r run, yes []string) err
 	}
 	clean, cancel := m.clean(ctx)
 	defer cancel()
-	there, late := m.readOrAbort(clean, r, decideData{ID: id, Run: r.sign, Reason: truncated("the decision to commit was not answered: " + err.Error())})
+	recorded, late := m.readOrAbort(clean, r, decideData{ID: id, Run: r.sign, Reason: truncated("the decision to commit was not answered: " + err.Error())})
 	switch {
 	case late != nil:
 		return uncertain("decide transaction", id, errors.Join(err, late))
-	case there.decisionFor(r) == Commit:
+	case recorded.decisionFor(r) == Commit:
 		m.decided(r, Commit, "")
 		return nil
 	}
 	m.rollBack(ctx, r, yes)
-	return m.outcomeOfOther(id, there, nil)
+	return m.outcomeOfOther(id, recorded, nil)
 }
 
 // rollBack rolls branches back, within a bound. Branches that it does not reach are found in doubt later.
@@ -252,9 +252,9 @@ func (m *machine) checkID(id string) error {
 // readOrAbort returns the transaction of a run. If the journal has none, it records an abort first, so
 // that no process can commit.
 func (m *Engine) readOrAbort(ctx context.Context, r run, abort decideData) (*machine, error) {
-	there, err := m.read(ctx, r.key)
-	if err != nil || there != nil {
-		return there, err
+	recorded, err := m.read(ctx, r.key)
+	if err != nil || recorded != nil {
+		return recorded, err
 	}
 	return m.recordDecision(ctx, r, decide(Abort, abort))
 }
@@ -268,21 +268,21 @@ func (m *Engine) recordDecision(ctx context.Context, r run, decision journal.Ent
 	case err != nil:
 		return nil, err
 	}
-	there, err := replay([]journal.Entry{decision})
+	recorded, err := replay([]journal.Entry{decision})
 	if err == nil {
-		m.decided(r, there.decision, there.data.Reason)
+		m.decided(r, recorded.decision, recorded.data.Reason)
 	}
-	return &there, err
+	return &recorded, err
 }
 
 // readEarlier returns the transaction that was decided before.
 func (m *Engine) readEarlier(ctx context.Context, r run) (*machine, error) {
-	there, err := m.read(ctx, r.key)
-	if err == nil && there == nil {
+	recorded, err := m.read(ctx, r.key)
+	if err == nil && recorded == nil {
 		err = &interlock.Error{Op: "decide transaction", Name: r.key, Kind: interlock.Retryable,
 			Err: errors.New("the retention of the journal is so short that it would delete the decision at once")}
 	}
-	return there, err
+	return recorded, err
 }
 
 // Decide returns the outcome of a transaction to a participant that has voted yes and received
@@ -300,17 +300,17 @@ func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, erro
 	if m.isRunning(r) {
 		return "", &interlock.Error{Op: op, Name: transaction, Kind: interlock.Retryable, Err: errors.New("it is in progress")}
 	}
-	there, err := m.read(ctx, r.key)
-	if err == nil && there == nil {
+	recorded, err := m.read(ctx, r.key)
+	if err == nil && recorded == nil {
 		if m.coordinator.Now().Sub(r.began) >= m.options.Retention {
 			return "", definite(op, transaction, ErrNone)
 		}
-		there, err = m.readOrAbort(ctx, r, decideData{Run: r.sign, Reason: "a participant asked, and there was no decision"})
+		recorded, err = m.readOrAbort(ctx, r, decideData{Run: r.sign, Reason: "a participant asked, and there was no decision"})
 	}
 	if err != nil {
 		return "", err
 	}
-	return there.decisionFor(r), nil
+	return recorded.decisionFor(r), nil
 }
 
 // isRunning reports whether a run is in progress in this process.
@@ -369,18 +369,18 @@ func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by 
 	if err := by.Check(op, transaction); err != nil {
 		return err
 	}
-	there, err := m.read(ctx, r.key)
-	if err == nil && there == nil {
-		there, err = m.settleAs(ctx, r, d, decideData{Run: r.sign, Actor: by.Actor, Reason: by.Reason})
+	recorded, err := m.read(ctx, r.key)
+	if err == nil && recorded == nil {
+		recorded, err = m.settleAs(ctx, r, d, decideData{Run: r.sign, Actor: by.Actor, Reason: by.Reason})
 	}
-	if err == nil && there.decisionFor(r) != d {
+	if err == nil && recorded.decisionFor(r) != d {
 		err = definite(op, transaction, ErrDecided)
 	}
 	return err
 }
 
 // settleAs returns the transaction with an operator's decision, or with an earlier one.
-func (m *Engine) settleAs(ctx context.Context, r run, d Decision, data decideData) (there *machine, err error) {
+func (m *Engine) settleAs(ctx context.Context, r run, d Decision, data decideData) (recorded *machine, err error) {
 	if d == Commit {
 		if data.Branches, err = m.inDoubtOf(ctx, r); err != nil {
 			return nil, err

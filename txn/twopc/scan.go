@@ -67,12 +67,12 @@ func (m *Engine) finish(ctx context.Context, name string, found InDoubt) {
 
 // presumeAbort records an abort and returns the next verdict, which follows an earlier decision.
 func (m *Engine) presumeAbort(ctx context.Context, found InDoubt) (verdict, error) {
-	there, err := m.readOrAbort(ctx, found.run, decideData{Run: found.run.sign,
+	recorded, err := m.readOrAbort(ctx, found.run, decideData{Run: found.run.sign,
 		Reason: "branch " + found.XID.Branch + " was in doubt for " + found.Age.Round(time.Millisecond).String() + ", and there was no decision"})
 	if err != nil {
 		return blocked, err
 	}
-	return m.judge(found, there), nil
+	return m.judge(found, recorded), nil
 }
 
 // carryOut commits or rolls back a branch.
@@ -183,11 +183,11 @@ func (m *Engine) reader(ctx context.Context) func(key string) (*machine, error) 
 		}
 		reading, cancel := context.WithTimeout(ctx, m.options.Timeout)
 		defer cancel()
-		there, err := m.read(reading, key)
+		recorded, err := m.read(reading, key)
 		if err != nil && interlock.Kind(err) != interlock.Bug {
 			gone = err
 		}
-		return there, err
+		return recorded, err
 	}
 }
 
@@ -204,7 +204,7 @@ func (m *Engine) look(read func(key string) (*machine, error), name string, d dr
 		return found
 	}
 	found.run = r
-	there, err := read(r.key)
+	recorded, err := read(r.key)
 	if errors.Is(err, ErrMismatch) {
 		found.Verdict, found.Err = string(foreign), err
 		return found
@@ -215,15 +215,15 @@ func (m *Engine) look(read func(key string) (*machine, error), name string, d dr
 		return found
 	}
 	m.unblock(at)
-	found.Verdict = string(m.judge(found, there))
+	found.Verdict = string(m.judge(found, recorded))
 	return found
 }
 
 // judge returns the verdict of a branch that was found.
-func (m *Engine) judge(found InDoubt, there *machine) verdict {
+func (m *Engine) judge(found InDoubt, recorded *machine) verdict {
 	r := found.run
 	d := inDoubtBranch{run: r, branch: found.XID.Branch, age: found.Age, runAge: m.coordinator.Now().Sub(r.began), running: m.isRunning(r)}
-	return d.judge(there, limits{m.options.Patience, m.options.Retention})
+	return d.judge(recorded, limits{m.options.Patience, m.options.Retention})
 }
 
 // firstNoted returns when a branch was first noted.
@@ -246,13 +246,13 @@ func (m *Engine) unblock(p branchAt) {
 
 // forget removes notes of a participant's branches that are no longer in doubt.
 func (m *Engine) forget(name string, found []InDoubt) {
-	there := map[branchAt]bool{}
+	present := map[branchAt]bool{}
 	for _, d := range found {
-		there[branchAt{name, d.XID}] = true
+		present[branchAt{name, d.XID}] = true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, notes := range []map[branchAt]time.Time{m.scan.seen, m.scan.blocked} {
-		maps.DeleteFunc(notes, func(p branchAt, _ time.Time) bool { return p.participant == name && !there[p] })
+		maps.DeleteFunc(notes, func(p branchAt, _ time.Time) bool { return p.participant == name && !present[p] })
 	}
 }

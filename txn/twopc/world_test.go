@@ -314,8 +314,8 @@ func (p *process) serve(t *testing.T, epoch int64) (stop func()) {
 func (p *process) add(deltas map[string]int64) func(ctx context.Context, t *T) error {
 	return func(ctx context.Context, t *T) error {
 		for _, name := range names {
-			delta, there := deltas[name]
-			if !there {
+			delta, found := deltas[name]
+			if !found {
 				continue
 			}
 			tx, err := p.at[name].Join(ctx, t)

@@ -105,10 +105,10 @@ func (s *scene) join(name string, o partition.Options) *member {
 }
 
 // eventually waits for a condition.
-func (s *scene) eventually(what string, is func() bool) {
+func (s *scene) eventually(what string, done func() bool) {
 	s.Helper()
 	deadline := time.Now().Add(patience)
-	for !is() {
+	for !done() {
 		if time.Now().After(deadline) {
 			s.Fatalf("not within %v: %s", patience, what)
 		}

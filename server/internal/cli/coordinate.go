@@ -267,8 +267,8 @@ func (a *app) tried(what, id, branch, operation string, err error, again time.Du
 }
 
 // undo returns the operation of a saga's call.
-func undo(is bool) string {
-	if is {
+func undo(undo bool) string {
+	if undo {
 		return "undo"
 	}
 	return "do"

@@ -286,11 +286,11 @@ func (w *watch) update(l driver.LockState) error {
 
 // changeOf returns held (by another holder), free, or waiters; empty without a change.
 func changeOf(old, now driver.LockState) string {
-	was, is := old.Holder, now.Holder
+	was, holder := old.Holder, now.Holder
 	switch {
-	case was != nil && is == nil:
+	case was != nil && holder == nil:
 		return "free"
-	case is != nil && (was == nil || was.Owner != is.Owner || was.Token != is.Token):
+	case holder != nil && (was == nil || was.Owner != holder.Owner || was.Token != holder.Token):
 		return "held"
 	case !slices.EqualFunc(old.Waiters, now.Waiters, func(a, b driver.Contender) bool { return a.Owner == b.Owner }):
 		return "waiters"

@@ -131,12 +131,12 @@ func (p *mysqlProbe) rights(ctx context.Context, r *Report) error {
 		if m == nil || !p.uses(m[1]) {
 			continue
 		}
-		there := 0
+		found := 0
 		if err := p.db.QueryRowContext(ctx, `select count(*) from information_schema.tables
-			where table_schema = database() and table_name = ?`, m[1]).Scan(&there); err != nil {
+			where table_schema = database() and table_name = ?`, m[1]).Scan(&found); err != nil {
 			return err
 		}
-		absent = absent || there == 0
+		absent = absent || found == 0
 		missing, err := p.lacking(ctx, "create", s)
 		if err != nil {
 			return err

@@ -82,8 +82,8 @@ func (p *postgresProbe) tokens(ctx context.Context, r *Report, now time.Time) er
 		name, query = p.namespace+"_lease", `select coalesce(max(counter), 0) from `
 	}
 	name = pgx.Identifier{name}.Sanitize()
-	var there bool
-	if err := p.conn.QueryRow(ctx, `select to_regclass($1) is not null`, pgx.QueryExecModeSimpleProtocol, name).Scan(&there); err != nil || !there {
+	var exists bool
+	if err := p.conn.QueryRow(ctx, `select to_regclass($1) is not null`, pgx.QueryExecModeSimpleProtocol, name).Scan(&exists); err != nil || !exists {
 		return err
 	}
 	var counter int64

@@ -168,7 +168,7 @@ func (w *world) owners(id string) {
 // address returns the URL of a server in the form of backends.
 func address(s *testbed.Server) string {
 	url := strings.Replace(s.URL(), "http://", "etcd://", 1)
-	if rest, is := strings.CutPrefix(url, "root@tcp("); is {
+	if rest, found := strings.CutPrefix(url, "root@tcp("); found {
 		url = "mysql://root@" + strings.Replace(rest, ")", "", 1)
 	}
 	return url

@@ -31,7 +31,7 @@ type reply struct {
 	text   string // of another, and of a 2xx that is not JSON
 }
 
-func (r reply) is(a answer) bool {
+func (r reply) matches(a answer) bool {
 	switch {
 	case r.status >= 200 && r.status <= 299:
 		return a == ok && r.text == ""
@@ -45,9 +45,9 @@ func (r reply) is(a answer) bool {
 // String returns the answer as a [Failure] shows it.
 func (r reply) String() string {
 	switch {
-	case r.is(ok):
+	case r.matches(ok):
 		return string(ok)
-	case r.is(no):
+	case r.matches(no):
 		return string(no)
 	}
 	return strings.TrimSpace(fmt.Sprintf("%d %s %.100s", r.status, http.StatusText(r.status), r.text))

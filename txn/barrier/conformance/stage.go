@@ -73,7 +73,7 @@ func (s *stage) one(ctx context.Context, position int, m message) error {
 		return err
 	}
 	want, next := s.model.with(m)
-	if !got.is(want) || effects != next.effects() {
+	if !got.matches(want) || effects != next.effects() {
 		s.fail(position, m, describe(string(want), next.effects()), describe(got.String(), effects))
 		return nil
 	}
@@ -84,7 +84,7 @@ func (s *stage) one(ctx context.Context, position int, m message) error {
 
 // compare requires the same result of every first of a branch.
 func (s *stage) compare(position int, m message, got reply) {
-	if m.kind != first || !got.is(ok) {
+	if m.kind != first || !got.matches(ok) {
 		return
 	}
 	if before, again := s.results[m.to]; again && !reflect.DeepEqual(before, got.result) {
@@ -128,7 +128,7 @@ func (s *stage) judge(got [2]reply, effects Effects) {
 		for _, i := range order {
 			want[i], next = next.with(s.pair[i])
 		}
-		if got[0].is(want[0]) && got[1].is(want[1]) && effects == next.effects() {
+		if got[0].matches(want[0]) && got[1].matches(want[1]) && effects == next.effects() {
 			s.model = next
 			s.compare(position, s.pair[0], got[0])
 			if s.failure == nil {

@@ -251,8 +251,8 @@ func Bubble(t *testing.T, play func()) (hangs bool) {
 
 // deadlocked reports whether a panic of synctest means that a goroutine in the bubble waits for ever.
 func deadlocked(cause any) bool {
-	err, is := cause.(error)
-	if cause != nil && !(is && strings.HasPrefix(err.Error(), "deadlock")) {
+	err, ok := cause.(error)
+	if cause != nil && !(ok && strings.HasPrefix(err.Error(), "deadlock")) {
 		panic(cause)
 	}
 	return cause != nil
@@ -408,8 +408,8 @@ func (v Values) Text() string {
 // Lines returns the lines of a snapshot, a string or a value written as JSON, without ignored lines; a
 // nil ignore keeps all.
 func Lines(shown any, ignore func(line string) bool) ([]string, error) {
-	text, is := shown.(string)
-	if !is {
+	text, ok := shown.(string)
+	if !ok {
 		indented, err := json.MarshalIndent(shown, "", "  ")
 		if err != nil {
 			return nil, fmt.Errorf("write the snapshot as JSON: %w", err)

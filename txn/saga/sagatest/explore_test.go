@@ -61,7 +61,7 @@ func TestNothingToExplore(t *testing.T) {
 	for name, c := range map[string]struct {
 		define   func(w *World) saga.Definition[int]
 		snapshot func() any
-		is       error
+		target   error
 		says     string
 	}{
 		"refused": {func(w *World) saga.Definition[int] {
@@ -98,7 +98,7 @@ func TestNothingToExplore(t *testing.T) {
 				}
 				return s
 			})
-			if len(found) > 0 || err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			if len(found) > 0 || err == nil || c.target != nil && !errors.Is(err, c.target) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, %v", found, err)
 			}
 		})

@@ -72,7 +72,7 @@ func Effect[O any](ctx context.Context, w *World, do func(v Values) (O, error)) 
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if before, is := w.answers[c.Key()]; is {
+	if before, known := w.answers[c.Key()]; known {
 		output, _ = before.output.(O)
 		return output, before.err
 	}
@@ -103,12 +103,12 @@ func (w *World) Undo(ctx context.Context, undo func(v Values) error) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, is := w.answers[c.Key()]; is {
+	if _, known := w.answers[c.Key()]; known {
 		return nil
 	}
 	action := c
 	action.Operation = branch.Do
-	if before, is := w.answers[action.Key()]; is && before.err == nil {
+	if before, known := w.answers[action.Key()]; known && before.err == nil {
 		values := w.draft()
 		if err := undo(values); err != nil {
 			return err

@@ -22,16 +22,16 @@ var unsound = map[string]struct {
 }{
 	"try takes at each call": {func(r *room, _ *Scene) {
 		r.try = func(_ context.Context, id string, n int) error {
-			if r.is[id] == cancelled || r.is[id] == confirmed {
+			if r.states[id] == cancelled || r.states[id] == confirmed {
 				return branch.Fail(errBusy)
 			}
-			r.free, r.held, r.is[id] = r.free-n, r.held+n, held
+			r.free, r.held, r.states[id] = r.free-n, r.held+n, held
 			return nil
 		}
 	}, []string{"try not idempotent:b"}, "- room free: 8 - room held: 0 + room free: 6 + room held: 2"},
 	"try refuses its repetition": {func(r *room, _ *Scene) {
 		r.try = func(ctx context.Context, id string, n int) error {
-			if r.is[id] != "" {
+			if r.states[id] != "" {
 				return branch.Fail(errBusy)
 			}
 			return r.takes(ctx, id, n)
@@ -39,7 +39,7 @@ var unsound = map[string]struct {
 	}, []string{"try not idempotent:b"}, "the first try was done, and its repetition was refused: busy"},
 	"try twice at its first attempt": {func(r *room, _ *Scene) {
 		r.try = func(ctx context.Context, id string, n int) error {
-			if r.is[id] == held && branch.From(ctx).Attempt == 1 {
+			if r.states[id] == held && branch.From(ctx).Attempt == 1 {
 				r.free, r.held = r.free-n, r.held+n
 				return nil
 			}
@@ -48,10 +48,10 @@ var unsound = map[string]struct {
 	}, []string{"try not idempotent:b"}, "the try of b arrived twice"},
 	"try takes again behind its confirmation": {func(r *room, _ *Scene) {
 		r.confirm = func(ctx context.Context, id string, n int) error {
-			if r.is[id] == "" {
+			if r.states[id] == "" {
 				return nil
 			}
-			defer delete(r.is, id)
+			defer delete(r.states, id)
 			return r.sells(ctx, id, n)
 		}
 	}, []string{"try not idempotent:b"}, "b was confirmed, and then its try arrived again"},
@@ -63,7 +63,7 @@ var unsound = map[string]struct {
 			return r.takes(ctx, id, n)
 		}
 		r.confirm = func(ctx context.Context, id string, n int) error {
-			if r.is[id] == "" {
+			if r.states[id] == "" {
 				return nil
 			}
 			return r.sells(ctx, id, n)
@@ -71,25 +71,25 @@ var unsound = map[string]struct {
 	}, []string{"outcome differs:b"}, "the first try of b was lost"},
 	"try sells": {func(r *room, _ *Scene) {
 		r.try = func(ctx context.Context, id string, n int) error {
-			was := r.is[id]
+			was := r.states[id]
 			err := r.takes(ctx, id, n)
 			if err == nil && was == "" {
 				r.held, r.sold = r.held-n, r.sold+n
 			}
 			return err
 		}
-		r.confirm = func(_ context.Context, id string, _ int) error { r.is[id] = confirmed; return nil }
+		r.confirm = func(_ context.Context, id string, _ int) error { r.states[id] = confirmed; return nil }
 		r.cancel = func(_ context.Context, id string, n int, _ *string) error {
-			if r.is[id] == held {
+			if r.states[id] == held {
 				r.sold, r.free = r.sold-n, r.free+n
 			}
-			r.is[id] = cancelled
+			r.states[id] = cancelled
 			return nil
 		}
 	}, []string{"try is visible:b"}, "the try changed what others see before a decision - 0 + 2"},
 	"late try, of a branch that was cancelled empty": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
-			if r.is[id] == "" {
+			if r.states[id] == "" {
 				return nil
 			}
 			return r.frees(ctx, id, n, h)
@@ -97,22 +97,22 @@ var unsound = map[string]struct {
 	}, []string{"late try accepted:b"}, "the try of b was lost, its outcome was unknown, and then another branch was refused, and it was cancelled, and then its try arrived for the first time"},
 	"late try, once more": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
-			if r.is[id] != held {
+			if r.states[id] != held {
 				return nil
 			}
-			defer delete(r.is, id)
+			defer delete(r.states, id)
 			return r.frees(ctx, id, n, h)
 		}
 	}, []string{"late try accepted:b"}, "and then its try arrived again"},
 	"confirm sells at each call": {func(r *room, _ *Scene) {
 		r.confirm = func(_ context.Context, id string, n int) error {
-			r.held, r.sold, r.is[id] = r.held-n, r.sold+n, confirmed
+			r.held, r.sold, r.states[id] = r.held-n, r.sold+n, confirmed
 			return nil
 		}
 	}, []string{"confirm not idempotent:b"}, "+ room sold: 4"},
 	"confirm refuses its repetition": {func(r *room, _ *Scene) {
 		r.confirm = func(ctx context.Context, id string, n int) error {
-			if r.is[id] == confirmed {
+			if r.states[id] == confirmed {
 				return branch.Fail(errBusy)
 			}
 			return r.sells(ctx, id, n)
@@ -133,28 +133,28 @@ var unsound = map[string]struct {
 		func(r *room, _ *Scene) {
 			r.free = wanted
 			r.try = func(_ context.Context, id string, n int) error {
-				if r.is[id] == "" && r.free < n || r.is[id] == cancelled {
+				if r.states[id] == "" && r.free < n || r.states[id] == cancelled {
 					return branch.Fail(errBusy)
 				}
-				r.is[id] = held
+				r.states[id] = held
 				return nil
 			}
 			r.confirm = func(_ context.Context, id string, n int) error {
-				if r.is[id] == held && r.free < n {
+				if r.states[id] == held && r.free < n {
 					return branch.Fail(errBusy)
-				} else if r.is[id] == held {
-					r.free, r.sold, r.is[id] = r.free-n, r.sold+n, confirmed
+				} else if r.states[id] == held {
+					r.free, r.sold, r.states[id] = r.free-n, r.sold+n, confirmed
 				}
 				return nil
 			}
-			r.cancel = func(_ context.Context, id string, _ int, _ *string) error { r.is[id] = cancelled; return nil }
+			r.cancel = func(_ context.Context, id string, _ int, _ *string) error { r.states[id] = cancelled; return nil }
 		}, []string{"confirm refuses:b"}, "another process ran the same transaction before the confirmations"},
 	"more is held than there is": { // the same
 		func(r *room, _ *Scene) {
 			r.free = wanted
 			r.try = func(ctx context.Context, id string, n int) error {
-				if r.is[id] == "" {
-					r.free, r.held, r.is[id] = r.free-n, r.held+n, held
+				if r.states[id] == "" {
+					r.free, r.held, r.states[id] = r.free-n, r.held+n, held
 				}
 				return r.takes(ctx, id, 0)
 			}
@@ -170,15 +170,15 @@ var unsound = map[string]struct {
 	}, []string{"never ends:b"}, "the transaction is CANCELLING, and the last call said: busy"},
 	"cancel frees at each call": {func(r *room, _ *Scene) {
 		r.cancel = func(_ context.Context, id string, n int, _ *string) error {
-			if r.is[id] == held || r.is[id] == "freed" {
-				r.held, r.free, r.is[id] = r.held-n, r.free+n, "freed"
+			if r.states[id] == held || r.states[id] == "freed" {
+				r.held, r.free, r.states[id] = r.held-n, r.free+n, "freed"
 			} else {
-				r.is[id] = cancelled
+				r.states[id] = cancelled
 			}
 			return nil
 		}
 		r.try = func(ctx context.Context, id string, n int) error {
-			if r.is[id] == "freed" {
+			if r.states[id] == "freed" {
 				return branch.Fail(errBusy)
 			}
 			return r.takes(ctx, id, n)
@@ -186,7 +186,7 @@ var unsound = map[string]struct {
 	}, []string{"cancel not idempotent:b"}, "the answer of its cancellation was lost, and the cancellation was repeated"},
 	"cancel twice at its first attempt": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
-			if r.is[id] == cancelled && h != nil && branch.From(ctx).Attempt == 1 {
+			if r.states[id] == cancelled && h != nil && branch.From(ctx).Attempt == 1 {
 				r.free += n
 			}
 			return r.frees(ctx, id, n, h)
@@ -194,7 +194,7 @@ var unsound = map[string]struct {
 	}, []string{"cancel not idempotent:b"}, "its cancellation arrived twice"},
 	"cancel refuses its repetition": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
-			if r.is[id] == cancelled {
+			if r.states[id] == cancelled {
 				return branch.Fail(errBusy)
 			}
 			return r.frees(ctx, id, n, h)
@@ -211,7 +211,7 @@ var unsound = map[string]struct {
 	"cancel by the hold": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
 			if h == nil {
-				r.is[id] = cancelled
+				r.states[id] = cancelled
 				return nil
 			}
 			return r.frees(ctx, id, n, h)
@@ -222,7 +222,7 @@ var unsound = map[string]struct {
 			s.Options = &tcc.Options{Retry: tcc.Policy{Attempts: 1}}
 			r.cancel = func(ctx context.Context, id string, n int, h *string) error {
 				if h == nil {
-					r.is[id] = cancelled
+					r.states[id] = cancelled
 					return nil
 				}
 				return r.frees(ctx, id, n, h)
@@ -233,7 +233,7 @@ var unsound = map[string]struct {
 	}, []string{"cancel needs the hold:b", "empty cancel not harmless:b"}, "nil pointer"},
 	"empty cancel gives back": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
-			if r.is[id] == "" {
+			if r.states[id] == "" {
 				r.free += n
 			}
 			return r.frees(ctx, id, n, h)
@@ -241,16 +241,16 @@ var unsound = map[string]struct {
 	}, []string{"empty cancel not harmless:b"}, "the try of b was lost, its outcome was unknown"},
 	"empty cancel refuses": {func(r *room, _ *Scene) {
 		r.cancel = func(ctx context.Context, id string, n int, h *string) error {
-			if r.is[id] == "" {
-				r.is[id] = "empty"
+			if r.states[id] == "" {
+				r.states[id] = "empty"
 			}
-			if r.is[id] == "empty" {
+			if r.states[id] == "empty" {
 				return branch.Fail(errBusy)
 			}
 			return r.frees(ctx, id, n, h)
 		}
 		r.try = func(ctx context.Context, id string, n int) error {
-			if r.is[id] == "empty" {
+			if r.states[id] == "empty" {
 				return branch.Fail(errBusy)
 			}
 			return r.takes(ctx, id, n)
@@ -309,7 +309,7 @@ var unsound = map[string]struct {
 		func(r *room, _ *Scene) {
 			seen := map[string]bool{}
 			r.confirm = func(ctx context.Context, id string, n int) error {
-				if epoch := fmt.Sprint(branch.From(ctx).Epoch); r.is[id] == confirmed && !seen[epoch] {
+				if epoch := fmt.Sprint(branch.From(ctx).Epoch); r.states[id] == confirmed && !seen[epoch] {
 					r.held, r.sold, seen[epoch] = r.held-n, r.sold+n, true
 				} else {
 					seen[epoch] = true
@@ -321,7 +321,7 @@ var unsound = map[string]struct {
 		func(r *room, _ *Scene) {
 			var begun time.Time
 			r.try = func(ctx context.Context, id string, n int) error {
-				if at := branch.From(ctx).Begun; !at.Equal(begun) && r.is[id] == held {
+				if at := branch.From(ctx).Begun; !at.Equal(begun) && r.states[id] == held {
 					begun = at
 					r.free, r.held = r.free-n, r.held+n
 				} else {
@@ -334,8 +334,8 @@ var unsound = map[string]struct {
 		func(r *room, _ *Scene) {
 			seen, was := map[string]bool{}, false
 			r.cancel = func(ctx context.Context, id string, n int, h *string) error {
-				was = was || r.is[id] == held
-				if epoch := fmt.Sprint(branch.From(ctx).Epoch); was && r.is[id] == cancelled && !seen[epoch] {
+				was = was || r.states[id] == held
+				if epoch := fmt.Sprint(branch.From(ctx).Epoch); was && r.states[id] == cancelled && !seen[epoch] {
 					r.free, seen[epoch] = r.free+n, true
 				} else {
 					seen[epoch] = true
@@ -350,7 +350,7 @@ var unsound = map[string]struct {
 				return functions{func(ctx context.Context, n int, _ time.Time) (string, error) {
 					time.Sleep(wait)
 					return "", r.locked(func() error {
-						if r.is[key(ctx)] == "" {
+						if r.states[key(ctx)] == "" {
 							was[key(ctx)] = r.free
 						}
 						return r.takes(ctx, key(ctx), n)
@@ -360,7 +360,7 @@ var unsound = map[string]struct {
 				}, func(ctx context.Context, n int) error {
 					time.Sleep(wait)
 					return r.locked(func() error {
-						if r.is[key(ctx)] == held {
+						if r.states[key(ctx)] == held {
 							defer func() { r.free = was[key(ctx)] }()
 						}
 						return r.frees(ctx, key(ctx), n, nil)

@@ -92,9 +92,9 @@ func (r *run) arrive() {
 	}
 }
 
-// await waits until is returns true or ctx ends.
-func (r *run) await(ctx context.Context, is func() bool) {
-	for !is() {
+// await waits until done returns true or ctx ends.
+func (r *run) await(ctx context.Context, done func() bool) {
+	for !done() {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-ctx.Done():

@@ -32,7 +32,7 @@ var failing = map[string]struct {
 }{
 	"findings": {func() Scene {
 		return orders(func(r *room, _ *Scene) {
-			r.cancel = func(_ context.Context, id string, _ int, _ *string) error { r.is[id] = cancelled; return nil }
+			r.cancel = func(_ context.Context, id string, _ int, _ *string) error { r.states[id] = cancelled; return nil }
 		})
 	}, []string{
 		"cancel incomplete: branch b",
@@ -59,7 +59,7 @@ func TestNothingToExplore(t *testing.T) {
 	runs := 0
 	for name, c := range map[string]struct {
 		change func(s *Scene)
-		is     error
+		target error
 		says   string
 	}{
 		"no run":        {func(s *Scene) { s.Run = nil }, nil, "the scene has no Run"},
@@ -95,7 +95,7 @@ func TestNothingToExplore(t *testing.T) {
 			if err == nil && len(found) == 1 { // it was begun, and had no result
 				err, found = errors.New(found[0].Problem), nil
 			}
-			if len(found) > 0 || err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			if len(found) > 0 || err == nil || c.target != nil && !errors.Is(err, c.target) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, %v", found, err)
 			}
 		})

@@ -32,7 +32,7 @@ func Hold[H any](ctx context.Context, w *World, until time.Time, take func(v Val
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if before := w.holds[o]; before != nil {
-		h, _ = before.is.(H)
+		h, _ = before.output.(H)
 		return h, before.answer()
 	}
 	if !time.Now().Before(until) {
@@ -45,7 +45,7 @@ func Hold[H any](ctx context.Context, w *World, until time.Time, take func(v Val
 	switch {
 	case err == nil:
 		w.values = values
-		w.keep(o, &hold{state: held, until: until, is: h})
+		w.keep(o, &hold{state: held, until: until, output: h})
 	case class == branch.ClassFail:
 		w.keep(o, &hold{state: refusal, err: err})
 	}

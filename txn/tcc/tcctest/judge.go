@@ -122,7 +122,7 @@ func (r *run) blame(f *Finding) {
 	at := r.CrashedAt
 	f.Scenario = fmt.Sprintf("%s, the engine crashed %s, and another one continued", r.Words, at.Words)
 	f.Branch = at.Name
-	if kind, is := repeated[at.Operation]; is {
+	if kind, found := repeated[at.Operation]; found {
 		f.Kind = kind
 	}
 	if r.Abandon {

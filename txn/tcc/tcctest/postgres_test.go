@@ -185,12 +185,12 @@ func expiry(t *testing.T, server *testbed.Server) {
 					return err
 				}
 				s.Snapshot = func() any {
-					var is tcc.Level
+					var got tcc.Level
 					err := db.Try(context.Background(), func(ctx context.Context, tx driver.SQL) (err error) {
-						is, err = h.Table.Show(ctx, tx, "room")
+						got, err = h.Table.Show(ctx, tx, "room")
 						return err
 					})
-					return fmt.Sprintf("%+v %v", is, err)
+					return fmt.Sprintf("%+v %v", got, err)
 				}
 				return s
 			})

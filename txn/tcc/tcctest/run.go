@@ -364,10 +364,10 @@ type owner struct{ transaction, branch string }
 
 // hold is the outcome of a branch.
 type hold struct {
-	state string // held, confirmed, cancelled or refused
-	until time.Time
-	is    any
-	err   error
+	state  string // held, confirmed, cancelled or refused
+	until  time.Time
+	output any
+	err    error
 }
 
 const (

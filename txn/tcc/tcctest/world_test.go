@@ -61,7 +61,7 @@ func (s shelf) Cancel(ctx context.Context, n int, _ *string) error {
 type room struct {
 	mu               sync.Mutex
 	free, held, sold int
-	is               map[string]string // by transaction and branch: held, confirmed or cancelled
+	states           map[string]string // by transaction and branch: held, confirmed or cancelled
 	until            map[string]time.Time
 
 	try     func(ctx context.Context, id string, n int) error
@@ -73,7 +73,7 @@ type room struct {
 var errBusy = errors.New("busy")
 
 func newRoom(free int) *room {
-	r := &room{free: free, is: map[string]string{}, until: map[string]time.Time{}}
+	r := &room{free: free, states: map[string]string{}, until: map[string]time.Time{}}
 	r.try, r.confirm, r.cancel, r.sweep = r.takes, r.sells, r.frees, r.sweeps
 	return r
 }
@@ -107,19 +107,19 @@ func key(ctx context.Context) string {
 
 func (r *room) takes(_ context.Context, id string, n int) error {
 	switch {
-	case r.is[id] == held || r.is[id] == confirmed:
+	case r.states[id] == held || r.states[id] == confirmed:
 		return nil
-	case r.is[id] == cancelled || r.free < n:
+	case r.states[id] == cancelled || r.free < n:
 		return branch.Fail(errBusy)
 	}
-	r.free, r.held, r.is[id] = r.free-n, r.held+n, held
+	r.free, r.held, r.states[id] = r.free-n, r.held+n, held
 	return nil
 }
 
 func (r *room) sells(_ context.Context, id string, n int) error {
-	switch r.is[id] {
+	switch r.states[id] {
 	case held:
-		r.held, r.sold, r.is[id] = r.held-n, r.sold+n, confirmed
+		r.held, r.sold, r.states[id] = r.held-n, r.sold+n, confirmed
 	case confirmed:
 	default:
 		return branch.Fail(errBusy)
@@ -128,10 +128,10 @@ func (r *room) sells(_ context.Context, id string, n int) error {
 }
 
 func (r *room) frees(_ context.Context, id string, n int, _ *string) error {
-	if r.is[id] == held {
+	if r.states[id] == held {
 		r.held, r.free = r.held-n, r.free+n
 	}
-	r.is[id] = cancelled
+	r.states[id] = cancelled
 	return nil
 }
 
@@ -140,7 +140,7 @@ func (r *room) overdue() (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, until := range r.until {
-		if r.is[id] == held && !time.Now().Before(until) {
+		if r.states[id] == held && !time.Now().Before(until) {
 			ids = append(ids, id)
 		}
 	}

@@ -29,11 +29,11 @@ func everyWorld(t *testing.T, m Model, visit func(w *world, rests bool)) (worlds
 // unsound returns the fault of a step, or "".
 func unsound(m Model, before, after world, c choice) string {
 	for s := range m.shape().sites() {
-		was, is := before.sites[s].phase, after.sites[s].phase
+		was, now := before.sites[s].phase, after.sites[s].phase
 		switch {
-		case was.decided() && is != was:
-			return fmt.Sprintf("site %d was %v and is %v", s, was, is)
-		case was != working && is == working:
+		case was.decided() && now != was:
+			return fmt.Sprintf("site %d was %v and is %v", s, was, now)
+		case was != working && now == working:
 			return fmt.Sprintf("site %d has forgotten that it was %v", s, was)
 		}
 	}

@@ -164,8 +164,8 @@ func (x *search) line(c choice, before, after *world) string {
 		rest := set(1<<sh.sites()-1) &^ c.side
 		return fmt.Sprintf("the network falls apart: %s | %s", sh.names(rest), sh.names(c.side))
 	}
-	if is, was := after.sites[me].phase, before.sites[me].phase; is != was {
-		text += ", is " + is.String()
+	if now, was := after.sites[me].phase, before.sites[me].phase; now != was {
+		text += ", is " + now.String()
 	}
 	_, sent := x.after(*before, c)
 	return text + telling(sh, c, sent)
