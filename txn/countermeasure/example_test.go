@@ -22,7 +22,7 @@ func ExampleCheckOrder() {
 		fmt.Println(m)
 	}
 	// Output:
-	// step "bonus": it increases "credit", which others may have used when it is undone: move it behind the pivot
+	// step "bonus": it increases "credit", which others may have used when it is undone: move it after the pivot
 }
 
 // Transfers above 10,000 euros are not to be seen half done.

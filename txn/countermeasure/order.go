@@ -45,7 +45,7 @@ func CheckOrder(steps ...Step) (found []Misplacement, err error) {
 		if i < pivot {
 			for _, q := range s.Increases {
 				found = append(found, Misplacement{s.Name, q, fmt.Sprintf(
-					"it increases %q, which others may have used when it is undone: move it behind the pivot", q)})
+					"it increases %q, which others may have used when it is undone: move it after the pivot", q)})
 			}
 		}
 		if i > pivot {

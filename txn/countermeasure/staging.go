@@ -124,7 +124,7 @@ func (s Staging) Stage(ctx context.Context, db driver.SQL, transaction string, v
 // Publish writes the staged rows of a transaction into the table that readers see, by one
 // statement, and returns their number: 0 if they were published or dropped before. A collision
 // with another Key in another unique key is a Definite error: roll back. Call it in the last
-// step, behind the pivot, because it overwrites the former rows. It costs one statement on
+// step, after the pivot, because it overwrites the former rows. It costs one statement on
 // PostgreSQL and three on MariaDB.
 func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string) (rows int64, err error) {
 	t, err := s.of("publish rows", transaction, db)

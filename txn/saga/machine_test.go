@@ -353,7 +353,7 @@ func (j *judge) decide(what string) string {
 		case what == "commit" && fate != "done":
 			return "committed over " + step
 		case what == "abort" && step == "p" && fate != "refused":
-			return "aborted behind the pivot"
+			return "aborted after the pivot"
 		}
 	}
 	if j.decided != "" {
@@ -371,7 +371,7 @@ func (j *judge) send(step string) string {
 	case twice, j.decided == "abort", failed:
 		return "sent twice, or though it cannot be"
 	case pivot && j.decided == "":
-		return "sent behind the pivot, and it is not decided"
+		return "sent after the pivot, and it is not decided"
 	case step == "p" && (j.fate["a"] == "sent" || j.decided != ""):
 		return "the pivot is sent before its time"
 	case step == "a" && j.decided == "commit":

@@ -144,7 +144,7 @@ func TestTimeout(t *testing.T) {
 		"just in time": {func(g *target) []Stage[string] {
 			return []Stage[string]{slow(g, "a", 10*time.Second-time.Nanosecond), g.act("b").Pivot()}
 		}, []string{"1/a/do", "1/b/do"}, 10*time.Second - time.Nanosecond},
-		"behind the pivot": {func(g *target) []Stage[string] {
+		"after the pivot": {func(g *target) []Stage[string] {
 			return []Stage[string]{slow(g, "a", time.Second), g.act("b", InProgress(time.Minute)).Pivot(), g.act("c", InProgress(time.Minute))}
 		}, []string{"1/a/do", "1/b/do", "1/c/do"}, 121 * time.Second},
 	} {

@@ -39,7 +39,7 @@ func TestCrashLoop(t *testing.T) {
 		"the pivot": func(times *int, gate chan struct{}) (Definition[string], State) {
 			return Define("order", crashing("b", times, gate).Pivot()), Succeeded
 		},
-		"behind the pivot": func(times *int, gate chan struct{}) (Definition[string], State) {
+		"after the pivot": func(times *int, gate chan struct{}) (Definition[string], State) {
 			return Define("order", (&target{}).act("a").Pivot(), crashing("b", times, gate)), Succeeded
 		},
 		"in a function": func(times *int, gate chan struct{}) (Definition[string], State) {

@@ -88,7 +88,7 @@ func (b *bank) answer(ctx context.Context, input []byte) ([]byte, error) {
 
 func (b *bank) undo(key, account string, amount int64) error {
 	if strings.HasSuffix(key, " notify") {
-		b.wrong = append(b.wrong, key+" is undone behind the pivot")
+		b.wrong = append(b.wrong, key+" is undone after the pivot")
 	}
 	if b.states[key] == applied {
 		b.accounts[account] -= amount

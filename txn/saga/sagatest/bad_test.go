@@ -106,16 +106,16 @@ var unsound = map[string]struct {
 	"pivot refused when repeated": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", good(w, "a"), refusing(s, take(w, "p"), "p").Pivot())
 	}, []string{"pivot not repeatable:p"}, "its repetition was refused"},
-	"step behind the pivot twice": {func(w *World, s *shop) saga.Definition[int] {
+	"step after the pivot twice": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", take(w, "p").Pivot(), always(s, "c"))
 	}, []string{"action not idempotent:c"}, "+   \"c\": 6"},
-	"step behind the pivot refuses": {func(w *World, s *shop) saga.Definition[int] {
+	"step after the pivot refuses": {func(w *World, s *shop) saga.Definition[int] {
 		no := saga.Step("z", func(context.Context, int) (string, error) { return "", saga.Fail(errBusy) })
 		return saga.Define("order", good(w, "a"), take(w, "p").Pivot(), no)
-	}, []string{"step behind the pivot refuses:z"}, "refuses it permanently: busy"},
-	"step behind the pivot refused when repeated": {func(w *World, s *shop) saga.Definition[int] {
+	}, []string{"step after the pivot refuses:z"}, "refuses it permanently: busy"},
+	"step after the pivot refused when repeated": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", take(w, "p").Pivot(), refusing(s, take(w, "z"), "z"))
-	}, []string{"step behind the pivot refuses:z"}, "the answer of z was lost"},
+	}, []string{"step after the pivot refuses:z"}, "the answer of z was lost"},
 	"late action": {func(w *World, s *shop) saga.Definition[int] {
 		b := saga.Step("b", func(ctx context.Context, n int) (string, error) {
 			if s.first(saga.From(ctx).Key()) {
@@ -316,7 +316,7 @@ func TestUnsoundSagasAreConvicted(t *testing.T) {
 			}
 		})
 	}
-	for _, k := range []Kind{MissingUndo, UndoNotIdempotent, UndoNeedsOutput, ActionNotIdempotent, PivotNotRepeatable, LateActionAccepted, StepBehindPivotRefuses, NeverEnds} {
+	for _, k := range []Kind{MissingUndo, UndoNotIdempotent, UndoNeedsOutput, ActionNotIdempotent, PivotNotRepeatable, LateActionAccepted, StepAfterPivotRefuses, NeverEnds} {
 		if !kinds[string(k)] {
 			t.Errorf("nothing shows %s", k)
 		}

@@ -68,8 +68,8 @@ func (r *run) unended(f *Finding) *Finding {
 	name, problem := r.Unended(fmt.Sprintf("after %v the saga is %s", r.limit, r.state))
 	f.Kind, f.Step, f.Problem = NeverEnds, cmp.Or(name, r.Last), problem
 	for _, a := range r.Answers {
-		if a.Refuses() && a.Operation == branch.Do && r.behindPivot(a.Name) {
-			f.Kind, f.Step = StepBehindPivotRefuses, a.Name
+		if a.Refuses() && a.Operation == branch.Do && r.afterPivot(a.Name) {
+			f.Kind, f.Step = StepAfterPivotRefuses, a.Name
 			f.Problem = fmt.Sprintf("it must succeed, and its target refuses it permanently: %v", a.Err)
 			break
 		}
@@ -77,7 +77,7 @@ func (r *run) unended(f *Finding) *Finding {
 	return f
 }
 
-func (r *run) behindPivot(step string) bool {
+func (r *run) afterPivot(step string) bool {
 	pivot := slices.IndexFunc(r.steps, func(p saga.Progress) bool { return p.Pivot })
 	i := slices.IndexFunc(r.steps, func(p saga.Progress) bool { return p.Step == step })
 	return pivot >= 0 && i >= 0 && r.steps[i].Stage > r.steps[pivot].Stage
@@ -144,8 +144,8 @@ const (
 	// LateActionAccepted means that an action that arrived after its undo had an effect,
 	// which is never undone.
 	LateActionAccepted Kind = "late action accepted"
-	// StepBehindPivotRefuses means that a step after the pivot refuses permanently.
-	StepBehindPivotRefuses Kind = "step behind the pivot refuses"
+	// StepAfterPivotRefuses means that a step after the pivot refuses permanently.
+	StepAfterPivotRefuses Kind = "step after the pivot refuses"
 	// NeverEnds means that the saga has not ended within [Scene.Limit].
 	NeverEnds Kind = "never ends"
 )

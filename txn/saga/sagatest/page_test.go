@@ -18,7 +18,7 @@ func TestPage(t *testing.T) {
 		t.Error("the part on TCC is missing")
 	}
 	txntest.Page(t, page, forgetful(t), sagatest.MissingUndo, sagatest.UndoNotIdempotent, sagatest.UndoNeedsOutput,
-		sagatest.ActionNotIdempotent, sagatest.PivotNotRepeatable, sagatest.LateActionAccepted, sagatest.StepBehindPivotRefuses, sagatest.NeverEnds)
+		sagatest.ActionNotIdempotent, sagatest.PivotNotRepeatable, sagatest.LateActionAccepted, sagatest.StepAfterPivotRefuses, sagatest.NeverEnds)
 }
 
 // forgetful returns the finding of a release that needs the output.
