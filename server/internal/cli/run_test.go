@@ -9,6 +9,13 @@ import (
 
 var quieted = sync.OnceFunc(quietLibraries)
 
+// RunAlone runs the command line of this process. Its default address is one at which nothing
+// listens, whatever runs on the machine.
+func RunAlone() int {
+	defaultListen = "127.0.0.1:1"
+	return Run(os.Args)
+}
+
 // RunWithin runs a command line in the test process, at a tenth of the cost of a new one.
 // Its standard input is empty.
 func RunWithin(t *testing.T, args ...string) (code int, stdout, stderr string) {

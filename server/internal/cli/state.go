@@ -10,8 +10,8 @@ import (
 )
 
 // defaultListen is the default address of a development server, and of commands
-// that find no record of one.
-const defaultListen = "127.0.0.1:7460"
+// that find no record of one. Tests change it.
+var defaultListen = "127.0.0.1:7460"
 
 // stateDir returns the directory for the state of the user's programs:
 // $XDG_STATE_HOME, or ~/.local/state.

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		os.Exit(work(file))
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // for the programs under test
-	testbed.MainAs(m, "interlock", func() { os.Exit(cli.Run(os.Args)) })
+	testbed.MainAs(m, "interlock", func() { os.Exit(cli.RunAlone()) })
 }
 
 // beat is the interval of a worker's entries.
