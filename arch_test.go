@@ -54,6 +54,7 @@ internal/prepared       -> . driver internal/failure internal/sqltable
 internal/prepared/preparedtest -> . driver internal/testbed internal/testbed/crash
 internal/transact       -> . driver internal/failure
 internal/picture        ->
+internal/process        ->
 internal/generated      ->
 internal/virtual        ->
 internal/testbed        -> . | go.uber.org/goleak

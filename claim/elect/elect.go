@@ -23,7 +23,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -33,6 +32,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/process"
 )
 
 // Required are the faults that the driver must survive unless Options.Accept names them. They
@@ -87,11 +87,7 @@ type Options struct {
 func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 	r := *cmp.Or(o, &Options{})
 	if r.Identity == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "unknown-host"
-		}
-		r.Identity = fmt.Sprintf("%.150s:%d", host, os.Getpid())
+		r.Identity = process.Name()
 	}
 	r.StandBack = cmp.Or(r.StandBack, r.TTL, g.TTL, 30*time.Second)
 	r.Hooks = cmp.Or(r.Hooks, &Hooks{})

@@ -3,11 +3,11 @@ package lock
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/process"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -93,11 +93,7 @@ type Options struct {
 func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 	r := *cmp.Or(o, &Options{})
 	if r.Identity == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "unknown-host"
-		}
-		r.Identity = fmt.Sprintf("%.150s:%d", host, os.Getpid())
+		r.Identity = process.Name()
 	}
 	r.Handovers = cmp.Or(r.Handovers, DefaultHandovers)
 	r.Turn = max(0, cmp.Or(r.Turn, DefaultTurn))

@@ -28,7 +28,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -36,6 +35,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/process"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -112,11 +112,7 @@ const maxText = 200
 func (o *Options) resolve() (Options, error) {
 	r := *cmp.Or(o, &Options{})
 	if r.Identity == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "unknown-host"
-		}
-		r.Identity = fmt.Sprintf("%.100s:%d:%s", host, os.Getpid(), rand.Text()[:8])
+		r.Identity = process.Name() + ":" + rand.Text()[:8]
 	}
 	r.Hooks = r.Hooks.WithDefaults()
 	if len(r.Identity) > maxText || len(r.Address) > maxText {

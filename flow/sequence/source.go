@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/process"
 )
 
 // Defaults of [SourceOptions].
@@ -107,10 +107,7 @@ func (s *Sequencer[T]) Consume(ctx context.Context, q driver.Queue, name string,
 	if p.InFlight < 1 || p.Bytes < 1 || p.Concurrency < 1 {
 		return nil, failure.Bug(op, name, "an option is negative")
 	}
-	if p.Owner == "" {
-		host, _ := os.Hostname() // an empty name is acceptable
-		p.Owner = fmt.Sprintf("%.200s:%d", host, os.Getpid())
-	}
+	p.Owner = cmp.Or(p.Owner, process.Name())
 	if p.Trouble == nil {
 		p.Trouble = func(error) {}
 	}
