@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/transact"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -106,7 +107,8 @@ func (b bank) runtime(tb testing.TB) *txn.Runtime {
 // tcc moves money by two holds. Run returns when the decision is durable.
 func (b bank) tcc(tb testing.TB, clients, accounts int) compare.Side {
 	north, south := tcc.Define("north", b.take), tcc.Define("south", b.give)
-	engine := start(tb, b.runtime(tb), func(c *coordinator.Coordinator) (*tcc.Engine, error) { return tcc.New(c, nil, north, south) })
+	o := &tcc.Options{Hooks: &observe.TCC{Tried: func(observe.TCCTried) {}}} // conflicts are expected
+	engine := start(tb, b.runtime(tb), func(c *coordinator.Coordinator) (*tcc.Engine, error) { return tcc.New(c, o, north, south) })
 	return transfers("TCC", clients, accounts, func(ctx context.Context, from, to int) error {
 		_, err := engine.Run(ctx, "transfer", fmt.Sprint("t", fresh.Add(1)),
 			north.Try(tcc.Want{Item: item("north", from), N: 1}), south.Try(tcc.Want{Item: item("south", to), N: 1}))

@@ -91,6 +91,8 @@ func memoryCases(testing.TB) []benchmark {
 // idle holds 1,000 locks for a window and counts the requests to the store.
 func idle(name string, acquire compare.Acquire, count func() float64) compare.Side {
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
+		ctx, cancel := context.WithTimeout(ctx, window+time.Minute)
+		defer cancel()
 		const locks = 1000
 		before := runtime.NumGoroutine()
 		var all []compare.Held
