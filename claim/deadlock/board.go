@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 const (
@@ -42,13 +42,13 @@ type sight struct {
 	empty    bool            // the board has no note of this detector
 	seen     map[string]seen // by key
 	failures int
-	resting  time.Time // until then
+	resting  boottime.Instant // until then
 }
 
 // seen is the revision of a note and when it was first seen.
 type seen struct {
 	revision int64
-	since    time.Time
+	since    boottime.Instant
 }
 
 func (n note) encode() []byte {
@@ -99,7 +99,7 @@ func (s *sight) read(ctx context.Context, board Board) error {
 		s.id = string(s.notes[i].Value)
 		s.notes = slices.Delete(s.notes, i, i+1)
 	}
-	now := time.Now()
+	now := boottime.Now()
 	before := s.seen
 	s.seen = map[string]seen{}
 	for _, kv := range s.notes {
@@ -118,9 +118,10 @@ func (s *sight) write(ctx context.Context, board Board, own string, wanted map[s
 	var swaps []driver.Swap
 	noted := map[string]bool{}
 	s.empty = true
+	now := boottime.Now()
 	for _, kv := range s.notes {
 		noted[kv.Key] = true
-		data, age := wanted[kv.Key], time.Since(s.seen[kv.Key].since)
+		data, age := wanted[kv.Key], now.Sub(s.seen[kv.Key].since)
 		mine := strings.HasPrefix(kv.Key, own)
 		s.empty = s.empty && !mine
 		switch {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -37,7 +38,7 @@ func (d *Detector) run() {
 			ctx, cancel := context.WithTimeout(context.Background(), closing)
 			defer cancel()
 			for _, s := range d.sights {
-				s.resting = time.Time{} // the last round was interrupted
+				s.resting = 0 // the last round was interrupted
 			}
 			d.look(ctx, nil)
 			return
@@ -58,6 +59,7 @@ func (d *Detector) waiting() (long map[*member]*member, more bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	long = map[*member]*member{}
+	now := boottime.Now()
 	for m := range d.tasks {
 		if len(m.holds) == 0 || len(m.waits) == 0 {
 			continue
@@ -65,7 +67,7 @@ func (d *Detector) waiting() (long map[*member]*member, more bool) {
 		more = true
 		c := &member{id: m.id, name: m.name, rank: m.rank, holds: maps.Clone(m.holds), waits: map[int64]Resource{}}
 		for number, r := range m.waits {
-			if time.Since(m.begun[number]) >= d.options.Delay {
+			if now.Sub(m.begun[number]) >= d.options.Delay {
 				c.waits[number] = r
 			}
 		}
@@ -172,7 +174,7 @@ func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, 
 	defer cancel()
 	var all sync.WaitGroup
 	for board, s := range d.sights {
-		if time.Now().Before(s.resting) {
+		if boottime.Now() < s.resting {
 			s.notes, s.id = nil, ""
 			continue
 		}
@@ -184,7 +186,7 @@ func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, 
 			}
 			s.notes, s.id = nil, ""
 			s.failures++
-			s.resting = time.Now().Add(retries.Delay(s.failures, mathrand.Float64()))
+			s.resting = boottime.Now().Add(retries.Delay(s.failures, mathrand.Float64()))
 			if hook := d.hooks.Failed; hook != nil && d.ctx.Err() == nil {
 				hook(observe.DeadlockFailed{Err: err})
 			}

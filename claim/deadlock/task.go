@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/hints"
 )
@@ -18,9 +19,9 @@ type member struct {
 	last     link // last published
 	id, name string
 	rank     rank
-	holds    map[int64]Resource  // by number
-	waits    map[int64]Resource  // by number
-	begun    map[int64]time.Time // waits
+	holds    map[int64]Resource         // by number
+	waits    map[int64]Resource         // by number
+	begun    map[int64]boottime.Instant // waits
 	cancel   map[int64]context.CancelCauseFunc
 }
 
@@ -36,7 +37,7 @@ func (d *Detector) Task(ctx context.Context, name string, priority int) context.
 	defer d.mu.Unlock()
 	d.numbers++
 	m := &member{d: d, id: fmt.Sprintf("%s/%d", d.id, d.numbers), name: name, rank: rank{Priority: priority, Began: time.Now().UnixMicro()},
-		holds: map[int64]Resource{}, waits: map[int64]Resource{}, begun: map[int64]time.Time{}, cancel: map[int64]context.CancelCauseFunc{}}
+		holds: map[int64]Resource{}, waits: map[int64]Resource{}, begun: map[int64]boottime.Instant{}, cancel: map[int64]context.CancelCauseFunc{}}
 	return context.WithValue(ctx, taskKey{}, m)
 }
 
@@ -122,7 +123,7 @@ func (m *member) wait(r Resource, cancel context.CancelCauseFunc) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.numbers++
-	m.waits[d.numbers], m.begun[d.numbers], m.cancel[d.numbers] = r, time.Now(), cancel
+	m.waits[d.numbers], m.begun[d.numbers], m.cancel[d.numbers] = r, boottime.Now(), cancel
 	d.tasks[m] = struct{}{}
 	if len(m.holds) > 0 {
 		hints.Signal(d.wake)

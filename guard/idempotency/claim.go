@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
@@ -65,7 +66,7 @@ func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.
 func (s *Store) claim(ctx context.Context, c driver.IdempotencyClaim) (*Request, error) {
 	r := &Request{store: s, id: c.ID, owner: c.Owner, busy: make(chan struct{}, 1)}
 	err := s.persist(ctx, func(int) (bool, error) {
-		r.sent = time.Now()
+		r.sent = boottime.Now()
 		ctx, cancel := context.WithTimeout(ctx, cleanup) // also if the caller would wait for ever
 		defer cancel()
 		var err error

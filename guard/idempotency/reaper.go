@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -121,26 +122,26 @@ func (r *Reaper) discard(ctx context.Context, record driver.IdempotencyRecord) (
 }
 
 // renew renews the lease until ctx ends or the lease is lost. The lease is counted from just
-// before the last successful renewal was sent, by this process's monotonic clock. If the
-// machine was suspended, this process may notice the expiry late; the store notices at once.
+// before the last successful renewal was sent, by driver/boottime. If the machine was
+// suspended, this process notices the expiry at its next renewal; the store notices at once.
 func (r *Request) renew(ctx context.Context) {
 	s := r.store
 	lease := s.options.Lease
 	until := r.sent.Add(lease)
-	for wait := time.Until(until) - lease*2/3; backoff.Sleep(ctx, wait); {
-		sent := time.Now()
-		err := r.renewal(ctx, until)
+	for wait := until.Sub(boottime.Now()) - lease*2/3; backoff.Sleep(ctx, wait); {
+		sent := boottime.Now()
+		err := r.renewal(ctx, until.Sub(sent))
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
 			until = sent.Add(lease)
-			wait = time.Until(until) - lease*2/3
+			wait = until.Sub(boottime.Now()) - lease*2/3
 			continue
 		case errors.Is(err, interlock.ErrLost):
 			r.lost(interlock.ErrLost)
 			return
-		case !time.Now().Before(until):
+		case boottime.Now() >= until:
 			r.lost(interlock.ErrExpired)
 			return
 		}
@@ -148,13 +149,13 @@ func (r *Request) renew(ctx context.Context) {
 			hook(observe.IdempotencyRenewed{Scope: r.id.Scope, Operation: r.id.Operation, Key: r.id.Key,
 				Attempt: r.record.Attempt, Err: err})
 		}
-		wait = min(lease/10, time.Until(until))
+		wait = min(lease/10, until.Sub(boottime.Now()))
 	}
 }
 
-// renewal requests another lease, within the time of the current one.
-func (r *Request) renewal(ctx context.Context, until time.Time) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Until(until), interlock.ErrExpired)
+// renewal requests another lease within left, the time of the current one.
+func (r *Request) renewal(ctx context.Context, left time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, left, interlock.ErrExpired)
 	defer cancel()
 	return r.store.records.Update(ctx, driver.IdempotencyUpdate{ID: r.id, Owner: r.owner, Lease: r.store.options.Lease})
 }

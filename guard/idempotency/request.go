@@ -8,10 +8,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -22,7 +22,7 @@ type Request struct {
 	store    *Store
 	id       driver.IdempotencyID
 	owner    string
-	sent     time.Time // before the claim was sent
+	sent     boottime.Instant // before the claim was sent
 	allow    func(http.Header) http.Header
 	declined atomic.Bool
 
