@@ -129,7 +129,7 @@ func testAwayAtFirst(t *testing.T, db *databases.DB) {
 		t.Errorf("after the end of its context: %v", err)
 	}
 	over := grant(3)
-	over.expire()
+	over.Renew(0)
 	if err := relay(t, absent{db, &left}, &sink, outbox.Options{}).RunAll(t.Context(), over); !errors.Is(err, interlock.ErrExpired) {
 		t.Errorf("the claim expired: %v", err)
 	}

@@ -178,6 +178,14 @@ func testOvertaken(t *testing.T, db *databases.DB) {
 	}
 }
 
+// inDo is a claim whose context is that of a lock's Do, which also ends with the caller's.
+type inDo struct {
+	*claim
+	ctx context.Context
+}
+
+func (d inDo) Context() context.Context { return d.ctx }
+
 // testEnds: a relay ends with its claim or context, returns the cause, and lets the sink finish its
 // running call.
 func testEnds(t *testing.T, db *databases.DB) {
@@ -189,22 +197,20 @@ func testEnds(t *testing.T, db *databases.DB) {
 	}
 	lost := grant(1)
 	ended := run(t.Context(), relay(t, db, &sink, outbox.Options{}), lost)
-	lost.end(interlock.ErrLost)
+	lost.End(interlock.ErrLost)
 	if err := within(t, ended); !errors.Is(err, interlock.ErrLost) {
 		t.Errorf("the claim was lost: %v", err)
 	}
 	expired := grant(2)
 	ended = run(t.Context(), relay(t, db, &sink, outbox.Options{}), expired)
-	expired.expire()
+	expired.Renew(0)
 	if err := within(t, ended); !errors.Is(err, interlock.ErrExpired) {
 		t.Errorf("the claim expired: %v", err)
 	}
 	add(t, db, slices.Concat(keyed("a", 1, 3), keyed("b", 1, 3), keyed("c", 1, 3), keyed("d", 1, 3))...)
 	patient := &gate{unhurried{&sink}, make(chan struct{}, 9), make(chan struct{})}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	c := grant(3)
-	c.ctx = ctx // as that of a lock's Do
-	ended = run(ctx, relay(t, db, patient, outbox.Options{}), c)
+	ended = run(ctx, relay(t, db, patient, outbox.Options{}), inDo{grant(3), ctx})
 	<-patient.entered
 	why := errors.New("told to end")
 	cancel(why)

@@ -2,11 +2,9 @@ package outbox_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,13 +78,7 @@ func keyed(key string, from, to int) (messages []driver.Message) {
 	return messages
 }
 
-// claim is a claim that the test ends.
-type claim struct {
-	token interlock.Token
-	until atomic.Int64 // in ns since 1970
-	ctx   context.Context
-	end   context.CancelCauseFunc
-}
+type claim = testbed.Claim
 
 var start = interlock.CounterAt(time.Now())
 
@@ -96,25 +88,7 @@ func grant(n int) *claim {
 	if err != nil {
 		panic(err)
 	}
-	c := &claim{token: token}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	c.until.Store(time.Now().Add(time.Hour).UnixNano())
-	return c
-}
-
-// expire ends the lease of c, but not its context.
-func (c *claim) expire() { c.until.Store(0) }
-
-func (c *claim) Name() string             { return "outbox" }
-func (c *claim) Owner() string            { return fmt.Sprintf("owner of %d", c.token) }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return c.Remaining() > 0 }
-func (c *claim) Remaining() time.Duration {
-	if errors.Is(context.Cause(c.ctx), interlock.ErrLost) {
-		return 0
-	}
-	return time.Until(time.Unix(0, c.until.Load()))
+	return testbed.NewClaim("outbox", fmt.Sprintf("owner of %d", token), token, time.Hour)
 }
 
 // relay returns a relay with short pauses.

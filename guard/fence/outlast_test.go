@@ -36,7 +36,7 @@ func testRenewedClaimWaits(t *testing.T, w world) {
 	c := grant(2, time.Second)
 	waited := testbed.Later(t, bound, func() error { return w.tx(t.Context(), w.table, c, "alice", nothing) })
 	w.blocked(t, 1)
-	c.renew(time.Minute)
+	c.Renew(time.Minute)
 	wantKind(t, waited(), interlock.Retryable, nil)
 	ok(t, first.Rollback(t.Context()))
 	ok(t, w.tx(t.Context(), w.table, c, "alice", nothing))
@@ -63,7 +63,7 @@ func (w world) commit(t *testing.T, c *claim) (result func() error) {
 func testSilentCommit(t *testing.T, w world) {
 	c := grant(1, time.Minute)
 	result := w.commit(t, c)
-	c.end(interlock.ErrLost)
+	c.End(interlock.ErrLost)
 	wantKind(t, result(), interlock.Uncertain, interlock.ErrLost)
 }
 
@@ -72,7 +72,7 @@ func testSilentCommit(t *testing.T, w world) {
 func testSilentCommitUnderRenewedClaim(t *testing.T, w world) {
 	c := grant(1, 2*time.Second)
 	result := w.commit(t, c)
-	c.renew(time.Hour)
+	c.Renew(time.Hour)
 	err := result()
 	if wantKind(t, err, interlock.Uncertain, context.DeadlineExceeded); errors.Is(err, interlock.ErrExpired) {
 		t.Errorf("%v: the claim is still valid", err)

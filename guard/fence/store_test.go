@@ -35,13 +35,13 @@ func TestStore(t *testing.T) {
 	wantStale(t, store.Enter(ctx, grant(1, bound), "r", put("one")), token(2), token(1))
 	wantStale(t, store.EnterOnce(ctx, grant(2, bound), "r", put("again")), token(2), token(2))
 	expired, lost := grant(9, -time.Second), grant(9, bound)
-	lost.end(interlock.ErrLost)
+	lost.End(interlock.ErrLost)
 	wantKind(t, store.Enter(ctx, expired, "r", put("nine")), interlock.Definite, interlock.ErrExpired)
 	wantKind(t, store.Enter(ctx, lost, "r", put("nine")), interlock.Definite, interlock.ErrLost)
 	absurd := grant(3, bound)
-	absurd.token = math.MaxInt64
+	absurd.Number = math.MaxInt64
 	wantKind(t, store.Enter(ctx, absurd, "r", put("most")), interlock.Definite, interlock.ErrImplausibleToken)
-	absurd.token = 0
+	absurd.Number = 0
 	wantKind(t, store.Enter(ctx, absurd, "r", put("none")), interlock.Bug, nil)
 	wantKind(t, store.Enter(ctx, grant(3, bound), "", put("none")), interlock.Bug, interlock.ErrName)
 	if m, err := store.Show(ctx, "r"); err != nil || m.Token != token(2) || m.Source != grant(2, 0).Owner() || get("k") != "two" {
@@ -78,7 +78,7 @@ func TestStoreRefusesWhatIsOver(t *testing.T) {
 	put := driver.Write{Key: "k", Value: []byte("late")}
 	for _, cause := range []error{interlock.ErrReleased, interlock.ErrLost, interlock.ErrSessionEnded} {
 		over := grant(1, bound)
-		over.end(cause)
+		over.End(cause)
 		wantKind(t, store.Enter(ctx, over, "r", put), interlock.Definite, cause)
 		wantKind(t, store.EnterOnce(ctx, over, "r", put), interlock.Definite, cause)
 	}

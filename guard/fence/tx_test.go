@@ -91,7 +91,7 @@ func testStuck(t *testing.T, w world) {
 func testIdleSession(t *testing.T, w world) {
 	c := grant(1, time.Second)
 	err := w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {
-		c.renew(bound)
+		c.Renew(bound)
 		if _, err := db.Exec(ctx, `update account set balance = 0 where id = 'alice'`); err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func testRollsBack(t *testing.T, w world) {
 
 func testEnded(t *testing.T, w world) {
 	lost := grant(1, bound)
-	lost.end(interlock.ErrLost)
+	lost.End(interlock.ErrLost)
 	for _, tt := range []struct {
 		claim *claim
 		cause error
@@ -219,7 +219,7 @@ func testEnded(t *testing.T, w world) {
 	// The claim ends while the function runs and does not notice.
 	c := grant(2, bound)
 	err := w.tx(t.Context(), w.table, c, "alice", func(context.Context, driver.SQL) error {
-		c.end(interlock.ErrSessionEnded)
+		c.End(interlock.ErrSessionEnded)
 		return nil
 	})
 	wantKind(t, err, interlock.Definite, interlock.ErrSessionEnded)
@@ -236,7 +236,7 @@ type ending struct {
 
 func (m ending) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
 	err := m.Marks.Enter(ctx, db, resource, token, source)
-	m.claim.until.Store(0)
+	m.claim.Renew(0)
 	return err
 }
 
@@ -255,7 +255,7 @@ func testEndedByEntering(t *testing.T, w world) {
 func testContext(t *testing.T, w world) {
 	c := grant(1, bound)
 	err := w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {
-		time.AfterFunc(50*time.Millisecond, func() { c.end(interlock.ErrLost) })
+		time.AfterFunc(50*time.Millisecond, func() { c.End(interlock.ErrLost) })
 		_, err := db.Exec(ctx, w.sleep)
 		if !errors.Is(context.Cause(ctx), interlock.ErrLost) {
 			t.Errorf("the context ended with %v", context.Cause(ctx))
@@ -309,7 +309,7 @@ func testBoundAfterWait(t *testing.T, w world) {
 		return w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) (err error) {
 			remaining = c.Remaining()
 			idle, err = databases.Value[int64](ctx, db, w.idleLimit)
-			c.renew(bound)
+			c.Renew(bound)
 			return err
 		})
 	})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -141,32 +140,10 @@ func token(n int) interlock.Token {
 
 var start = interlock.CounterAt(time.Now())
 
-// claim is a claim until a time, or until the test ends it.
-type claim struct {
-	token interlock.Token
-	until atomic.Int64 // in ns since 1970
-	ctx   context.Context
-	end   context.CancelCauseFunc
-}
+type claim = testbed.Claim
 
 func grant(n int, ttl time.Duration) *claim {
-	c := &claim{token: token(n)}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	c.renew(ttl)
-	return c
-}
-
-func (c *claim) renew(ttl time.Duration)  { c.until.Store(time.Now().Add(ttl).UnixNano()) }
-func (c *claim) Name() string             { return "alice" }
-func (c *claim) Owner() string            { return fmt.Sprintf("owner of %d", c.token) }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return c.Remaining() > 0 }
-func (c *claim) Remaining() time.Duration {
-	if c.ctx.Err() != nil {
-		return 0
-	}
-	return time.Until(time.Unix(0, c.until.Load()))
+	return testbed.NewClaim("alice", fmt.Sprintf("owner of %d", token(n)), token(n), ttl)
 }
 
 func wantStale(t *testing.T, err error, seen, got interlock.Token) {

@@ -261,7 +261,7 @@ func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 		}
 	})
 	by, c := transport(t), grant(1, 3*time.Second) // idle for 2 at most
-	c.stubborn = true                              // renewed each time
+	c.Stubborn = true                              // renewed each time
 	var all sync.WaitGroup
 	all.Go(func() {
 		if status, err := caller(t, db, nil).Do(t.Context(), c, "api", "slow", post(by, api.URL+"/slow", "1")); status != 200 || err != nil {
@@ -306,7 +306,7 @@ func TestACallEndsWithItsSession(t *testing.T) {
 func testAnAnswerOutlivesTheClaim(t *testing.T, db *databases.DB) {
 	c := grant(1, bound)
 	status, err := caller(t, db, nil).Do(t.Context(), c, "api", "a", func(ctx context.Context, _ *proxy.Call) (int, error) {
-		c.end(interlock.ErrLost)
+		c.End(interlock.ErrLost)
 		<-ctx.Done()
 		return 200, nil
 	})
@@ -319,7 +319,7 @@ func testAnAnswerOutlivesTheClaim(t *testing.T, db *databases.DB) {
 func testNothingIsSentUnderAnEndedClaim(t *testing.T, db *databases.DB) {
 	never := func(context.Context, *proxy.Call) (int, error) { t.Error("it was sent"); return 0, nil }
 	lost := grant(1, bound)
-	lost.end(interlock.ErrLost)
+	lost.End(interlock.ErrLost)
 	for _, calls := range []*proxy.Caller{caller(t, db, nil), proxy.NewUnrecorded(fence.NewStore(memory.NewSpace().Fence()), nil)} {
 		_, err := calls.Do(t.Context(), lost, "api", "a", never)
 		wantKind(t, err, interlock.Definite, interlock.ErrLost)
@@ -328,7 +328,7 @@ func testNothingIsSentUnderAnEndedClaim(t *testing.T, db *databases.DB) {
 		c := grant(1, bound)
 		api := newAPI(t, nil)
 		_, err = calls.Do(t.Context(), c, "api", "a", func(ctx context.Context, call *proxy.Call) (int, error) {
-			c.end(interlock.ErrLost)
+			c.End(interlock.ErrLost)
 			return post(transport(t), api.URL, "1")(context.WithoutCancel(ctx), call)
 		})
 		if wantKind(t, err, interlock.Definite, interlock.ErrLost); len(api.seen()) != 0 {
@@ -374,7 +374,7 @@ func testBadCallsAreRefused(t *testing.T, db *databases.DB) {
 	far, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(48*time.Hour)), 0)
 	ok(t, err)
 	ahead := grant(1, bound)
-	ahead.token = far
+	ahead.Number = far
 	_, err = c.Do(t.Context(), ahead, "api", "a", never)
 	wantKind(t, err, interlock.Definite, interlock.ErrImplausibleToken)
 }
@@ -431,7 +431,7 @@ func TestTurns(t *testing.T) {
 	})
 	_, err := c.Do(t.Context(), grant(1, bound), "another", "d", fine)
 	ok(t, err)
-	impatient.end(interlock.ErrExpired)
+	impatient.End(interlock.ErrExpired)
 	testbed.Eventually(t, "the cancelled callers have left", bound, func() bool {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -209,7 +209,7 @@ func TestTransportsKnowWhatWasWritten(t *testing.T) {
 			t.Errorf("%s: it was not sent", url)
 		}
 		c := grant(1, bound)
-		during = func() { c.end(interlock.ErrLost) }
+		during = func() { c.End(interlock.ErrLost) }
 		wantKind(t, send(t, url, c, nil), interlock.Definite, interlock.ErrLost)
 		during = func() {}
 		// A body that is long: the claim ends in the middle of it.
@@ -229,7 +229,7 @@ func TestTransportsKnowWhatWasWritten(t *testing.T) {
 // ender ends a claim when it is read.
 type ender struct{ c *claim }
 
-func (e ender) Read([]byte) (int, error) { e.c.end(interlock.ErrLost); return 0, io.EOF }
+func (e ender) Read([]byte) (int, error) { e.c.End(interlock.ErrLost); return 0, io.EOF }
 
 // TestConnectionsAreUsedAgain by the next call, whose gate is its own; and no
 // connection has several calls at once.
@@ -252,7 +252,7 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 		c := grant(n+1, bound)
 		_, err := loose.Do(t.Context(), c, "api", "o", post(by, server.URL, "x"))
 		ok(t, err)
-		c.end(errors.New("over"))
+		c.End(errors.New("over"))
 	}
 	if want := `HTTP/1.1 "` + proxy.Key("api", "o") + `"`; protocol != want || len(connections) != 1 {
 		t.Errorf("%s over %d connections", protocol, len(connections))
@@ -270,7 +270,7 @@ func TestConnectionsThatCannotBeShut(t *testing.T) {
 	defer by.CloseIdleConnections()
 	c := grant(1, bound)
 	_, err := looseCaller().Do(t.Context(), c, "api", "o", func(ctx context.Context, call *proxy.Call) (int, error) {
-		c.end(interlock.ErrLost)
+		c.End(interlock.ErrLost)
 		return post(by, strings.Replace(api.URL, "http:", "https:", 1), "x")(context.WithoutCancel(ctx), call)
 	})
 	if wantKind(t, err, interlock.Definite, interlock.ErrLost); len(api.seen()) != 0 {

@@ -52,7 +52,7 @@ func testACallEndsWithItsConnection(t *testing.T, db *databases.DB) {
 	ok(t, err)
 	defer closed()
 	c := grant(1, 3*time.Second)
-	c.stubborn = true // it is renewed over another connection
+	c.Stubborn = true // it is renewed over another connection
 	status, err := caller(t, far, nil).Do(t.Context(), c, "api", "a", func(ctx context.Context, call *proxy.Call) (int, error) {
 		ok(t, call.Ready())
 		path.Cut()
@@ -154,7 +154,7 @@ func testAnAnswerIsRecordedWhoeverTriesAgain(t *testing.T, db *databases.DB) {
 // TestDialingThatIsEndedLeavesNoDoubt: nothing was written.
 func TestDialingThatIsEndedLeavesNoDoubt(t *testing.T) {
 	c := grant(1, bound)
-	base := &http.Transport{DialContext: dialing(func() { c.end(interlock.ErrLost) })}
+	base := &http.Transport{DialContext: dialing(func() { c.End(interlock.ErrLost) })}
 	by := proxy.NewTransport(&proxy.TransportOptions{Base: base})
 	defer by.CloseIdleConnections()
 	_, err := looseCaller().Do(t.Context(), c, "api", "a", post(by, "http://api.example", "1"))
@@ -197,7 +197,7 @@ func owner(ctx context.Context, _ *crash.Points, args []string) error {
 	n, _ := strconv.Atoi(args[3])
 	ttl, _ := time.ParseDuration(args[4])
 	c := grant(n, ttl)
-	c.stubborn = args[5] == "stubborn"
+	c.Stubborn = args[5] == "stubborn"
 	base := &http.Transport{DialContext: (&net.Dialer{}).DialContext}
 	if file != "" {
 		base.DialContext = stopping(file)

@@ -32,36 +32,10 @@ const bound = 30 * time.Second
 // token returns the n-th token of a system that is the same in all processes of a test.
 func token(n int) interlock.Token { return interlock.Token(int64(n) << 12) }
 
-// claim is a claim until a time; a stubborn one seems to be renewed forever.
-type claim struct {
-	token    interlock.Token
-	ttl      time.Duration
-	stubborn bool
-	until    atomic.Int64
-	ctx      context.Context
-	end      context.CancelCauseFunc
-}
+type claim = testbed.Claim
 
 func grant(n int, ttl time.Duration) *claim {
-	c := &claim{token: token(n), ttl: ttl}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	c.until.Store(time.Now().Add(ttl).UnixNano())
-	return c
-}
-
-func (c *claim) Name() string             { return "api" }
-func (c *claim) Owner() string            { return fmt.Sprint("owner of ", c.token) }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return c.Remaining() > 0 }
-func (c *claim) Remaining() time.Duration {
-	switch {
-	case c.ctx.Err() != nil:
-		return 0
-	case c.stubborn:
-		return c.ttl
-	}
-	return time.Until(time.Unix(0, c.until.Load()))
+	return testbed.NewClaim("api", fmt.Sprint("owner of ", token(n)), token(n), ttl)
 }
 
 // api is a foreign API: it checks no token, and records requests.

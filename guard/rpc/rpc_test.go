@@ -147,7 +147,7 @@ func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 	c := serve(t, b, nil, nil)
 	for way, call := range c.each() {
 		lost := grant("account/42", token(1), bound)
-		lost.end(interlock.ErrLost)
+		lost.End(interlock.ErrLost)
 		for cause, ended := range map[error]*claim{interlock.ErrLost: lost, interlock.ErrExpired: grant("account/42", token(1), -1)} {
 			if err := call(wire.Under(t.Context(), ended, ""), "42"); !errors.Is(err, cause) || interlock.Kind(err) != interlock.Definite {
 				t.Errorf("%s: %v (%v)", way, err, interlock.Kind(err))
@@ -160,8 +160,8 @@ func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 			end   context.CancelCauseFunc
 			cause error
 		}{
-			{wire.Under(t.Context(), held, ""), held.end, interlock.ErrLost},
-			{wire.Under(own.ctx, own, ""), own.end, interlock.ErrLost}, // as in the body of Do
+			{wire.Under(t.Context(), held, ""), held.End, interlock.ErrLost},
+			{wire.Under(own.Context(), own, ""), own.End, interlock.ErrLost}, // as in the body of Do
 			{ctx, cancel, &interlock.StaleTokenError{Resource: "of a sibling"}},
 		} {
 			go func() { <-in; c.end(c.cause) }()

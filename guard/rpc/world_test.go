@@ -28,30 +28,10 @@ const bound = 20 * time.Second
 // token returns the n-th token of a system.
 func token(n int) interlock.Token { return interlock.Token(int64(n) << 12) }
 
-type claim struct {
-	name  string
-	token interlock.Token
-	until time.Time
-	ctx   context.Context
-	end   context.CancelCauseFunc
-}
+type claim = testbed.Claim
 
 func grant(name string, t interlock.Token, ttl time.Duration) *claim {
-	c := &claim{name: name, token: t, until: time.Now().Add(ttl)}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	return c
-}
-
-func (c *claim) Name() string             { return c.name }
-func (c *claim) Owner() string            { return "web-1" }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return c.Remaining() > 0 }
-func (c *claim) Remaining() time.Duration {
-	if c.ctx.Err() != nil {
-		return 0
-	}
-	return time.Until(c.until)
+	return testbed.NewClaim(name, "web-1", t, ttl)
 }
 
 // bank is a service whose messages are accounts: "withdraw" takes one, and "all"

@@ -73,10 +73,10 @@ func TestSignedTokensAreRead(t *testing.T) {
 	}
 	// The longest possible token is accepted.
 	big := grant(strings.Repeat("\x01", 512), token(7), time.Hour)
-	big.owner = strings.Repeat("\x02", 1000)
+	big.Holder = strings.Repeat("\x02", 1000)
 	text, err = signer(t, "a", 'a', nil).Sign(big, "", "bank")
 	ok(t, err)
-	if p, err = verifier(t, nil, "a").Verify(text); err != nil || p.Resource != big.name || len(p.Owner) != wire.MaxOwner {
+	if p, err = verifier(t, nil, "a").Verify(text); err != nil || p.Resource != big.Resource || len(p.Owner) != wire.MaxOwner {
 		t.Errorf("%d bytes: %v", len(text), err)
 	}
 }
@@ -209,7 +209,7 @@ func TestTokensDoNotOutlastTheClaim(t *testing.T) {
 		t.Errorf("%v remain of 3 s", p.Remaining)
 	}
 	c := grant("r", token(1), bound)
-	c.end(interlock.ErrLost)
+	c.End(interlock.ErrLost)
 	if _, err := s.Sign(c, "", "bank"); !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Definite {
 		t.Errorf("signed for a claim that was lost: %v", err)
 	}

@@ -27,7 +27,7 @@ func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 	t.Parallel()
 	url := service(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }))
 	lost, late := grant("r", token(1), bound), grant("r", token(1), -time.Nanosecond)
-	lost.end(interlock.ErrLost)
+	lost.End(interlock.ErrLost)
 	for cause, c := range map[error]*claim{interlock.ErrLost: lost, interlock.ErrExpired: late, interlock.ErrName: grant("", token(1), bound)} {
 		body := &closing{Reader: strings.NewReader("x")}
 		req, err := http.NewRequestWithContext(wire.Under(t.Context(), c, ""), http.MethodPost, url, body)
@@ -55,7 +55,7 @@ func TestRequestsEndWithTheClaim(t *testing.T) {
 	by := client(t, &wire.Transport{})
 	for _, path := range []string{"/none", "/half"} {
 		c := grant("r", token(1), bound)
-		go func() { <-half; c.end(interlock.ErrLost) }()
+		go func() { <-half; c.End(interlock.ErrLost) }()
 		_, text, err := post(wire.Under(t.Context(), c, ""), by, url+path)
 		if err == nil || interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, interlock.ErrLost) || !errors.Is(err, interlock.ErrUncertain) {
 			t.Errorf("%s: %q, %v", path, text, err)
@@ -172,13 +172,13 @@ func TestWhatWasSentIsNeverDenied(t *testing.T) {
 		ctx  func(*claim) context.Context
 		with error
 	}{
-		"the claim's own context": {func(c *claim) context.Context { return wire.Under(c.ctx, c, "") }, interlock.ErrLost},
-		"a sibling's failure":     {func(c *claim) context.Context { return wire.Under(c.ctx, grant("r", token(1), bound), "") }, stale},
-		"no cause":                {func(c *claim) context.Context { return wire.Under(c.ctx, grant("r", token(1), bound), "") }, context.Canceled},
-		"a carried token":         {func(c *claim) context.Context { return wire.Carry(c.ctx, "v4.public.x") }, interlock.ErrExpired},
+		"the claim's own context": {func(c *claim) context.Context { return wire.Under(c.Context(), c, "") }, interlock.ErrLost},
+		"a sibling's failure":     {func(c *claim) context.Context { return wire.Under(c.Context(), grant("r", token(1), bound), "") }, stale},
+		"no cause":                {func(c *claim) context.Context { return wire.Under(c.Context(), grant("r", token(1), bound), "") }, context.Canceled},
+		"a carried token":         {func(c *claim) context.Context { return wire.Carry(c.Context(), "v4.public.x") }, interlock.ErrExpired},
 	} {
 		held := grant("r", token(1), bound)
-		go func() { <-in; held.end(c.with) }()
+		go func() { <-in; held.End(c.with) }()
 		_, _, err := post(c.ctx(held), by, url)
 		if interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, interlock.ErrUncertain) || !errors.Is(err, c.with) {
 			t.Errorf("%s: %v (%v)", name, err, interlock.Kind(err))

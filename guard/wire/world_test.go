@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,32 +40,10 @@ func ahead(d time.Duration) interlock.Token {
 	return t
 }
 
-// claim is a claim that lasts until the test ends it, or its time has passed.
-type claim struct {
-	name, owner string
-	token       interlock.Token
-	until       atomic.Int64
-	ctx         context.Context
-	end         context.CancelCauseFunc
-}
+type claim = testbed.Claim
 
 func grant(name string, t interlock.Token, ttl time.Duration) *claim {
-	c := &claim{name: name, owner: "web-1", token: t}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	c.until.Store(time.Now().Add(ttl).UnixNano())
-	return c
-}
-
-func (c *claim) Name() string             { return c.name }
-func (c *claim) Owner() string            { return c.owner }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return c.Remaining() > 0 }
-func (c *claim) Remaining() time.Duration {
-	if c.ctx.Err() != nil {
-		return 0
-	}
-	return time.Until(time.Unix(0, c.until.Load()))
+	return testbed.NewClaim(name, "web-1", t, ttl)
 }
 
 // service serves h until the test ends.
