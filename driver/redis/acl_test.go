@@ -1,12 +1,14 @@
 package redis
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/redis/rueidis"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -60,6 +62,45 @@ func TestLeastRights(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// A name that the user may not use fails no other that is sent with it.
+func TestForbiddenNameFailsNoOther(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	grantRights(t, operator)
+	d := openOn(t, "app:pw@"+server.Addr(), nil)
+	d.conn.groupFrom = 0
+	take(t, d, "jobs/first") // opens the connection
+	names := []string{"other"}
+	for i := range 40 {
+		names = append(names, fmt.Sprint("jobs/", i))
+	}
+	together := func(do func(name string) error) {
+		t.Helper()
+		server.Pause()
+		failed := make([]chan error, len(names))
+		for i, name := range names {
+			failed[i] = make(chan error, 1)
+			go func() { failed[i] <- do(name) }()
+		}
+		asked(t, d, len(names))
+		server.Resume()
+		for i, name := range names {
+			switch err := testbed.Receive(t, failed[i], "the end of a request"); {
+			case i > 0 && err != nil:
+				t.Errorf("%s: %v", name, err)
+			case i == 0 && interlock.Kind(err) != interlock.Definite:
+				t.Errorf("the forbidden name: %v", err)
+			}
+		}
+	}
+	together(func(name string) error {
+		_, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: name})
+		return err
+	})
+	together(func(name string) error { return d.Release(t.Context(), name, name) })
 }
 
 func mustMiss(t *testing.T, d *Driver, name string, want ...string) {

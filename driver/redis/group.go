@@ -142,7 +142,8 @@ func (g *group) run() {
 }
 
 // send runs the script for all members, and passes each its answer. An error for one
-// name is in its own answer; an error of the run is that of each member.
+// name is in its own answer; an error of the run is that of each member. The server refuses
+// the whole run for one name that the user may not use: then each half is sent again.
 func (g *group) send(members []*groupMember) {
 	b := batch{keys: make([]string, 0, len(members)), args: make([]string, 0, len(g.head)+2*len(members))}
 	b.args = append(b.args, g.head...)
@@ -151,6 +152,11 @@ func (g *group) send(members []*groupMember) {
 		b.args = append(b.args, m.batch.args[len(g.head):]...)
 	}
 	answer, err := g.conn.sendOne(context.Background(), g.script, b).ToMessage()
+	if half := len(members) / 2; half > 0 && isForbidden(err) {
+		g.send(members[:half])
+		g.send(members[half:])
+		return
+	}
 	answers := []rueidis.RedisMessage{answer}
 	if err == nil && len(members) > 1 {
 		answers, err = answer.ToArray()
