@@ -34,6 +34,8 @@ type contender struct {
 	term     *boottime.Lease
 	grant    driver.Grant
 	place    *driver.Place // as last reported
+	// releasing counts the calls of Release under way.
+	releasing int
 }
 
 type stage int

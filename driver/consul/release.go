@@ -10,7 +10,8 @@ import (
 
 // Release implements driver.Fenced: one request, which deletes the key if it is unchanged
 // since the grant. If the outcome of a transaction is unknown, it raises the fence and
-// reads the key first. For an owner unknown to this driver it sends nothing.
+// reads the key first. If Release fails, the driver repeats it with every renewal, because the
+// session, which all locks share, keeps the key. For an owner unknown to this driver it sends nothing.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	if err := checkName(opRelease, name); err != nil {
 		return err
@@ -26,7 +27,17 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 		return nil
 	}
 	c.giveUp()
+	c.releasing++
 	d.mu.Unlock()
+	err := d.dropAll(ctx, c)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.releasing--
+	return err
+}
+
+// dropAll deletes the keys of a leaving contender, and forgets it.
+func (d *Driver) dropAll(ctx context.Context, c *contender) error {
 	for at := c; at != nil; at = at.previous {
 		if err := d.drop(ctx, at); err != nil {
 			return err

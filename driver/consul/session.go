@@ -167,13 +167,14 @@ func (s *session) renew() time.Duration {
 	switch {
 	case err == nil:
 		err = s.checkHeld()
+		s.dropLeft()
 	case errors.As(err, &status) && status.Code == http.StatusNotFound:
 		_ = s.confirm(s.ctx) // a new leader may not know it yet
 	}
 	if err != nil {
 		return min(s.d.pace.retry, max(0, s.term.Remaining()))
 	}
-	return max(0, s.d.pace.renew-took)
+	return max(0, s.d.pace.renew-boottime.Now().Sub(sent))
 }
 
 // renewed reports a renewal to every holder.
@@ -236,6 +237,23 @@ func (s *session) checkHeld() error {
 		s.d.mu.Unlock()
 	}
 	return nil
+}
+
+// dropLeft repeats releases that were not confirmed, and that no call of Release repeats.
+func (s *session) dropLeft() {
+	var left []*contender
+	s.d.mu.Lock()
+	for _, c := range s.d.contenders {
+		if c.stage == leaving && c.releasing == 0 {
+			left = append(left, c)
+		}
+	}
+	s.d.mu.Unlock()
+	ctx, cancel := s.d.bounded(s.ctx)
+	defer cancel()
+	for _, c := range left {
+		_ = s.d.dropAll(ctx, c) // a failure is repeated with the next renewal
+	}
 }
 
 // end ends the session and every claim with it, and wakes every waiter. An expiry is not

@@ -45,6 +45,7 @@ func RunFenced(t *testing.T, h Harness) {
 		{"RepeatedAcquireConverges", 0, testRepeatedAcquireConverges},
 		{"LostReplyToAcquire", Servers | LostReplies | onPaths, testLostReplyToAcquire},
 		{"LostReplyToRelease", Servers | LostReplies | onPaths, testLostReplyToRelease},
+		{"LostReleases", Servers | onPaths, testLostReleases},
 		// Contexts and limits.
 		{"Guarantees", 0, testGuarantees},
 		{"UnmetRequirement", Tokens, testUnmetRequirement},

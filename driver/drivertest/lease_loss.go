@@ -225,6 +225,22 @@ func testLostReplyToRelease(s *scene) {
 	s.contender(s.open(), lockName).persist().persistRelease()
 }
 
+// testLostReleases checks that a holder and a waiter whose releases did not arrive, and are not
+// repeated, do not keep others out, although their driver and another lock of it live on.
+func testLostReleases(s *scene) {
+	d := s.open()
+	s.contender(d, "held").acquire()
+	holder, waiter := s.contender(d, lockName).acquire(), s.contender(d, lockName)
+	ctx, cancel := context.WithCancel(s.Context())
+	done := waiter.start(ctx)
+	s.faults.Cut()
+	cancel()
+	_ = s.wait(done, patience, "a cancelled waiter")
+	_, _ = waiter.tryRelease(200*time.Millisecond), holder.tryRelease(200*time.Millisecond)
+	s.faults.Heal()
+	s.contender(s.open(), lockName).persist().persistRelease()
+}
+
 // testUnmetRequirement checks that creating a lock fails if a requirement is not met.
 func testUnmetRequirement(s *scene) {
 	d := s.open()
