@@ -315,7 +315,8 @@ func testGuarantees(s *scene) {
 	}
 }
 
-// testContextAlreadyEnded checks that the cause is returned soon and nothing stays.
+// testContextAlreadyEnded checks that the cause is returned soon and nothing stays. A release ends
+// the renewal of a claim in any case.
 func testContextAlreadyEnded(s *scene) {
 	d := s.open()
 	ctx, cause := endedContext(s.T)
@@ -327,6 +328,9 @@ func testContextAlreadyEnded(s *scene) {
 	}
 	c.persistRelease()
 	s.mustBeEmpty(lockName)
+	c = s.contender(d, lockName).acquire()
+	_ = d.Release(ctx, lockName, c.req.Owner)
+	s.contender(s.open(), lockName).persist().persistRelease()
 }
 
 // testClose checks that later calls are rejected, a waiter returns, and held locks

@@ -36,10 +36,10 @@ func (d *Driver) ask(ctx context.Context, op, name string, do func(context.Conte
 }
 
 // submit passes a task to the goroutine, and waits for it or ctx. Tasks of one name are done
-// in the order of submit, even if the caller no longer waits. A task that is neither a try nor
-// a release keeps its order with all others.
+// in the order of submit, even if the caller no longer waits: a release also if ctx has ended
+// before. A task that is neither a try nor a release keeps its order with all others.
 func (d *Driver) submit(ctx context.Context, t *task) error {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && (t.try != nil || t.do != nil) {
 		return fail.Unsent(ctx, t.op, t.name)
 	}
 	t.done = answers.Get().(chan error)
