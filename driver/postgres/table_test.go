@@ -2,9 +2,11 @@ package postgres
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/leasetable/leasetabletest"
@@ -81,5 +83,29 @@ func TestSweepDoesNotDelayRenewals(t *testing.T) {
 		if err := receive(t, renewed, "a renewal"); err != nil || g.grant.Lease.Remaining() <= 0 {
 			t.Fatalf("renewed with %v, %v left", err, g.grant.Lease.Remaining())
 		}
+	}
+}
+
+// A sweep under way does not lower the counter of a lock that is acquired meanwhile, even if the
+// server's clock was set back since it was granted.
+func TestTokensRiseOverASweep(t *testing.T) {
+	t.Parallel()
+	server := testbed.Postgres(t)
+	o, d := operator(t, server.URL()), longTable(t, server)
+	ahead := interlock.CounterAt(time.Now().Add(24 * time.Hour))
+	exec(t, o, `insert into interlock_lease (name, counter, since, expires) values ('x', $1, now() - interval '2 days', now() - interval '2 days')`, ahead)
+	tx, err := o.Begin(t.Context())
+	testbed.OK(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), strings.ReplaceAll(sweepRows, "{ns}", DefaultNamespace), sweepSize)
+	testbed.OK(t, err)
+	granted := make(chan grantOf, 1)
+	go func() { granted <- attempt(t.Context(), d, "x", driver.Request{}) }()
+	testbed.Eventually(t, "the Acquire has its answer, or waits for the sweep", bound, func() bool {
+		return len(granted) > 0 || value[bool](t, o, `select exists (select from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0)`)
+	})
+	testbed.OK(t, tx.Commit(t.Context()))
+	if g := receive(t, granted, "the grant"); g.err != nil || g.grant.Token.Counter() <= ahead {
+		t.Errorf("token %d, %v after a sweep; before it was %d", g.grant.Token.Counter(), g.err, ahead)
 	}
 }

@@ -107,9 +107,11 @@ from mine where l.name = mine.name and l.expires > clock_timestamp() returning l
 // sweepSize is how many rows one sweep removes at most.
 const sweepSize = 10000
 
-// sweepRows removes rows that were not used for a day: limit.
-const sweepRows = `with old as (
-	select name from {ns}_lease where name <> '' and expires < clock_timestamp() - interval '1 day' limit $1::bigint for update skip locked
+// sweepRows removes rows that were not used for a day: limit. A statement that waits for such a row
+// does not see the counter that is kept, so only the clock raises its own above that of the row.
+var sweepRows = `with old as (
+	select name from {ns}_lease where name <> '' and expires < clock_timestamp() - interval '1 day'
+		and counter < ` + clockFloor + ` limit $1::bigint for update skip locked
 ), gone as (
 	delete from {ns}_lease l using old where l.name = old.name returning counter
 )
