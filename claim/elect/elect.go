@@ -131,7 +131,7 @@ type Election struct {
 
 	mu          sync.Mutex
 	nominations map[string]nomination       // by election: the last one seen
-	led         map[string]boottime.Instant // by election: when our last term ended
+	led         map[string]boottime.Instant // by election: when our last term ended; empty if fifo
 }
 
 // Open connects to the lock service at a URL, as lock.Open does, and returns its elections; see

@@ -3,12 +3,14 @@ package elect_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -100,6 +102,27 @@ func TestANominationExpires(t *testing.T) {
 		}
 		heir.resign(nil)
 	})
+}
+
+// Names of former elections are forgotten.
+func TestFormerElectionsAreForgotten(t *testing.T) {
+	for order, open := range map[string]func(*memory.Driver) driver.Fenced{
+		"in order": func(d *memory.Driver) driver.Fenced { return d },
+		"barging":  func(d *memory.Driver) driver.Fenced { return barging{d} },
+	} {
+		t.Run(order, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				e := b.on(open(b.space.Open(&memory.Options{TTL: ttl})), "a")
+				for i := range 100 {
+					testbed.OK(b, e.Run(b.Context(), fmt.Sprint(i), func(context.Context, *elect.Term) error { return nil }))
+					time.Sleep(time.Second)
+				}
+				if n := elect.Remembered(e); n > 1 {
+					b.Errorf("%d elections are remembered", n)
+				}
+			})
+		})
+	}
 }
 
 // barging is a driver without an order of waiters.

@@ -3,6 +3,7 @@ package elect
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -70,10 +71,19 @@ func (e *Election) letOthers(ctx context.Context, name string) bool {
 	delete(e.led, name)
 	e.mu.Unlock()
 	most := min(courtesy, e.options.StandBack/4)
-	if !led || e.fifo || boottime.Now().Sub(ended) >= most {
+	if !led || boottime.Now().Sub(ended) >= most {
 		return true
 	}
 	return backoff.Policy{First: most, Max: most}.Wait(ctx, 1)
+}
+
+// noteEnd records the end of our term, for as long as letOthers needs it.
+func (e *Election) noteEnd(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := boottime.Now()
+	maps.DeleteFunc(e.led, func(_ string, ended boottime.Instant) bool { return now.Sub(ended) >= courtesy })
+	e.led[name] = now
 }
 
 var errStoodBack = errors.New("another candidate is nominated")
@@ -100,10 +110,8 @@ func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Inst
 		if !errors.Is(cause, interlock.ErrReleased) {
 			err = errors.Join(err, e.fail("lead until the work was done", c.Name(), interlock.Uncertain, cause))
 		}
-		if called {
-			e.mu.Lock()
-			e.led[c.Name()] = boottime.Now()
-			e.mu.Unlock()
+		if called && !e.fifo {
+			e.noteEnd(c.Name())
 		}
 		if f := e.options.Hooks.Ended; f != nil && called {
 			f(Ended{Name: c.Name(), Token: c.Token(), Held: boottime.Now().Sub(elected), Cause: cause})

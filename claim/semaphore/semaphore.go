@@ -119,7 +119,7 @@ type names struct{ name, door, slots string }
 func (s *Semaphore) names(name string) (names, error) {
 	escaped := strings.NewReplacer("%", "%25", "#", "%23").Replace(name)
 	n := names{name: name, door: escaped + "#door", slots: escaped + "#s#"}
-	if most := driver.MaxName - len("#door") - 1; name == "" || len(escaped) > most {
+	if most := driver.MaxName - len("#s#size"); name == "" || len(escaped) > most {
 		return n, fmt.Errorf("%w: it has %d bytes (escaped), 1 to %d are allowed", interlock.ErrName, len(escaped), most)
 	}
 	return n, nil

@@ -448,6 +448,21 @@ func TestWhatIsRefused(t *testing.T) {
 	})
 }
 
+// The longest name has room for every lock behind it, also that of the size.
+func TestLongestName(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, _ := b.process(1, &semaphore.Options{Values: b.space.Values()})
+		long := strings.Repeat("x", driver.MaxName-len("#s#size"))
+		testbed.OK(b, s.Resize(b.Context(), long, semaphore.MaxPermits))
+		p, err := s.AcquireN(b.Context(), long, semaphore.MaxPermits)
+		testbed.OK(b, err)
+		testbed.OK(b, p.Release(b.Context()))
+		if _, err := s.Acquire(b.Context(), long+"x"); !errors.Is(err, interlock.ErrName) || !strings.Contains(err.Error(), "are allowed") {
+			b.Errorf("a longer name: %v", err)
+		}
+	})
+}
+
 func TestNamesDoNotMix(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		s, _ := b.process(1, nil)
