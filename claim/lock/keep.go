@@ -29,8 +29,11 @@ var restarts = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Seco
 // returned a Bug.
 func (f *Fenced) Keep(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
 	for failed := 1; ; failed++ {
-		began := boottime.Now()
-		err := f.Do(ctx, name, fn)
+		began, ran := boottime.Now(), false
+		err := f.Do(ctx, name, func(ctx context.Context, c interlock.Claim) error {
+			ran = true
+			return fn(ctx, c)
+		})
 		switch {
 		case err == nil:
 			return nil
@@ -42,7 +45,7 @@ func (f *Fenced) Keep(ctx context.Context, name string, fn func(ctx context.Cont
 		if boottime.Now().Sub(began) >= restarts.Max {
 			failed = 1
 		}
-		if errors.Is(err, interlock.ErrHeld) { // Options.Wait has passed: it still stands by
+		if !ran && errors.Is(err, interlock.ErrHeld) { // Options.Wait has passed: it still stands by
 			failed = 0
 		} else if h := f.l.options.Hooks.Restarting; h != nil {
 			h(observe.LockRestarting{Name: name, Failed: failed, Err: err})

@@ -21,7 +21,7 @@ func TestKeepGoesOn(t *testing.T) {
 		var reported []error
 		locks, d := b.process(&lock.Options{Hooks: &observe.Lock{Log: observe.Silent,
 			Restarting: func(e observe.LockRestarting) { reported = append(reported, e.Err) }}})
-		failure := errors.New("the work failed")
+		failure := &interlock.HeldError{Name: "what the work needs"}
 		refusal := &interlock.Error{Op: "test", Kind: interlock.Definite, Err: errors.New("no rights")}
 		var tokens []interlock.Token
 		err := locks.Keep(b.Context(), name, func(ctx context.Context, c interlock.Claim) error {

@@ -28,7 +28,7 @@ type Options struct {
 	// Statuses overrides [DefaultOutcome] for the statuses that an API defines otherwise.
 	Statuses map[int]Outcome
 	// Waiting is the maximum number of calls of this process per resource, including the
-	// running one. Further calls are refused as Retryable. 0 means [DefaultWaiting].
+	// running one. Further calls are refused as Retryable. 0 or less means [DefaultWaiting].
 	Waiting int
 	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Proxy
@@ -39,7 +39,7 @@ type Options struct {
 func (o *Options) resolve() Options {
 	r := *cmp.Or(o, &Options{})
 	r.Statuses = maps.Clone(r.Statuses)
-	r.Waiting = cmp.Or(r.Waiting, DefaultWaiting)
+	r.Waiting = cmp.Or(max(r.Waiting, 0), DefaultWaiting)
 	r.Hooks = r.Hooks.WithDefaults()
 	if r.now == nil {
 		r.now = time.Now

@@ -397,6 +397,17 @@ func TestAClosedDatabaseSendsNothing(t *testing.T) {
 	})
 }
 
+// A bound that is not positive is the default.
+func TestWaitingIsPositive(t *testing.T) {
+	for _, waiting := range []int{-1, 0} {
+		c := proxy.NewUnrecorded(fence.NewStore(memory.NewSpace().Fence()), &proxy.Options{Waiting: waiting})
+		_, err := c.Do(t.Context(), grant(1, bound), "api", "a", func(context.Context, *proxy.Call) (int, error) { return 200, nil })
+		if err != nil {
+			t.Errorf("Waiting %d: %v", waiting, err)
+		}
+	}
+}
+
 // TestTurns: in the order of arrival, among waiting callers, and no more than the
 // bound.
 func TestTurns(t *testing.T) {
