@@ -16,10 +16,10 @@ func (q *Quorum) Release(ctx context.Context, name, owner string) error {
 		return err
 	}
 	asked := request{op: "release", name: name, owner: owner}
+	q.held.remove(owner)
 	if ctx.Err() != nil {
 		return unsent(asked, context.Cause(ctx))
 	}
-	q.held.remove(owner)
 	// A renewal under way could lock a node again after it was released.
 	select {
 	case <-q.renewing(owner):
