@@ -188,8 +188,9 @@ func (t *attempts) record(key string, leave bool) journal.Entry {
 	return record(recordTried, key, w)
 }
 
-// retryNow makes waiting calls due, unless their target named a time.
+// retryNow makes waiting calls due, unless their target named a time, and that of OnEnd.
 func (c *execution) retryNow() {
+	c.again = time.Time{}
 	for _, t := range c.trials {
 		if !t.inProgress {
 			t.next = time.Time{}

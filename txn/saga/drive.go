@@ -164,6 +164,9 @@ func (d *drive) pause(until time.Time) error {
 			targets = append(targets, t.target)
 		}
 	}
+	if d.m.atEnd {
+		targets = []string{d.plan.endTarget()}
+	}
 	if !d.Pause(until.Sub(d.Now()), targets...) {
 		return d.stopReason()
 	}

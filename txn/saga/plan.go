@@ -257,10 +257,13 @@ func (c *execution) report(now time.Time) (action, error) {
 	return action{report: true}, nil
 }
 
+// endTarget is the target of OnEnd.
+func (p plan) endTarget() string { return p.name + " ended" }
+
 // report calls OnEnd.
 func (d *drive) report() error {
 	o := outcome(d.Head(), &d.m)
-	task := coordinator.Task{Target: d.plan.name + " ended", Timeout: 30 * time.Second, Call: branch.Call{
+	task := coordinator.Task{Target: d.plan.endTarget(), Timeout: 30 * time.Second, Call: branch.Call{
 		Transaction: d.ID(), Operation: "ended", Attempt: d.reports + 1},
 		Do: func(ctx context.Context) error {
 			return d.plan.ended(with(ctx, Call{Type: d.plan.name, Outputs: o.Outputs}), o)

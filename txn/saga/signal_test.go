@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -274,6 +276,43 @@ func TestOnEnd(t *testing.T) {
 			unscheduled(t, r.store.Journal)
 		})
 	}
+}
+
+// TestFailingOnEnd: sagas whose OnEnd fails for hours do not fill the memory of their process, and
+// others are driven. All of them end once OnEnd succeeds.
+func TestFailingOnEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		var down atomic.Bool
+		down.Store(true)
+		d := Define("order", g.undoable("a")).OnEnd(func(context.Context, Outcome) error {
+			if down.Load() {
+				return errNetwork
+			}
+			return nil
+		})
+		plain := Define("plain", g.undoable("a"))
+		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Held: 10}}, d, plain)
+		const many = 50
+		for i := range many {
+			ok(t, d.Start(t.Context(), r.engine, fmt.Sprint("failing ", i), "in"))
+		}
+		time.Sleep(10 * time.Minute)
+		ok(t, plain.StartAt(t.Context(), r.engine, "well", "in", time.Now().Add(time.Minute)))
+		ctx, end := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer end()
+		if o, err := r.engine.Wait(ctx, "well"); o.State != Succeeded {
+			t.Fatalf("%s: %v", o.State, err)
+		}
+		down.Store(false)
+		time.Sleep(time.Hour)
+		for i := range many {
+			head, _, err := r.store.Read(t.Context(), fmt.Sprint("failing ", i), 0)
+			if ok(t, err); head.Ended.IsZero() {
+				t.Fatalf("%+v", head)
+			}
+		}
+	})
 }
 
 // TestWaitSaysWhy: Wait returns at once if the saga's definition does not fit.
