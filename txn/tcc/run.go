@@ -118,10 +118,15 @@ func (r *run) tryAll(ctx context.Context) error {
 	defer cancel()
 	var work sync.WaitGroup
 	for i := range r.tries {
+		t := &r.tries[i]
+		t.cause = errNoReturn
 		work.Go(func() {
-			if r.try(ctx, &r.tries[i]); r.tries[i].cause != nil {
-				stop(fmt.Errorf("branch %q: %w", r.tries[i].branch, r.tries[i].cause))
-			}
+			defer func() {
+				if t.cause != nil {
+					stop(fmt.Errorf("branch %q: %w", t.branch, t.cause))
+				}
+			}()
+			r.try(ctx, t)
 		})
 	}
 	work.Wait()
@@ -130,6 +135,9 @@ func (r *run) tryAll(ctx context.Context) error {
 	}
 	return r.checkTime()
 }
+
+// errNoReturn is the cause of a try that has not returned.
+var errNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")
 
 // checkTime returns an error if the time to confirm is over, by the monotonic clock or by the wall clock,
 // which participants compare with theirs.
@@ -211,7 +219,7 @@ func (r *run) try(ctx context.Context, t *try) {
 			err = fitsWith(t.request, hold)
 		}
 		if err == nil {
-			t.hold = hold
+			t.hold, t.cause = hold, nil
 			return
 		}
 		class, _ := branch.ClassOf(err)

@@ -3,6 +3,7 @@ package tcc
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -317,6 +318,33 @@ func TestPanic(t *testing.T) {
 		}
 		o, _ := r.Wait(t.Context(), "1")
 		if _, err := d.Try("x").OutputOf(o); o.State != Cancelled || !errors.Is(err, ErrNoOutput) {
+			t.Errorf("%+v, %v", o, err)
+		}
+	})
+}
+
+// leaving is a resource whose tries end their goroutine, as a test's FailNow does.
+type leaving struct{ bomb }
+
+func (leaving) Try(context.Context, string, time.Time) (string, error) {
+	runtime.Goexit()
+	return "", nil
+}
+
+func (leaving) Cancel(context.Context, string, *string) error { return nil }
+
+// TestTryEndsItsGoroutine: its outcome is unknown, and the transaction is cancelled.
+func TestTryEndsItsGoroutine(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, nil, nil)
+		d := Define("leaving", Resource[string, string](leaving{}))
+		r.handles["leaving"] = d.of
+		r.serve(t, 1)
+		_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		ctx, end := context.WithTimeout(t.Context(), time.Minute)
+		defer end()
+		if o, err := r.Wait(ctx, "1"); o.State != Cancelled {
 			t.Errorf("%+v, %v", o, err)
 		}
 	})
