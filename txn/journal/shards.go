@@ -162,21 +162,25 @@ func fenceOff(ctx context.Context, store driver.Journal, shard int) error {
 	return err
 }
 
-// move assigns the unfinished transactions of a shard to their new shards.
+// move assigns the unfinished transactions of a shard to their new shards, until it finds none: an
+// operator's append has no epoch, and during a pass it hides its transaction from the pass.
 func move(ctx context.Context, store driver.Journal, shard, shards int) (moved int, err error) {
 	s := &Shard{journal: &Journal{store: store}, number: shard}
-	for head, err := range s.Unfinished(ctx) {
-		if err != nil {
-			return moved, err
+	for before := -1; before < moved; {
+		before = moved
+		for head, err := range s.Unfinished(ctx) {
+			if err != nil {
+				return moved, err
+			}
+			to := shardOf(head.Transaction, shards)
+			if to == shard {
+				continue
+			}
+			if err := store.Reassign(ctx, head, to); err != nil {
+				return moved, err
+			}
+			moved++
 		}
-		to := shardOf(head.Transaction, shards)
-		if to == shard {
-			continue
-		}
-		if err := store.Reassign(ctx, head, to); err != nil {
-			return moved, err
-		}
-		moved++
 	}
 	return moved, nil
 }

@@ -168,3 +168,44 @@ func (c *cutOff) Reassign(ctx context.Context, h driver.Head, shard int) error {
 	}
 	return c.Journal.Reassign(ctx, h, shard)
 }
+
+// late is a store to which a process that was not stopped appends before a move.
+type late struct {
+	*memory.Journal
+	before func()
+}
+
+func (l *late) Reassign(ctx context.Context, h driver.Head, shard int) error {
+	if do := l.before; do != nil {
+		l.before = nil
+		do()
+	}
+	return l.Journal.Reassign(ctx, h, shard)
+}
+
+// TestSetShardsMeetsAnAppend of an operator: the transaction is moved nevertheless.
+func TestSetShardsMeetsAnAppend(t *testing.T) {
+	store := memory.NewJournal()
+	j := open(t, store, &journal.Options{Shards: 64})
+	var ids []string
+	for i := range 5 {
+		id := fmt.Sprint("t", i)
+		_, err := j.Begin(t.Context(), id, "", due, says("begin")...)
+		ok(t, err)
+		ids = append(ids, id)
+	}
+	_, err := journal.SetShards(t.Context(), &late{Journal: store, before: func() {
+		for _, id := range ids {
+			log, _, err := j.Open(t.Context(), id)
+			ok(t, err)
+			ok(t, log.Append(t.Context(), due.Add(-time.Hour), says("signal")...))
+		}
+	}}, 1)
+	ok(t, err)
+	for _, id := range ids {
+		log, _, err := j.Open(t.Context(), id)
+		if ok(t, err); log.Head().Shard != 0 {
+			t.Errorf("%s is in shard %d, which nobody owns", id, log.Head().Shard)
+		}
+	}
+}

@@ -45,6 +45,7 @@ type tables struct {
 	sqltable.Tables
 	marks fence.Table
 	lent  bool // the transaction is the user's: it may wait for others
+	alone bool // each statement is a transaction of its own
 }
 
 // marksSuffix is the suffix of the table of marks, a fence.Table.
@@ -193,6 +194,7 @@ func (t *Table[T]) alone(ctx context.Context, op, name string, other func(contex
 		return other(ctx, op, name, fn)
 	}
 	n, err := t.in(op, name, db.Autocommit(driver.ReadCommitted))
+	n.alone = true
 	if err == nil {
 		err = fn(n)
 	}

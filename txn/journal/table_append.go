@@ -114,7 +114,14 @@ func (n tables) appendPostgres(ctx context.Context, appends []driver.Append, ask
 	if err != nil || len(refused) == 0 {
 		return err
 	}
-	return n.refuse(ctx, appends, refused, errs)
+	err = n.refuse(ctx, appends, refused, errs)
+	if err != nil && n.alone { // the other appends are committed
+		for i := range refused {
+			errs[i] = failure.Uncommitted(err)
+		}
+		return nil
+	}
+	return err
 }
 
 // locking returns a statement that waits for locked rows only in a lent transaction.

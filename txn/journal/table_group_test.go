@@ -1,6 +1,7 @@
 package journal_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -147,4 +149,46 @@ func TestAppendInOfAnOldSnapshot(t *testing.T) {
 			t.Errorf("at %d with %d records: %v", head.Position, len(records), err)
 		}
 	})
+}
+
+// speechless is a database that reads no heads: it answers neither why an append was refused.
+type speechless struct {
+	driver.BeginnerAt[driver.SQL]
+	driver.Autocommitter
+}
+
+func (s speechless) Autocommit(level driver.Isolation) driver.SQL {
+	return noHeads{s.Autocommitter.Autocommit(level)}
+}
+
+type noHeads struct{ driver.SQL }
+
+func (n noHeads) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	if strings.HasPrefix(query, "select id, shard") {
+		return &interlock.Error{Op: "run statement", Driver: "postgres", Kind: interlock.Retryable, Err: errors.New("no connection")}
+	}
+	return n.SQL.Query(ctx, query, args, each)
+}
+
+// TestUnexplainedRefusal: if the reason of a refusal cannot be read, the rest of the group is done
+// nevertheless, and its appends succeed.
+func TestUnexplainedRefusal(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		single, ok := db.BeginnerAt.(driver.Autocommitter)
+		if !ok {
+			t.Fatal("it has no statements without a transaction")
+		}
+		table := journal.NewTable[driver.SQL](speechless{db, single}, "")
+		db.Do(t, table.Create)
+		txntest.OK(t, table.Enter(t.Context(), 0, token(1)))
+		txntest.OK(t, errors.Join(table.Append(t.Context(), groupOf(1, 0))...))
+		errs := table.Append(t.Context(), groupOf(2, 0)) // the first one exists
+		wantKind(t, errs[0], interlock.Retryable, nil)
+		txntest.OK(t, errs[1])
+		head, _, err := table.Read(t.Context(), "t001", 0)
+		if txntest.OK(t, err); head.Position != 1 {
+			t.Errorf("%+v", head)
+		}
+	}, databases.Pgx)
 }
