@@ -651,6 +651,28 @@ func TestTargetsAreForgotten(t *testing.T) {
 	})
 }
 
+// TestSickTargetsAreForgotten: the names of failing targets are bounded, too.
+func TestSickTargetsAreForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
+		ok(t, r.Handle("once", protocolFunc(func(turn *Turn) error {
+			turn.Round(Task{Target: turn.ID(), Call: branch.Call{Transaction: turn.ID(), Branch: "x", Operation: branch.Do, Attempt: 1},
+				Do: func(context.Context) error { return errDown }})
+			return turn.End(journal.Entry{Kind: "end"})
+		})))
+		r.serve(t, 1)
+		for i := range 5000 {
+			r.begin(t, fmt.Sprint(i), "once:x")
+		}
+		synctest.Wait()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.targets) > failingTargets {
+			t.Errorf("%d targets", len(r.targets))
+		}
+	})
+}
+
 // TestPanickingDrive: a panic of a protocol is the failure of that transaction.
 func TestPanickingDrive(t *testing.T) {
 	bubble(t, func(t *testing.T) {

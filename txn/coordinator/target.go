@@ -47,15 +47,18 @@ func (c *Coordinator) acquireTarget(name string) *target {
 	return g
 }
 
-// idleTargets bounds the healthy targets without users that are kept.
-const idleTargets = 64
+// idleTargets bounds the healthy targets without users that are kept, and failingTargets all of them.
+const (
+	idleTargets    = 64
+	failingTargets = 1024
+)
 
-// releaseTarget removes a target without users, unless it is failing or few are known: there can be as
-// many names as addresses.
+// releaseTarget removes a target without users, unless few are known: there can be as many names as
+// addresses.
 func (c *Coordinator) releaseTarget(g *target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if g.users--; g.users == 0 && len(c.targets) > idleTargets && g.healthy() {
+	if g.users--; g.users == 0 && (len(c.targets) > failingTargets || len(c.targets) > idleTargets && g.healthy()) {
 		delete(c.targets, g.name)
 	}
 }
