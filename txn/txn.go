@@ -193,6 +193,9 @@ func (r *Runtime) Start(ctx context.Context) error {
 	if r.leave != nil {
 		return &interlock.Error{Op: "start runtime", Kind: interlock.Bug, Err: errors.New("it is already started")}
 	}
+	if cause := context.Cause(r.ctx); cause != nil {
+		return &interlock.Error{Op: "start runtime", Kind: interlock.Bug, Err: cause}
+	}
 	var err error
 	if r.values == nil {
 		r.leave, err = r.alone()

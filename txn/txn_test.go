@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/backend"
 	_ "github.com/interlock-dev/interlock/driver/memory"
 	_ "github.com/interlock-dev/interlock/driver/mysql"
@@ -187,6 +188,30 @@ func TestMisuse(t *testing.T) {
 		if _, err := txn.Open(t.Context(), url, nil); !errors.As(err, new(*backend.URLError)) {
 			t.Errorf("%q: %v", url, err)
 		}
+	}
+}
+
+// TestStartAfterClose: a closed runtime serves no shard. It would keep them from other processes, and
+// could not append.
+func TestStartAfterClose(t *testing.T) {
+	ctx := t.Context()
+	b, err := backend.Open(ctx, "memory://closed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close(ctx)
+	rt, err := txn.On(ctx, b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := rt.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := rt.Start(ctx); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrClosed) {
+		t.Errorf("started after Close: %v", err)
+		_ = rt.Close(ctx)
 	}
 }
 
