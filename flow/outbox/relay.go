@@ -28,10 +28,10 @@ type Relay struct {
 	sink    Sink
 	options Options
 
-	waits     chan struct{} // receives when a service begins to wait
 	announced chan struct{} // receives when there may be messages
 
 	mu      sync.Mutex
+	waits   chan struct{}     // of the present watch: receives when a service begins to wait
 	serving map[*service]bool // true if the service waits
 	ended   func()            // stops watch; set while there are services
 
@@ -49,8 +49,7 @@ func NewRelay[T any](db driver.Beginner[T], table Table, sink Sink, o *Options) 
 	case db == nil || sink == nil:
 		return nil, failure.Bug("make relay", table.name(), "a database and a sink are required")
 	}
-	r := &Relay{db: untyped[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{},
-		waits: make(chan struct{}, 1), announced: make(chan struct{}, 1)}
+	r := &Relay{db: untyped[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{}, announced: make(chan struct{}, 1)}
 	if a, ok := db.(driver.Autocommitter); ok {
 		r.single = a.Autocommit(driver.ReadCommitted)
 	}
@@ -183,14 +182,17 @@ func (r *Relay) enter(s *service) (leave func()) {
 	}
 }
 
+// watching starts a watch. The one before it may not have ended. The mutex is held.
 func (r *Relay) watching() (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
+	waits := make(chan struct{}, 1)
+	r.waits = waits
 	stop := func() {}
 	if r.options.Notifier != nil {
 		stop = r.options.Notifier.Listen(func(string) { r.Wake() })
 	}
 	var watch sync.WaitGroup
-	watch.Go(func() { r.watch(ctx) })
+	watch.Go(func() { r.watch(ctx, waits) })
 	return func() { stop(); cancel(); watch.Wait() }
 }
 

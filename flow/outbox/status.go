@@ -123,12 +123,13 @@ func (s store) showCounts(ctx context.Context, to *Status) error {
 }
 
 // watch wakes waiting services that have messages to send, until ctx ends. A wake is a hint: the
-// service reads the table, and after a long time it does so without a wake.
-func (r *Relay) watch(ctx context.Context) {
+// service reads the table, and after a long time it does so without a wake. begins receives when a
+// service begins to wait.
+func (r *Relay) watch(ctx context.Context, begins <-chan struct{}) {
 	found, changes := r.options.now(), -1
 	for {
 		var pause <-chan time.Time
-		waits, announced := r.waits, false
+		waits, announced := begins, false
 		if len(r.waiting(false)) > 0 {
 			pause, waits = time.After(r.options.poll(r.options.now().Sub(found))), nil
 		}
@@ -183,9 +184,11 @@ func (r *Relay) wait(s *service) (end func()) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.serving[s] = waits
+		if waits {
+			hints.Signal(r.waits)
+		}
 	}
 	note(true)
-	hints.Signal(r.waits)
 	return func() { note(false) }
 }
 

@@ -1,0 +1,77 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/virtual"
+)
+
+// ready is a database in which slice 1 always has a message.
+type ready struct{ driver.SQL }
+
+func (ready) Begin(context.Context) (driver.Tx[driver.SQL], error) {
+	return nil, errors.New("no transactions")
+}
+func (r ready) Autocommit(driver.Isolation) driver.SQL { return r }
+func (ready) Dialect() driver.Dialect                  { return driver.Postgres }
+func (ready) Query(_ context.Context, query string, _ []any, each func(func(...any) error) error) error {
+	if !strings.Contains(query, "unnest") {
+		return errors.New("no other statements")
+	}
+	for _, slice := range []int64{-1, 1} {
+		err := each(func(dest ...any) error { *dest[0].(*int64) = slice; return nil })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slow is a notifier whose listeners end slowly.
+type slow struct {
+	end    chan struct{}
+	ending atomic.Bool
+}
+
+func (*slow) Notify(...string) {}
+func (s *slow) Listen(func(string)) func() {
+	return func() { s.ending.Store(true); <-s.end }
+}
+
+// TestWatchOfTheNextService: if a service begins while the last one of its relay ends, it is watched.
+func TestWatchOfTheNextService(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		notifier := &slow{end: make(chan struct{})}
+		r, err := NewRelay[driver.SQL](ready{}, Table{}, sink{}, &Options{Notifier: notifier})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := r.enter(&service{Relay: r, slice: 0, awake: make(chan struct{}, 1)})
+		go first()
+		synctest.Wait()
+		next := &service{Relay: r, slice: 1, awake: make(chan struct{}, 1)}
+		leave := r.enter(next)
+		synctest.Wait()
+		end := r.wait(next)
+		synctest.Wait()
+		close(notifier.end)
+		select {
+		case <-next.awake:
+		case <-time.After(3 * r.options.MaxPoll):
+			t.Error("it is not woken")
+		}
+		end()
+		leave()
+	})
+}
+
+type sink struct{}
+
+func (sink) Publish(context.Context, []driver.Message) []error { return nil }
