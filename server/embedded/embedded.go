@@ -96,6 +96,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.DataDir == "" {
 		return nil, errors.New("embedded: start etcd: no data directory was given")
 	}
+	if o.Quota < 0 || o.Compact < 0 || o.Check < 0 {
+		return nil, fmt.Errorf("embedded: start etcd: a quota of %d, former values for %v, checks every %v: none may be negative", o.Quota, o.Compact, o.Check)
+	}
 	if err := privateDir(o.DataDir); err != nil {
 		return nil, err
 	}

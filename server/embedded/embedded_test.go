@@ -142,6 +142,19 @@ func TestWrongAddresses(t *testing.T) {
 	}
 }
 
+// TestNegativeOptions are refused, as others that cannot be met.
+func TestNegativeOptions(t *testing.T) {
+	t.Parallel()
+	for _, o := range []embedded.Options{{Check: -1}, {Compact: -1}, {Quota: -1}} {
+		o.DataDir, o.Listen = t.TempDir(), anyPort
+		s, err := embedded.Start(t.Context(), o)
+		if err == nil {
+			s.Close()
+			t.Errorf("%+v: it runs", o)
+		}
+	}
+}
+
 func TestFind(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
