@@ -108,7 +108,7 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 		registered = append(registered, s.participants[name])
 	}
 	var err error
-	if s.sagas, err = saga.New(c, s.options.Sagas, s.defineOrder(kind), s.defineOrder(kindReported).OnEnd(s.reportEnd)); err != nil {
+	if s.sagas, err = saga.New(c, s.options.Sagas, s.defineOrder(kind), s.defineOrder(kindReported).OnEnd(s.reportEnd).EndTarget(reportedTo)); err != nil {
 		return nil, err
 	}
 	if s.tcc, err = tcc.New(c, s.options.TCC, s.remoteResource()); err != nil {

@@ -50,6 +50,13 @@ func (s *Service) signalSaga(r *http.Request) (any, error) {
 	return showDone(s.showSaga(r))
 }
 
+// reportedTo returns the target of the report of an order.
+func reportedTo(text json.RawMessage) string {
+	var o order
+	_ = json.Unmarshal(text, &o) // parsed before, for the stages
+	return host(o.OnEnd)
+}
+
 // reportEnd posts the outcome of a saga to the address in its order.
 func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	var o order

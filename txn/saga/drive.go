@@ -165,7 +165,7 @@ func (d *drive) pause(until time.Time) error {
 		}
 	}
 	if d.m.atEnd {
-		targets = []string{d.plan.endTarget()}
+		targets = []string{d.endTarget()}
 	}
 	if !d.Pause(until.Sub(d.Now()), targets...) {
 		return d.stopReason()

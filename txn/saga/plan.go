@@ -25,6 +25,7 @@ type plan struct {
 	list      func(input json.RawMessage) ([]stage, error)
 	body      func(s *Run, input json.RawMessage) error  // instead of fixed and list
 	ended     func(ctx context.Context, o Outcome) error // called with the end; nil disables it
+	endedAt   func(input json.RawMessage) string         // the target of ended; nil means one for all
 }
 
 // stage is a group of concurrent steps.
@@ -205,6 +206,18 @@ func (d Definition[I]) OnEnd(f func(ctx context.Context, o Outcome) error) Defin
 	return d
 }
 
+// EndTarget sets the target of OnEnd, such as a host; see [Action.Target]. The default is one target for
+// all sagas of the definition, so that sagas whose OnEnd hangs delay the others. The function must be
+// deterministic and must not block.
+func (d Definition[I]) EndTarget(of func(input I) string) Definition[I] {
+	d.plan.endedAt = func(text json.RawMessage) string {
+		var input I
+		_ = json.Unmarshal(text, &input) // parsed before, for the steps
+		return of(input)
+	}
+	return d
+}
+
 const versionMark = "@v"
 
 // key returns the name and version, as in the type of its sagas.
@@ -257,13 +270,18 @@ func (c *execution) report(now time.Time) (action, error) {
 	return action{report: true}, nil
 }
 
-// endTarget is the target of OnEnd.
-func (p plan) endTarget() string { return p.name + " ended" }
+// endTarget returns the target of OnEnd.
+func (c *execution) endTarget() string {
+	if c.plan.endedAt == nil {
+		return c.plan.name + " ended"
+	}
+	return c.plan.endedAt(c.m.input)
+}
 
 // report calls OnEnd.
 func (d *drive) report() error {
 	o := outcome(d.Head(), &d.m)
-	task := coordinator.Task{Target: d.plan.endTarget(), Timeout: 30 * time.Second, Call: branch.Call{
+	task := coordinator.Task{Target: d.endTarget(), Timeout: 30 * time.Second, Call: branch.Call{
 		Transaction: d.ID(), Operation: "ended", Attempt: d.reports + 1},
 		Do: func(ctx context.Context) error {
 			return d.plan.ended(with(ctx, Call{Type: d.plan.name, Outputs: o.Outputs}), o)

@@ -278,6 +278,32 @@ func TestOnEnd(t *testing.T) {
 	}
 }
 
+// TestTargetOfOnEnd: sagas whose OnEnd hangs at one system do not delay those of another one.
+func TestTargetOfOnEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		reported := make(chan time.Time, 1)
+		d := Define("order", g.undoable("a")).OnEnd(func(ctx context.Context, o Outcome) error {
+			if string(o.Input) == `"hangs"` {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			reported <- time.Now()
+			return nil
+		}).EndTarget(func(input string) string { return input })
+		r := serve(t, nil, 1, &settings{Options: coordinator.Options{PerTarget: 4}}, d)
+		for i := range 100 {
+			ok(t, d.Start(t.Context(), r.engine, fmt.Sprint("hangs ", i), "hangs"))
+		}
+		time.Sleep(10 * time.Second)
+		from := time.Now()
+		ok(t, d.Start(t.Context(), r.engine, "well", "answers"))
+		if took := (<-reported).Sub(from); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 // TestFailingOnEnd: sagas whose OnEnd fails for hours do not fill the memory of their process, and
 // others are driven. All of them end once OnEnd succeeds.
 func TestFailingOnEnd(t *testing.T) {
