@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -78,18 +79,15 @@ func Lanes(messages []Message) (lanes [][]int) {
 // SendLanes calls send for each message and returns its errors, as [Sink].Publish does. Up to n
 // lanes are sent at once.
 func SendLanes(messages []Message, n int, send func(Message) error) []error {
-	answers := make([]error, len(messages))
+	answers := slices.Repeat([]error{ErrNotSent}, len(messages)) // also if send ends its goroutine
 	turns := make(chan struct{}, n)
 	var sending sync.WaitGroup
 	for _, lane := range Lanes(messages) {
 		turns <- struct{}{}
 		sending.Go(func() {
 			defer func() { <-turns }()
-			for at, i := range lane {
+			for _, i := range lane {
 				if answers[i] = send(messages[i]); answers[i] != nil {
-					for _, later := range lane[at+1:] {
-						answers[later] = ErrNotSent
-					}
 					return
 				}
 			}

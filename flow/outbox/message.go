@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"runtime/debug"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -141,7 +142,7 @@ type Sink = driver.Sink
 
 // Func returns a sink that calls fn for each message: in order for one topic and key, and for up to
 // 16 of them at the same time. fn must return when ctx ends. The kind of its error decides what
-// follows (see [interlock.Kind]); after an error of unknown kind the message is sent again.
+// follows (see [interlock.Kind]); after an error of unknown kind, or a panic, the message is sent again.
 func Func(fn func(ctx context.Context, m Message) error) Sink { return funcSink(fn) }
 
 type funcSink func(ctx context.Context, m Message) error
@@ -150,5 +151,12 @@ const atOnce = 16 // concurrent calls of a Func
 
 // Publish calls the function; see [driver.Sink].
 func (f funcSink) Publish(ctx context.Context, messages []Message) []error {
-	return driver.SendLanes(messages, atOnce, func(m Message) error { return f(ctx, m) })
+	return driver.SendLanes(messages, atOnce, func(m Message) (err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				err = &interlock.Error{Op: "publish", Name: m.ID, Kind: interlock.Uncertain, Err: fmt.Errorf("panic: %v\n%s", v, debug.Stack())}
+			}
+		}()
+		return f(ctx, m)
+	})
 }

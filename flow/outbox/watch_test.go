@@ -3,12 +3,14 @@ package outbox
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
@@ -70,6 +72,24 @@ func TestWatchOfTheNextService(t *testing.T) {
 		end()
 		leave()
 	})
+}
+
+// TestPanicOfAFunc: the panic of a function, or the end of its goroutine, is the failure of its message
+// alone.
+func TestPanicOfAFunc(t *testing.T) {
+	f := Func(func(_ context.Context, m Message) error {
+		switch m.ID {
+		case "bad":
+			panic("boom")
+		case "gone":
+			runtime.Goexit()
+		}
+		return nil
+	})
+	errs := f.Publish(t.Context(), []Message{{ID: "bad", Topic: "t"}, {ID: "good", Topic: "t"}, {ID: "gone", Topic: "t"}})
+	if interlock.Kind(errs[0]) != interlock.Uncertain || !strings.Contains(errs[0].Error(), "boom") || errs[1] != nil || errs[2] == nil {
+		t.Errorf("%v", errs)
+	}
 }
 
 type sink struct{}
