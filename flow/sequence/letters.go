@@ -34,7 +34,7 @@ func WithDeadLetters[T any](t Table, stream string, lend func(T) driver.SQL, h H
 	if o != nil {
 		b.options = *o
 	}
-	b.options.Attempts = cmp.Or(b.options.Attempts, DefaultAttempts)
+	b.options.Attempts = cmp.Or(max(b.options.Attempts, 0), DefaultAttempts)
 	if b.options.Refuses == nil {
 		b.options.Refuses = func(err error) bool {
 			kind := interlock.Kind(err)
@@ -141,7 +141,7 @@ func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Deliver
 	_, err = q.Exec(ctx, `delete from {dead}`+where+`seq = ?`, at...)
 	if err == nil {
 		_, err = q.Exec(ctx, `insert into {dead} (stream, name, epoch, seq, payload, attempts, error, died_at)
-			values (?, ?, ?, ?, {?}, ?, {?}, {now})`, append(at, payload, r.times, strings.ToValidUTF8(fmt.Sprintf("%.2000s", r.err), "\uFFFD"))...)
+			values (?, ?, ?, ?, {?}, ?, {?}, {now})`, append(at, payload, r.times, label(r.err))...)
 	}
 	var reopened int64
 	if err == nil {
@@ -155,6 +155,11 @@ func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Deliver
 		err = q.count(ctx, stream, e.Key, 1)
 	}
 	return err
+}
+
+// label returns the text of an error as it is stored: UTF-8 without NUL, which PostgreSQL refuses.
+func label(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(fmt.Sprintf("%.2000s", text), "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // DeadLetters lists dead letters of a stream, the oldest first, at most limit. A limit below 1 is a

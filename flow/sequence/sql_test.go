@@ -281,7 +281,7 @@ func testFillAndOpen(t *testing.T, db *databases.DB) {
 func testPoison(t *testing.T, db *databases.DB) {
 	var j journal
 	same := func(tx driver.SQL) driver.SQL { return tx }
-	poison := &interlock.Error{Op: "handle", Kind: interlock.Definite, Err: errors.New("no such customer")}
+	poison := &interlock.Error{Op: "handle", Kind: interlock.Definite, Err: errors.New("no such customer: \x00")}
 	away := errors.New("the database is away")
 	var fail error
 	handler := func(ctx context.Context, tx driver.SQL, d sequence.Delivery) error {
@@ -332,7 +332,7 @@ func testPoison(t *testing.T, db *databases.DB) {
 		t.Errorf("effects: %s", got)
 	}
 	all := letters(2)
-	if l := all[0]; l.Key != "a" || l.Seq != 2 || l.Attempts != 3 || l.Error != poison.Error() || where(t, db, "a").Holes != 2 {
+	if l := all[0]; l.Key != "a" || l.Seq != 2 || l.Attempts != 3 || l.Error != strings.ReplaceAll(poison.Error(), "\x00", "\uFFFD") || where(t, db, "a").Holes != 2 {
 		t.Errorf("%+v, %+v", l, where(t, db, "a"))
 	}
 	if err := sequence.Replay(t.Context(), db, sequence.Table{}, stream, all[0], same, handler); !errors.Is(err, poison) {
@@ -357,4 +357,8 @@ func testPoison(t *testing.T, db *databases.DB) {
 	fail = poison
 	again := over(t, sequence.InTx[driver.SQL](db, sequence.Table{}), buried, &j, sequence.Options{Wait: time.Hour})
 	offers(t, again, "a", "2=duplicate 4=duplicate 6=delivered")
+	closed(t, again)
+	invalid := sequence.WithDeadLetters(sequence.Table{}, stream, same, handler, &sequence.Poison{Attempts: -1})
+	offers(t, over(t, sequence.InTx[driver.SQL](db, sequence.Table{}), invalid, &j, sequence.Options{Wait: time.Hour}), "a", "7=delivered")
+	letters(0)
 }
