@@ -87,7 +87,9 @@ func (o *Options) resolve() (Options, error) {
 			return r, failure.Bug("open journal", "", "%s is %d; it must be 1 to %d", d.name, *d.value, d.most)
 		}
 	}
-	r.Patience = cmp.Or(r.Patience, 10*time.Second)
+	if r.Patience = cmp.Or(r.Patience, 10*time.Second); r.Patience < 0 {
+		return r, failure.Bug("open journal", "", "Patience is %v, below zero", r.Patience)
+	}
 	return r, nil
 }
 

@@ -366,7 +366,7 @@ func TestBadInput(t *testing.T) {
 	wantKind(t, err, interlock.Bug, interlock.ErrName)
 	_, err = j.Begin(t.Context(), "u", "", time.Time{}, says("begin")...)
 	wantKind(t, err, interlock.Bug, nil)
-	for _, o := range []journal.Options{{Shards: -1}, {Shards: 4097}, {Inline: driver.MaxRecord}, {Group: -1}, {Requests: -1}} {
+	for _, o := range []journal.Options{{Shards: -1}, {Shards: 4097}, {Inline: driver.MaxRecord}, {Group: -1}, {Requests: -1}, {Patience: -1}} {
 		_, err := journal.New(memory.NewJournal(), &o)
 		wantKind(t, err, interlock.Bug, nil)
 	}
