@@ -137,10 +137,14 @@ func Begin(ctx context.Context, j *journal.Journal, definition, id string, input
 	if err == nil {
 		err = plan{name: definition}.checkName()
 	}
+	first := begin(text, time.Time{}, time.Time{}, false)
+	if err == nil {
+		_, err = replay([]journal.Entry{first}) // JSON that is nested too deeply can be written, and not read
+	}
 	if err != nil {
 		return bug("start saga", id, err)
 	}
-	_, err = j.Begin(ctx, id, protocol+":"+definition, time.Now(), begin(text, time.Time{}, time.Time{}, false))
+	_, err = j.Begin(ctx, id, protocol+":"+definition, time.Now(), first)
 	if errors.Is(err, journal.ErrExists) {
 		return attach(ctx, j, definition, id, text)
 	}

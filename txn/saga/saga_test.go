@@ -313,10 +313,11 @@ func TestBegunAlone(t *testing.T) {
 		_, err = r.engine.Wait(ctx, "2")
 		ok(t, err)
 		same(t, "effects", g.did(), "1/a/do", "1/p/do", "1/z/do", "2/a/do", "2/p/do", "2/z/do")
+		nested := json.RawMessage(strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000)) // encoding/json reads no more
 		for _, err := range []error{
 			Begin(ctx, j, "order", "1", json.RawMessage(`"else"`)), Begin(ctx, j, "bill", "1", json.RawMessage(`"in"`)),
 			Begin(ctx, j, "", "3", nil), Begin(ctx, j, strings.Repeat("n", 201), "3", nil), Begin(ctx, j, "order", "3", json.RawMessage(`{`)),
-			Begin(ctx, j, "order", strings.Repeat("n", driver.MaxTransaction+1), nil), r.engine.Start(ctx, "bill", "3", nil), r.engine.Start(ctx, "order", "3", json.RawMessage(`{`)),
+			Begin(ctx, j, "order", strings.Repeat("n", driver.MaxTransaction+1), nil), Begin(ctx, j, "order", "3", nested), r.engine.Start(ctx, "bill", "3", nil), r.engine.Start(ctx, "order", "3", json.RawMessage(`{`)),
 		} {
 			wantKind(t, err, interlock.Bug, nil)
 		}

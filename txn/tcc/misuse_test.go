@@ -2,6 +2,7 @@ package tcc
 
 import (
 	"context"
+	"encoding/json"
 	"math"
 	"strings"
 	"testing"
@@ -134,6 +135,31 @@ func (w wide) Confirm(_ context.Context, _ string, h string) error {
 	return nil
 }
 func (w wide) Cancel(context.Context, string, *string) error { return nil }
+
+// nested is a resource whose holds are lists in lists.
+type nested struct{}
+
+func (nested) Try(context.Context, string, time.Time) (json.RawMessage, error) {
+	const depth = 10_000 // of what encoding/json reads
+	return json.RawMessage(strings.Repeat("[", depth) + strings.Repeat("]", depth)), nil
+}
+func (nested) Confirm(context.Context, string, json.RawMessage) error { return nil }
+func (nested) Cancel(context.Context, string, *json.RawMessage) error { return nil }
+
+// TestNestedHold: a hold that no record can have cancels its transaction.
+func TestNestedHold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, nil, nil)
+		d := Define("nested", Resource[string, json.RawMessage](nested{}))
+		r.handles["nested"] = d.of
+		r.serve(t, 1)
+		_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		_, err = r.Submit(t.Context(), "booking", "2", d.Try("x"))
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		r.Close(t.Context())
+	})
+}
 
 // TestNullHold: a hold that is null in JSON counts, and no request is lost.
 func TestNullHold(t *testing.T) {

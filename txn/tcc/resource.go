@@ -3,7 +3,9 @@ package tcc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -101,11 +103,15 @@ func stored(name string, hold any) (json.RawMessage, error) {
 	return text, nil
 }
 
-// fits checks the size of a request or a hold.
+// fits checks whether a record can have a request or a hold: its size, and how deeply it is nested,
+// which encoding/json bounds when it reads a record.
 func fits(text []byte) error {
-	const most = driver.MaxPayload - around
-	if len(text) > most {
+	const most, deep = driver.MaxPayload - around, 10_000
+	switch {
+	case len(text) > most:
 		return fmt.Errorf("it has %d bytes, at most %d are allowed", len(text), most)
+	case len(text) >= deep && !json.Valid(slices.Concat([]byte("["), text, []byte("]"))):
+		return errors.New("it is nested too deeply")
 	}
 	return nil
 }
