@@ -65,6 +65,8 @@ func Once[T any](ctx context.Context, p *Policy, call func(context.Context) (T, 
 // Hedges reports whether Options.Hedge makes [Call] run two attempts at the same time.
 func (p *Policy) Hedges() bool { return p.o.Hedge > 0 }
 
+var errNoReturn = &interlock.Error{Op: "call", Kind: interlock.Uncertain, Err: errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")}
+
 // hedge makes a call and, with Options.Hedge, a second one if the first takes that long. The first result
 // counts; call cancel after its use. The context of the other call ends at once, and drop gets its
 // value.
@@ -77,18 +79,23 @@ func hedge[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 		first bool
 		v     T
 		err   error
+		panic any // nil if call returned
 	}
 	p.hedges.deposit()
 	results, open := make(chan result), make(chan struct{}) // closed after the first result
 	start := func(first bool) context.CancelFunc {
 		ctx, cancel := context.WithCancel(ctx)
 		go func() {
-			v, err := call(ctx)
-			select {
-			case results <- result{first, v, err}:
-			case <-open:
-				drop(v)
-			}
+			r := result{first: first, err: errNoReturn}
+			defer func() {
+				r.panic = recover()
+				select {
+				case results <- r:
+				case <-open:
+					drop(r.v)
+				}
+			}()
+			r.v, r.err = call(ctx)
 		}()
 		return cancel
 	}
@@ -103,6 +110,11 @@ func hedge[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 		r = <-results
 	}
 	close(open)
+	if r.panic != nil {
+		cancelFirst()
+		cancelSecond()
+		panic(r.panic) // in the goroutine of the caller, as without Hedge
+	}
 	if r.first {
 		cancelSecond()
 		return r.v, cancelFirst, r.err

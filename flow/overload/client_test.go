@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -222,6 +223,23 @@ func TestOnce(t *testing.T) {
 		if rejected, found := errors.AsType[*RejectedError](err); calls != 1 || !found || !rejected.NoRetry {
 			t.Errorf("%d calls, %v", calls, err)
 		}
+	})
+}
+
+// TestHedgedPanic: the panic of a call that may be hedged reaches the caller, as any other does. A call
+// that ends its goroutine fails.
+func TestHedgedPanic(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		p := policy(t, &Options{Hedge: time.Hour})
+		if _, err := Call(t.Context(), p, func(context.Context) (int, error) { runtime.Goexit(); return 0, nil }); interlock.Kind(err) != interlock.Uncertain {
+			t.Errorf("it ended its goroutine: %v", err)
+		}
+		defer func() {
+			if r := recover(); r != "boom" {
+				t.Errorf("%v", r)
+			}
+		}()
+		_, _ = Call(t.Context(), p, func(context.Context) (int, error) { panic("boom") })
 	})
 }
 
