@@ -113,7 +113,8 @@ func (c *Caller[T]) wait(ctx context.Context, id string, notified <-chan struct{
 // look reads a record; if db is a [driver.Autocommitter], in one request.
 func (c *Caller[T]) look(ctx context.Context, id string) (recorded record, err error) {
 	if a, ok := c.db.(driver.Autocommitter); ok {
-		return c.t.read(ctx, opCall, a.Autocommit(driver.ReadCommitted), id, columns)
+		recorded, err = c.t.read(ctx, opCall, a.Autocommit(driver.ReadCommitted), id, columns)
+		return recorded, failure.Uncommitted(err)
 	}
 	err = transact.Do(ctx, c.db.Begin, id, func(tx driver.Tx[T]) (err error) {
 		recorded, err = c.t.read(ctx, opCall, tx, id, columns)

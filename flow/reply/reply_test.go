@@ -430,3 +430,23 @@ func testCosts(t *testing.T, w world) {
 		}
 	}
 }
+
+// mute is a database that does not answer reads.
+type mute struct{ driver.SQL }
+
+func (m mute) Begin(context.Context) (driver.Tx[driver.SQL], error) {
+	return nil, errors.ErrUnsupported
+}
+func (m mute) Autocommit(driver.Isolation) driver.SQL { return m }
+func (mute) Dialect() driver.Dialect                  { return driver.Postgres }
+func (mute) Query(context.Context, string, []any, func(func(...any) error) error) error {
+	return &interlock.Error{Op: "run statement", Driver: "postgres", Kind: interlock.Uncertain, Err: errors.New("no answer")}
+}
+
+// TestReadWithoutAnswer: the message was not sent, so it has no effects.
+func TestReadWithoutAnswer(t *testing.T) {
+	c := reply.NewCaller[driver.SQL](mute{}, reply.Table{}, nil, func(context.Context, queue.Message) error { t.Error("it was sent"); return nil })
+	if _, err := c.Call(t.Context(), call("1")); interlock.Kind(err) != interlock.Retryable {
+		t.Errorf("%v", err)
+	}
+}
