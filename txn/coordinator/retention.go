@@ -106,6 +106,10 @@ func (r Retention) resolve() (Retention, error) {
 // Keep returns Options.Retention.Keep; below zero means for ever.
 func (c *Coordinator) Keep() time.Duration { return c.options.Retention.Keep }
 
+// Margin returns Options.Retention.Margin: participants keep their records of transactions for at least
+// that long.
+func (c *Coordinator) Margin() time.Duration { return c.options.Retention.Margin }
+
 // A Job runs periodically in one of the processes that serve a journal.
 type Job struct {
 	Name  string

@@ -29,7 +29,8 @@ func name(kind string) string { return strings.TrimPrefix(kind, protocol) }
 
 // Options of an engine; nil and the zero value work.
 type Options struct {
-	// Hold bounds how long branches are held without a decision; 0 means a minute.
+	// Hold bounds how long branches are held without a decision; 0 means a minute. It is at most the
+	// Retention.Margin of the coordinator.
 	Hold time.Duration
 	// Margin is the last part of Hold, in which no transaction is confirmed; 0 means a sixth
 	// of Hold. Half of it is for the append of the decision, the other half for clocks of
@@ -83,8 +84,11 @@ type Engine struct {
 func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Engine, error) {
 	options, err := o.resolve()
 	problems := []error{err}
-	if c == nil {
+	switch {
+	case c == nil:
 		problems = append(problems, failure.Bug("make engine", "", "there is no coordinator"))
+	case options.Hold > c.Margin():
+		problems = append(problems, failure.Bug("make engine", "", "Hold is %v, and the coordinator's Retention.Margin %v: participants could forget a try before its decision", options.Hold, c.Margin()))
 	}
 	m := &Engine{coordinator: c, options: options, handles: map[string]handle{}}
 	m.life, m.end = context.WithCancelCause(context.Background())

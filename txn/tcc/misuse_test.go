@@ -35,6 +35,7 @@ func TestEngines(t *testing.T) {
 		"no name":    {nil, []Defined{Define("", Resource[string, string](v))}, "1 to 255"},
 		"long name":  {nil, []Defined{Define(strings.Repeat("x", 256), Resource[string, string](v))}, "1 to 255"},
 		"twice":      {nil, []Defined{v.define(), v.define()}, "each its own"},
+		"long hold":  {&Options{Hold: 25 * time.Hour}, nil, "forget a try"},
 		"margin":     {&Options{Hold: time.Second, Margin: time.Second}, nil, "nothing could ever be confirmed"},
 	} {
 		c2, err := coordinator.New(j, nil)
