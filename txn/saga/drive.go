@@ -29,7 +29,7 @@ type drive struct {
 // Drive executes a saga as far as possible; see [coordinator.Protocol].
 func (e *Engine) Drive(t *coordinator.Turn) error {
 	err := e.drive(t)
-	e.rememberFit(t.ID(), err)
+	e.rememberFit(t, err)
 	return err
 }
 

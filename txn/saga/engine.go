@@ -51,13 +51,19 @@ type Engine struct {
 	plans       map[string]plan
 
 	mu      sync.Mutex
-	misfits map[string]*MismatchError // of sagas that cannot be driven, by their ids
+	misfits map[string]misfit // of sagas that cannot be driven, by their ids
+}
+
+// misfit is why a saga cannot be driven by this process while it serves the saga's shard.
+type misfit struct {
+	*MismatchError
+	serving context.Context
 }
 
 // New returns an engine on a coordinator that does not serve yet. A coordinator has at most one
 // engine of sagas. Each problem of a definition is reported as a [*DefinitionError].
 func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engine, error) {
-	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}, misfits: map[string]*MismatchError{}}
+	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}, misfits: map[string]misfit{}}
 	var problems []error
 	for _, d := range definitions {
 		if d == nil {
@@ -373,8 +379,8 @@ func (e *Engine) wait(ctx context.Context, w *coordinator.Waiter, id string) (Ou
 func (e *Engine) misfit(id string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if m := e.misfits[id]; m != nil {
-		return m
+	if m, known := e.misfits[id]; known && m.serving.Err() == nil {
+		return m.MismatchError
 	}
 	return nil
 }
@@ -383,15 +389,15 @@ func (e *Engine) misfit(id string) error {
 const maxMisfits = 10_000
 
 // rememberFit remembers from a drive's error whether the saga's definition fits.
-func (e *Engine) rememberFit(id string, err error) {
+func (e *Engine) rememberFit(t *coordinator.Turn, err error) {
 	var m *MismatchError
 	mismatch := errors.As(err, &m) && !errors.Is(err, coordinator.ErrForeign)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
 	case !mismatch:
-		delete(e.misfits, id)
+		delete(e.misfits, t.ID())
 	case len(e.misfits) < maxMisfits:
-		e.misfits[id] = m
+		e.misfits[t.ID()] = misfit{m, t.Context()}
 	}
 }

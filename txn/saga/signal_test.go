@@ -359,5 +359,13 @@ func TestWaitSaysWhy(t *testing.T) {
 		if wantKind(t, err, interlock.Bug, ErrMismatch); time.Since(from) > 2*time.Second || err == nil || !strings.Contains(err.Error(), `step "a"`) {
 			t.Errorf("%v after %v", err, time.Since(from))
 		}
+
+		changed.stop()
+		<-changed.served
+		serve(t, r.store, 3, nil, d)
+		o, err := changed.engine.Wait(t.Context(), "1")
+		if ok(t, err); o.State != Succeeded {
+			t.Errorf("driven by another process: %s", o.State)
+		}
 	})
 }
