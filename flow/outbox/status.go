@@ -180,15 +180,13 @@ func (r *Relay) waiting(announced bool) (all []int64) {
 
 // wait records that s waits, until end is called.
 func (r *Relay) wait(s *service) (end func()) {
-	note := func(waits bool) {
+	note := func(waits bool) (begins chan struct{}) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.serving[s] = waits
-		if waits {
-			hints.Signal(r.waits)
-		}
+		return r.waits
 	}
-	note(true)
+	hints.Signal(note(true))
 	return func() { note(false) }
 }
 
