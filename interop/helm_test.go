@@ -28,7 +28,7 @@ func chartValues() map[string]any {
 		"image":         "registry.example/interlock:1",
 		"allow":         []any{"http://stock.shop.svc:8080/", "http://payments.shop.svc:8080/"},
 		"allowNetworks": []any{"10.0.0.0/8"},
-		"args":          []any{"--retention=72h"},
+		"args":          []any{"--keep=72h"},
 	}
 }
 
@@ -69,7 +69,7 @@ func TestChart(t *testing.T) {
 		switch object := object.(type) {
 		case *appsv1.Deployment:
 			args := object.Spec.Template.Spec.Containers[0].Args
-			for _, want := range []string{"--allow=http://payments.shop.svc:8080/", "--allow-network=10.0.0.0/8", "--retention=72h", "--host=shop.default.svc"} {
+			for _, want := range []string{"--allow=http://payments.shop.svc:8080/", "--allow-network=10.0.0.0/8", "--keep=72h", "--host=shop.default.svc"} {
 				if !slices.Contains(args, want) {
 					t.Errorf("%s is not among the arguments %q", want, args)
 				}

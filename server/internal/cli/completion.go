@@ -27,8 +27,8 @@ var shells = []string{"bash", "zsh", "fish", "powershell"}
 func (a *app) completionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "completion SHELL", Short: "Print a completion script for a shell",
-		Example: `  source <(interlock completion bash)                                  for this shell
-  interlock completion bash > /etc/bash_completion.d/interlock         for all, with bash-completion
+		Example: `  source <(interlock completion bash)                                  for this shell; needs bash-completion
+  interlock completion bash > /etc/bash_completion.d/interlock         for all shells
   interlock completion zsh > "${fpath[1]}/_interlock"
   interlock completion fish > ~/.config/fish/completions/interlock.fish
   interlock completion powershell | Out-String | Invoke-Expression`,
