@@ -95,9 +95,27 @@ func (s settings) queue(group string) (driver.Queue, func(), error) {
 	return q, q.Close, nil
 }
 
+// reach fails if no broker answers: a message would wait for one, for as long as all may take.
+func (s settings) reach(ctx context.Context) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(strings.TrimPrefix(s.broker, "kafka://"), ",")...))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := client.Ping(ctx); err != nil {
+		return fmt.Errorf("no broker answers at %s: %w", s.broker, err)
+	}
+	return nil
+}
+
 // sink creates the topic, and opens it for the relay.
 func (s settings) sink(ctx context.Context) (outbox.Sink, func(), error) {
 	if !strings.HasPrefix(s.broker, "nats:") {
+		if err := s.reach(ctx); err != nil {
+			return nil, nil, err
+		}
 		sink, err := kafka.OpenSink(s.broker, &kafka.SinkOptions{Client: []kgo.Opt{kgo.AllowAutoTopicCreation()}})
 		if err != nil {
 			return nil, nil, err

@@ -149,8 +149,26 @@ func (s settings) sink() (*kafka.Sink, error) {
 	return kafka.OpenSink(s.kafka, &kafka.SinkOptions{Client: []kgo.Opt{kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(-1)}})
 }
 
+// reach fails if no broker answers: a message would wait for one, for as long as all may take.
+func (s settings) reach(ctx context.Context) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(strings.TrimPrefix(s.kafka, "kafka://"), ",")...))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := client.Ping(ctx); err != nil {
+		return fmt.Errorf("no broker answers at %s: %w", s.kafka, err)
+	}
+	return nil
+}
+
 // play makes a run: it adds orders, runs workers, injects faults, and audits the result.
 func (s settings) play(ctx context.Context, n int, out io.Writer) error {
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
 	pool, err := s.connect(ctx)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ type (
 )
 
 // bankCalls is the bank's guard: a row for each call that it received.
-var bankCalls = barrier.Table{Name: "bank_barrier"}
+var bankCalls = barrier.Table{Name: "shop_bank_barrier"}
 
 var errRefused = errors.New("the bank refuses the card")
 
@@ -36,7 +36,7 @@ func newBank(db interlock.BeginnerAt[pgx.Tx]) http.Handler {
 	accounts := &barrier.Participant[pgx.Tx, Charge, Receipt]{
 		DB: db, Table: bankCalls,
 		Do: func(ctx context.Context, tx pgx.Tx, c Charge) (r Receipt, err error) {
-			err = tx.QueryRow(ctx, `update bank_account set cents = cents - $2
+			err = tx.QueryRow(ctx, `update shop_bank_account set cents = cents - $2
 				where card = $1 and cents >= $2 returning cents`, c.Card, c.Cents).Scan(&r.Left)
 			if errors.Is(err, pgx.ErrNoRows) {
 				return r, branch.Fail(errRefused)

@@ -10,7 +10,7 @@
 //
 //	orders -postgres postgres://me@127.0.0.1/test
 //
-// It places three orders in tables that begin with shop_ and bank_. A second run finds
+// It places three orders in tables that begin with shop_. A second run finds
 // them, and makes no second charge.
 package main
 

@@ -63,7 +63,7 @@ func want(tb testing.TB, pool *pgxpool.Pool, what string, lamps, cents, parcels,
 	tb.Helper()
 	var got [4]int
 	ok(tb, pool.QueryRow(context.WithoutCancel(tb.Context()), `select
-		(select units from shop_stock), (select cents from bank_account),
+		(select units from shop_stock), (select cents from shop_bank_account),
 		(select count(*) from shop_parcel), (select count(*) from shop_letter)`).Scan(&got[0], &got[1], &got[2], &got[3]))
 	if got != [4]int{lamps, cents, parcels, letters} {
 		tb.Errorf("%s: %d lamps, %d cents, %d parcels and %d letters; want %d, %d, %d and %d",

@@ -67,9 +67,9 @@ func createTables(ctx context.Context, pool *pgxpool.Pool) error {
 			create table if not exists shop_stock (item text primary key, units int not null check (units >= 0));
 			create table if not exists shop_parcel (id bigserial primary key, customer text not null, item text not null, units int not null);
 			create table if not exists shop_letter (customer text not null, words text not null);
-			create table if not exists bank_account (card text primary key, cents int not null check (cents >= 0));
+			create table if not exists shop_bank_account (card text primary key, cents int not null check (cents >= 0));
 			insert into shop_stock values ('lamp', 10) on conflict do nothing;
-			insert into bank_account values ('visa', 10000) on conflict do nothing`)
+			insert into shop_bank_account values ('visa', 10000) on conflict do nothing`)
 		return err
 	})
 }

@@ -28,8 +28,8 @@ type bank struct {
 	systems []*backend.Backend
 }
 
-func open(ctx context.Context, s settings) (b *bank, err error) {
-	b = &bank{}
+func open(ctx context.Context, s settings) (_ *bank, err error) {
+	b := &bank{}
 	defer func() {
 		if err != nil {
 			b.close()

@@ -21,6 +21,14 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
+// TestStoresAreDown: the program says so.
+func TestStoresAreDown(t *testing.T) {
+	s := settings{redis: "redis://127.0.0.1:1", etcd: "etcd://127.0.0.1:1", postgres: "postgres://127.0.0.1:1/test", length: time.Second}
+	if err := start(t.Context(), s, os.Stdout); err == nil {
+		t.Error("it ran without stores")
+	}
+}
+
 // TestBank checks that no audit finds a wrong sum while tellers are killed, and stores are
 // paused or restarted. INTERLOCK_SOAK_PERCOLATOR is how long it runs.
 func TestBank(t *testing.T) {
