@@ -74,7 +74,11 @@ func (u *URL) ttl() (time.Duration, error) {
 func (u *URL) checkOptions() error {
 	for _, name := range slices.Sorted(maps.Keys(u.query)) {
 		if !slices.Contains(u.scheme.Options, name) {
-			return &URLError{fmt.Sprintf("%s URL has no option %q; known are %s%s", article(u.Kind()), name, u.scheme.known(), u.scheme.Hint)}
+			reason := fmt.Sprintf("%s URL has no option %q; known are %s", article(u.Kind()), name, u.scheme.known())
+			if u.scheme.Hint != "" {
+				reason += "; " + u.scheme.Hint
+			}
+			return &URLError{reason}
 		}
 	}
 	return nil

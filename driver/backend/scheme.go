@@ -45,7 +45,7 @@ type Scheme struct {
 	Prefixes bool
 	// Abilities are the features of every connection of this kind.
 	Abilities Ability
-	// Hint is appended to the error about an unknown option.
+	// Hint is appended to the error about an unknown option, after a semicolon.
 	Hint string
 	// MinTTL and MaxTTL bound [LockOptions.TTL], and WholeSeconds forbids a fraction of a
 	// second.

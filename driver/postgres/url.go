@@ -25,7 +25,7 @@ func init() {
 			"servicefile", "sslcert", "sslcertmode", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
 			"sslsni", "statement_cache_capacity", "statement_timeout", "target_session_attrs", "timezone", "user"},
 		Settings:  map[string][]string{"mode": {"session", "table"}, "namespace": nil},
-		Hint:      "; other settings go into options, as in options=-c%20work_mem%3D8MB",
+		Hint:      "other settings go into options, as in options=-c%20work_mem%3D8MB",
 		Abilities: backend.Values | backend.Tables | backend.Participants,
 		MinTTL:    MinTTL, MaxTTL: MaxTTL,
 		Connect: connect,

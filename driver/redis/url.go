@@ -18,7 +18,7 @@ func init() {
 			"protocol", "replicas", "sentinel_password", "sentinel_user", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
 		Settings:  map[string][]string{"mode": {"fenced", "plain"}},
 		Prefixes:  true,
-		Hint:      "; the number of a database is the path: redis://host:6379/1",
+		Hint:      "the number of a database is the path: redis://host:6379/1",
 		Abilities: backend.Values | backend.Guards,
 		MinTTL:    MinTTL, MaxTTL: MaxTTL,
 		Check: checkURL,

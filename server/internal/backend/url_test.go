@@ -100,6 +100,7 @@ func TestParseRefuses(t *testing.T) {
 		"mysql://a,b/c":                 "names one host:port",
 		"mysql://a/b?password=s3cret":   `a mysql URL has no option "password"; known are allowCleartextPasswords,`,
 		"zookeeper://a?mode=x":          `has no option "mode"; known are tls, tls_ca, tls_cert, tls_key, names`,
+		"consul://a?x=1":                `, ttl; the ACL token is ?token=,`,
 		"kube://a,b":                    "the namespace in the kube URL is not one",
 		"kube://a:1":                    "the namespace in the kube URL is not one",
 		"kube://u:s3cret@a":             "the kubeconfig has the user",
