@@ -97,6 +97,16 @@ func TestServersThatCannotKeepLocksAreRefused(t *testing.T) {
 		t.Errorf("a replica: %v", err)
 	}
 
+	sentinel := testbed.Sentinel(t, master)
+	for _, options := range []string{"", "?eviction=none"} {
+		client, err := Dial("redis://" + sentinel.Addr() + options)
+		testbed.OK(t, err)
+		defer client.Close()
+		if _, err := Open(t.Context(), client, nil); err == nil || !strings.Contains(err.Error(), "master_set=NAME") {
+			t.Errorf("a sentinel: %v", err)
+		}
+	}
+
 	operator := dial(t, master.Addr())
 	for user, rights := range map[string][]string{
 		"noscripts": {"~*", "&*", "+@all", "-@scripting"},

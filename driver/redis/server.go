@@ -106,7 +106,11 @@ func isForbidden(err error) bool {
 // parseInfo parses the relevant part of the answer to INFO.
 func parseInfo(text string) facts {
 	field := infoFields(text)
-	f := facts{version: field["redis_version"], role: field["role"], cluster: field["cluster_enabled"],
+	role := field["role"]
+	if field["redis_mode"] == "sentinel" {
+		role = "sentinel" // it has no role of its own
+	}
+	f := facts{version: field["redis_version"], role: role, cluster: field["cluster_enabled"],
 		policy: field["maxmemory_policy"], durable: field["aof_enabled"] == "1", id: field["run_id"]}
 	f.replicas, _ = driver.ParseInt(field["connected_slaves"])
 	if seconds, err := driver.ParseInt(field["uptime_in_seconds"]); err == nil {
@@ -130,10 +134,12 @@ func (f facts) refusal(s Settings) error {
 	major, _, _ := strings.Cut(f.version, ".")
 	n, err := strconv.Atoi(major)
 	why := ""
-	if reason := keepsAll.judge(f.policy); reason != nil && !s.NoEviction {
+	if reason := keepsAll.judge(f.policy); reason != nil && !s.NoEviction && f.role != "sentinel" {
 		return problem(request{op: "open"}, interlock.Definite, reason)
 	}
 	switch {
+	case f.role == "sentinel":
+		why = "it is a sentinel; name the master that it knows (master_set=NAME in the URL of Dial)"
 	case f.cluster == "1" && !f.clustered:
 		why = "it is part of a Redis Cluster; say so to the client (cluster=true in the URL of Dial)"
 	case f.role == "slave" && !f.clustered: // a cluster's client finds the masters

@@ -118,6 +118,8 @@ func TestRedisReplica(t *testing.T) {
 		return false
 	})
 	mustFind(t, examine(t, "redis://"+primary.Addr(), Options{}), "redis.replicas=warning redis.role=ok redis.durability=ok")
+	mustFind(t, examine(t, "redis://"+primary.Addr()+"?replicas=1", Options{}), "redis.replicas=ok redis.open=ok")
+	mustFind(t, examine(t, "redis://"+primary.Addr()+"?replicas=2", Options{}), "redis.unconfirmed=critical")
 	mustFind(t, examine(t, "redis://"+replica.Addr(), Options{}), "redis.role=critical redis.open=critical redis.durability=warning")
 }
 

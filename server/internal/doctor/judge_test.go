@@ -109,8 +109,9 @@ func TestWhatIsNotProvoked(t *testing.T) {
 		look func(*Report)
 		want string
 	}{
-		"redis, old":                 {func(r *Report) { redisFindings(r, map[string]string{"redis_version": "5.0.14"}, "", false) }, "redis.version=critical"},
-		"redis, full disk":           {func(r *Report) { redisFindings(r, map[string]string{"aof_last_write_status": "err"}, "", false) }, "redis.disk=critical"},
+		"redis, old":                 {func(r *Report) { redisFindings(r, map[string]string{"redis_version": "5.0.14"}, "", redisURL{}) }, "redis.version=critical"},
+		"redis, full disk":           {func(r *Report) { redisFindings(r, map[string]string{"aof_last_write_status": "err"}, "", redisURL{}) }, "redis.disk=critical"},
+		"redis, a sentinel":          {func(r *Report) { redisFindings(r, map[string]string{"redis_mode": "sentinel"}, "", redisURL{}) }, "redis.sentinel=critical"},
 		"postgres, old":              {func(r *Report) { f := fine; f.version = 130000; postgresFindings(r, f, false) }, "postgres.version=critical"},
 		"postgres, standby":          {func(r *Report) { f := fine; f.standby = true; postgresFindings(r, f, false) }, "postgres.role=critical"},
 		"postgres, followed":         {func(r *Report) { f := fine; f.async = 1; postgresFindings(r, f, false) }, "postgres.standbys=warning"},

@@ -21,7 +21,14 @@ type redisProbe struct {
 	client  rueidis.Client
 	options redis.Options
 	plain   bool
-	fsync   bool // the driver asks for WAITAOF
+	redisURL
+}
+
+// redisURL are the options of the URL on which findings depend.
+type redisURL struct {
+	clustered bool
+	fsync     bool // the driver asks for WAITAOF
+	replicas  int  // for which a grant waits
 }
 
 func dialRedis(_ context.Context, u *opener.URL, o Options) (probe, error) {
@@ -29,8 +36,9 @@ func dialRedis(_ context.Context, u *opener.URL, o Options) (probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &redisProbe{client: c, options: redis.Options{TTL: o.TTL, Prefix: o.Prefix},
-		plain: u.Setting("mode") == "plain", fsync: u.Query().Get("fsync") == "true"}, nil
+	replicas, _ := strconv.Atoi(u.Query().Get("replicas")) // Dial has validated it
+	return &redisProbe{client: c, options: redis.Options{TTL: o.TTL, Prefix: o.Prefix}, plain: u.Setting("mode") == "plain",
+		redisURL: redisURL{c.Mode() == rueidis.ClientModeCluster, u.Query().Get("fsync") == "true", replicas}}, nil
 }
 
 func (p *redisProbe) close() { p.client.Close() }
@@ -51,14 +59,14 @@ func (p *redisProbe) inspect(ctx context.Context, r *Report) error {
 
 // nodes adds the findings of one server, or the worst ones of the nodes of a cluster.
 func (p *redisProbe) nodes(ctx context.Context, r *Report) error {
-	if p.client.Mode() != rueidis.ClientModeCluster {
-		return p.node(ctx, r, p.client, false)
+	if !p.clustered {
+		return p.node(ctx, r, p.client)
 	}
 	nodes := p.client.Nodes()
 	at := map[string]int{}
 	for _, addr := range slices.Sorted(maps.Keys(nodes)) {
 		var one Report
-		if err := p.node(ctx, &one, nodes[addr], true); ctx.Err() != nil {
+		if err := p.node(ctx, &one, nodes[addr]); ctx.Err() != nil {
 			return err
 		} else if err != nil {
 			one.add("redis.info", Warning, "INFO: %v", err)
@@ -78,7 +86,7 @@ func (p *redisProbe) nodes(ctx context.Context, r *Report) error {
 }
 
 // node adds the findings of one server.
-func (p *redisProbe) node(ctx context.Context, r *Report, client rueidis.Client, clustered bool) error {
+func (p *redisProbe) node(ctx context.Context, r *Report, client rueidis.Client) error {
 	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
 	if backend.Forbidden(err) {
 		r.add("redis.info", Warning, "INFO: %v", err)
@@ -95,7 +103,7 @@ func (p *redisProbe) node(ctx context.Context, r *Report, client rueidis.Client,
 	if p.fsync && fsync != "no" {
 		fsync = "confirmed"
 	}
-	redisFindings(r, infoFields(text), fsync, clustered)
+	redisFindings(r, infoFields(text), fsync, p.redisURL)
 	return nil
 }
 
@@ -127,10 +135,14 @@ func infoFields(text string) map[string]string {
 
 // redisFindings checks INFO and appendfsync, which is empty if unknown, of a server or of a
 // cluster node. Locks do not use the replicas of nodes.
-func redisFindings(r *Report, info map[string]string, fsync string, clustered bool) {
+func redisFindings(r *Report, info map[string]string, fsync string, u redisURL) {
+	if info["redis_mode"] == "sentinel" {
+		r.add("redis.sentinel", Critical, "a sentinel, without master_set=NAME in the URL")
+		return
+	}
 	major, _ := strconv.Atoi(strings.SplitN(info["redis_version"], ".", 2)[0])
 	r.addIf(major < 6, "redis.version", Critical, "version %s", info["redis_version"])
-	if clustered {
+	if u.clustered {
 		r.addIf(info["redis_mode"] != "cluster", "redis.mode", Critical, "mode %s, with cluster=true in the URL", info["redis_mode"])
 	} else {
 		r.addIf(info["redis_mode"] != "standalone", "redis.mode", Critical, "mode %s, without cluster=true in the URL", info["redis_mode"])
@@ -139,7 +151,11 @@ func redisFindings(r *Report, info map[string]string, fsync string, clustered bo
 	redisDurability(r, info, fsync)
 	r.addIf(info["aof_last_write_status"] == "err" || info["rdb_last_bgsave_status"] == "err", "redis.disk", Critical,
 		"last write of the log %s, last snapshot %s", info["aof_last_write_status"], info["rdb_last_bgsave_status"])
-	r.addIf(info["connected_slaves"] != "0", "redis.replicas", Warning, "%s replicas, which replicate asynchronously", info["connected_slaves"])
+	if replicas, _ := strconv.Atoi(info["connected_slaves"]); replicas >= u.replicas || info["role"] != "master" {
+		r.addIf(replicas > u.replicas, "redis.replicas", Warning, "replicas: %d; a grant waits for %d of them", replicas, u.replicas)
+	} else {
+		r.add("redis.unconfirmed", Critical, "replicas: %d; a grant waits for %d", replicas, u.replicas)
+	}
 	redisMemory(r, info)
 }
 
