@@ -151,6 +151,9 @@ func (q *Queue) check(ctx context.Context, name string) error {
 		err = kerr.ErrorForCode(answer.Topics[0].ErrorCode)
 	}
 	if isAny(err, kerr.UnknownTopicOrPartition, kerr.InvalidTopicException, kerr.TopicAuthorizationFailed) || isAny(err, loginErrors...) {
+		if errors.Is(err, kerr.UnknownTopicOrPartition) {
+			err = fmt.Errorf("create the topic first: %w", err)
+		}
 		return problem("join queue", name, interlock.Definite, err)
 	}
 	if err != nil && !kerr.IsRetriable(err) {

@@ -3,6 +3,7 @@ package nats
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -98,6 +99,9 @@ func (s *Sink) publish(ctx context.Context, m driver.Message) error {
 		return err
 	}
 	if _, err := s.stream.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0)); err != nil {
+		if errors.Is(err, jetstream.ErrNoStreamResponse) {
+			err = fmt.Errorf("no stream has the subject %s: %w", msg.Subject, err)
+		}
 		return problem("publish", m.ID, classify(err), explain(s.client, err))
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -183,6 +184,9 @@ func TestSinkRefusals(t *testing.T) {
 		answers := sink.Publish(t.Context(), []driver.Message{c.m, behind})
 		if answers[0] == nil || interlock.Kind(answers[0]) != c.want || !errors.Is(answers[1], driver.ErrNotSent) {
 			t.Errorf("%s: %v (%v), behind it %v", name, answers[0], interlock.Kind(answers[0]), answers[1])
+		}
+		if subject := "no stream has the subject nowhere"; c.m.Topic == "nowhere" && !strings.Contains(answers[0].Error(), subject) {
+			t.Errorf("%v does not name the subject", answers[0])
 		}
 	}
 	for n := range 3 {
