@@ -36,7 +36,9 @@ func (m *Engine) Scan(ctx context.Context) {
 	for name := range m.participants {
 		all.Go(func() {
 			found, err := m.inspect(ctx, name)
-			m.gauge(name, found, err)
+			if err == nil || ctx.Err() == nil { // the end of ctx says nothing about the participant
+				m.gauge(name, found, err)
+			}
 			acting, cancel := context.WithTimeout(ctx, max(m.options.Timeout, m.options.Scan))
 			defer cancel()
 			for _, d := range found {

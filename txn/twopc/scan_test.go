@@ -27,6 +27,35 @@ func scanned(t *testing.T, w *world, meet func(at string) error, age time.Durati
 	return told, heuristic
 }
 
+// TestScanReportsNoShutdown: a participant that cannot be scanned is reported, unless the scan's context has ended.
+func TestScanReportsNoShutdown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		failed := 0
+		p := newWorld().start(t, nil, &Options{Hooks: &observe.TwoPC{
+			Scanned: func(o observe.TwoPCScanned) {
+				if o.Err != nil {
+					failed++
+				}
+			},
+		}})
+		p.participants["north"] = silent{p.participants["north"]}
+		p.Scan(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		p.Scan(ctx)
+		if failed != 1 {
+			t.Errorf("%d failures reported, want that of the first scan", failed)
+		}
+	})
+}
+
+// silent is a participant that cannot be scanned.
+type silent struct{ driver.Participant }
+
+func (silent) InDoubt(context.Context) ([]driver.InDoubt, error) {
+	return nil, errors.New("no connection")
+}
+
 // TestScanWaits: a scan ends once all branches that it has found are finished.
 func TestScanWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
