@@ -120,6 +120,7 @@ func TestRedisReplica(t *testing.T) {
 	mustFind(t, examine(t, "redis://"+primary.Addr(), Options{}), "redis.replicas=warning redis.role=ok redis.durability=ok")
 	mustFind(t, examine(t, "redis://"+primary.Addr()+"?replicas=1", Options{}), "redis.replicas=ok redis.open=ok")
 	mustFind(t, examine(t, "redis://"+primary.Addr()+"?replicas=2", Options{}), "redis.unconfirmed=critical")
+	mustFind(t, examine(t, "redis://"+testbed.Sentinel(t, primary).Addr(), Options{}), "redis.sentinel=critical")
 	mustFind(t, examine(t, "redis://"+replica.Addr(), Options{}), "redis.role=critical redis.open=critical redis.durability=warning")
 }
 

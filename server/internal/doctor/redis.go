@@ -51,6 +51,9 @@ func (p *redisProbe) inspect(ctx context.Context, r *Report) error {
 	if err := p.nodes(ctx, r); err != nil {
 		return err
 	}
+	if slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.ID == "redis.sentinel" }) {
+		return nil // it has no other command that is checked
+	}
 	if err := p.open(ctx, r); err != nil {
 		return err
 	}
