@@ -49,8 +49,10 @@ type Consumer struct {
 
 	settling chan struct{} // capacity 1: two settlements at once might each leave the last message to the other
 
-	mu   sync.Mutex
-	held map[*Grant]bool
+	mu       sync.Mutex
+	held     map[*Grant]bool
+	expiry   *time.Timer // runs expire when the first lease expires, or before
+	expiring bool        // expiry is set, or expire is about to run
 }
 
 var _ driver.QueueConsumer = (*Consumer)(nil)
@@ -71,6 +73,7 @@ func Join(store Store, name string, o driver.QueueOptions, notifier driver.Notif
 	}
 	c := &Consumer{store: store, name: name, options: o, awake: make(chan struct{}, 1), settling: make(chan struct{}, 1), held: map[*Grant]bool{}, unlisten: func() {}}
 	c.life, c.end = context.WithCancelCause(context.Background())
+	c.expiry, c.expiring = time.AfterFunc(o.Lease, c.expire), true
 	if notifier != nil {
 		c.unlisten = notifier.Listen(func(notified string) {
 			if notified == "" || notified == name {
@@ -109,29 +112,55 @@ func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]*dri
 
 // take returns the leased messages as deliveries.
 func (c *Consumer) take(groups []Group, sent boottime.Instant) (all []*driver.Received) {
-	grants := make([]*Grant, len(groups))
-	for i, g := range groups {
-		grants[i] = c.grant(g, sent)
+	grants := make([]Grant, len(groups))
+	for i := range groups {
+		g := &groups[i]
+		c.grant(&grants[i], g, sent)
 		for j := range g.Messages {
 			m := &g.Messages[j]
-			m.Queue, m.Claim = c.name, grants[i]
+			m.Queue, m.Claim = c.name, &grants[i]
 			all = append(all, m)
 		}
 	}
+	left := grants[0].Remaining() // of all
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, g := range grants {
-		if g.Valid() {
-			c.held[g] = true
+	for i := range grants {
+		if left > 0 {
+			c.held[&grants[i]] = true
+		} else {
+			c.drop(&grants[i], interlock.ErrExpired)
 		}
+	}
+	if left > 0 && !c.expiring {
+		c.expiring = true
+		c.expiry.Reset(left)
 	}
 	return all
 }
 
-func (c *Consumer) drop(g *Grant) {
+// drop ends a grant. The mutex is held.
+func (c *Consumer) drop(g *Grant, cause error) {
+	delete(c.held, g)
+	g.lease.End()
+	g.cancel(cause)
+}
+
+// expire ends the grants whose leases have expired, and sets the timer to the end of the next one.
+func (c *Consumer) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.held, g)
+	now, next := boottime.Now(), time.Duration(0)
+	for g := range c.held {
+		if left := g.lease.RemainingAt(now); left <= 0 {
+			c.drop(g, interlock.ErrExpired)
+		} else if next == 0 || left < next {
+			next = left
+		}
+	}
+	if c.expiring = next > 0; c.expiring {
+		c.expiry.Reset(next)
+	}
 }
 
 // wait waits for a pause, a notification, or the end of ctx.
@@ -162,9 +191,11 @@ func (c *Consumer) renew() {
 		for _, h := range kept {
 			grants[h].lease.Renew(sent, c.options.Lease)
 		}
+		c.mu.Lock()
 		for _, h := range lost {
-			c.lose(grants[h])
+			c.drop(grants[h], interlock.ErrLost)
 		}
+		c.mu.Unlock()
 	}
 }
 
@@ -190,11 +221,6 @@ func (c *Consumer) holding() (held []Held, grants map[Held]*Grant) {
 	return held, grants
 }
 
-func (c *Consumer) lose(g *Grant) {
-	c.drop(g)
-	g.finish(interlock.ErrLost)
-}
-
 // Close releases all leases; see [driver.QueueConsumer].
 func (c *Consumer) Close(ctx context.Context) error {
 	c.unlisten()
@@ -203,10 +229,14 @@ func (c *Consumer) Close(ctx context.Context) error {
 		return err
 	}
 	held, grants := c.holding()
+	c.mu.Lock()
 	for _, g := range grants {
-		c.drop(g)
-		g.finish(interlock.ErrReleased)
+		c.drop(g, interlock.ErrReleased)
 	}
+	if c.expiry.Stop() {
+		c.expiring = false
+	}
+	c.mu.Unlock()
 	if len(held) == 0 || ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

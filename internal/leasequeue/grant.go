@@ -2,7 +2,6 @@ package leasequeue
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -10,19 +9,14 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// Grant is the lease of one group, as a [driver.Assignment].
+// Grant is the lease of one group, as a [driver.Assignment]. Those of one claim are allocated together.
 type Grant struct {
 	Held
-	name, owner string
-	consumer    *Consumer
-	lease       *boottime.Lease
-	ctx         context.Context
-	cancel      context.CancelCauseFunc
-	revoked     chan struct{}
-	end         func() // closes revoked, once
-
-	mu    sync.Mutex
-	timer *time.Timer
+	key      string
+	consumer *Consumer
+	lease    *boottime.Lease
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
 
 	unsettled int  // messages; the consumer's mutex guards unsettled and kept
 	kept      bool // a message was settled and kept
@@ -30,25 +24,22 @@ type Grant struct {
 
 var _ driver.Assignment = (*Grant)(nil)
 
-func (c *Consumer) grant(g Group, sent boottime.Instant) *Grant {
-	n := &Grant{Held: Held{g.ID, g.Token}, name: c.name, owner: c.options.Owner, consumer: c, unsettled: len(g.Messages),
-		lease: boottime.NewLease(sent, c.options.Lease), revoked: make(chan struct{})}
-	if key := g.Messages[0].Key; key != "" {
-		n.name += "/" + key
-	}
+// grant sets the lease of a group.
+func (c *Consumer) grant(n *Grant, g *Group, sent boottime.Instant) {
+	*n = Grant{Held: Held{g.ID, g.Token}, key: g.Messages[0].Key, consumer: c, unsettled: len(g.Messages), lease: boottime.NewLease(sent, c.options.Lease)}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
-	n.end = sync.OnceFunc(func() { close(n.revoked) })
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.timer = time.AfterFunc(n.Remaining(), n.watch)
-	return n
 }
 
 // Name returns the name of the queue and the key.
-func (g *Grant) Name() string { return g.name }
+func (g *Grant) Name() string {
+	if g.key == "" {
+		return g.consumer.name
+	}
+	return g.consumer.name + "/" + g.key
+}
 
 // Owner returns the consumer's owner.
-func (g *Grant) Owner() string { return g.owner }
+func (g *Grant) Owner() string { return g.consumer.options.Owner }
 
 // Token returns the lease's token.
 func (g *Grant) Token() interlock.Token { return g.Held.Token }
@@ -63,7 +54,7 @@ func (g *Grant) Remaining() time.Duration { return g.lease.Remaining() }
 func (g *Grant) Valid() bool { return g.ctx.Err() == nil && g.Remaining() > 0 }
 
 // Revoked returns a channel that is closed when the grant ends; leases are never revoked early.
-func (g *Grant) Revoked() <-chan struct{} { return g.revoked }
+func (g *Grant) Revoked() <-chan struct{} { return g.ctx.Done() }
 
 // Finish removes messages in the user's transaction. If one is of a queue outside a database, ok
 // is false and nothing is removed.
@@ -86,30 +77,4 @@ func Finish(ctx context.Context, db driver.SQL, all []driver.Received) (ok bool,
 		}
 	}
 	return true, nil
-}
-
-// watch ends the grant when its lease has expired.
-func (g *Grant) watch() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	left := g.lease.Remaining()
-	switch {
-	case g.ctx.Err() != nil:
-	case left <= 0:
-		g.consumer.drop(g)
-		g.cancel(interlock.ErrExpired)
-		g.end()
-	default:
-		g.timer.Reset(left)
-	}
-}
-
-// finish ends the grant with a cause.
-func (g *Grant) finish(cause error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.lease.End()
-	g.cancel(cause)
-	g.timer.Stop()
-	g.end()
 }

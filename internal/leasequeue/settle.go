@@ -11,28 +11,37 @@ import (
 // Settle records outcomes; see [driver.QueueConsumer].
 func (c *Consumer) Settle(ctx context.Context, settlements []driver.Settlement) []error {
 	answers := make([]error, len(settlements))
-	byGrant := map[*Grant]*Settled{}
-	var order []*Grant
+	places := make(map[*Grant]int, len(settlements)) // in grants and settled
+	grants := make([]*Grant, 0, len(settlements))
+	settled := make([]Settled, 0, len(settlements))
+	var outcomes []driver.Settlement // of all
 	for i, s := range settlements {
 		g, ok := s.Claim.(*Grant)
 		if !ok || g.consumer != c {
 			answers[i] = &interlock.Error{Op: "settle", Name: s.ID, Kind: interlock.Bug, Err: errForeign}
 			continue
 		}
-		if byGrant[g] == nil {
-			byGrant[g] = &Settled{Held: g.Held}
-			order = append(order, g)
+		if outcomes == nil {
+			outcomes = make([]driver.Settlement, 0, len(settlements)+len(s.Later))
 		}
+		from := len(outcomes)
 		for m := range s.All() {
 			one := s
 			one.Received, one.Later = m, nil
-			byGrant[g].Outcomes = append(byGrant[g].Outcomes, one)
+			outcomes = append(outcomes, one)
+		}
+		these := slices.Clip(outcomes[from:])
+		if at, ok := places[g]; ok {
+			settled[at].Outcomes = append(settled[at].Outcomes, these...)
+		} else {
+			places[g] = len(grants)
+			grants, settled = append(grants, g), append(settled, Settled{Held: g.Held, Outcomes: these})
 		}
 	}
-	if len(order) == 0 {
+	if len(grants) == 0 {
 		return answers
 	}
-	lost, err := c.record(ctx, order, byGrant)
+	lost, err := c.record(ctx, grants, settled)
 	for i, s := range settlements {
 		g, _ := s.Claim.(*Grant)
 		switch {
@@ -47,47 +56,38 @@ func (c *Consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 }
 
 // record calls Store.Settle, once at a time.
-func (c *Consumer) record(ctx context.Context, order []*Grant, byGrant map[*Grant]*Settled) (lost []Held, err error) {
+func (c *Consumer) record(ctx context.Context, grants []*Grant, settled []Settled) (lost []Held, err error) {
 	select {
 	case c.settling <- struct{}{}:
 	case <-ctx.Done():
 		return nil, &interlock.Error{Op: "settle", Name: c.name, Kind: interlock.Retryable, Err: context.Cause(ctx)}
 	}
 	defer func() { <-c.settling }()
-	lost, err = c.store.Settle(ctx, c.count(order, byGrant))
-	c.counted(order, byGrant, lost, err)
+	c.mu.Lock()
+	for i, g := range grants {
+		s := &settled[i]
+		s.Finished, s.Kept = g.unsettled <= len(s.Outcomes), g.kept
+	}
+	c.mu.Unlock()
+	if lost, err = c.store.Settle(ctx, settled); err == nil {
+		c.counted(grants, settled, lost)
+	}
 	return lost, err
 }
 
-// count returns the outcomes by lease, and marks leases without further messages.
-func (c *Consumer) count(order []*Grant, byGrant map[*Grant]*Settled) (all []Settled) {
+// counted applies recorded outcomes to the leases.
+func (c *Consumer) counted(grants []*Grant, settled []Settled, lost []Held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, g := range order {
-		s := byGrant[g]
-		s.Finished, s.Kept = g.unsettled <= len(s.Outcomes), g.kept
-		all = append(all, *s)
-	}
-	return all
-}
-
-// counted applies recorded outcomes to the leases.
-func (c *Consumer) counted(order []*Grant, byGrant map[*Grant]*Settled, lost []Held, err error) {
-	if err != nil {
-		return
-	}
-	for _, g := range order {
-		if slices.Contains(lost, g.Held) {
-			c.lose(g)
-			continue
-		}
-		c.mu.Lock()
-		g.unsettled -= len(byGrant[g].Outcomes)
-		g.kept = g.kept || slices.ContainsFunc(byGrant[g].Outcomes, keeps)
-		c.mu.Unlock()
-		if byGrant[g].Finished {
-			c.drop(g)
-			g.finish(interlock.ErrReleased)
+	for i, g := range grants {
+		s := &settled[i]
+		g.unsettled -= len(s.Outcomes)
+		g.kept = g.kept || slices.ContainsFunc(s.Outcomes, keeps)
+		switch {
+		case slices.Contains(lost, g.Held):
+			c.drop(g, interlock.ErrLost)
+		case s.Finished:
+			c.drop(g, interlock.ErrReleased)
 		}
 	}
 }

@@ -41,6 +41,7 @@ var asserted = []string{
 	"flow/outbox TestIdleCost",
 	"flow/outbox testCostOfAMessage",
 	"driver/lanes TestAllocations",
+	"internal/leasequeue TestAllocations",
 	"driver/kafka TestArrivalAllocations",
 	"driver/kafka TestCommitCost",
 	"driver/consul testUncontendedCostsTwoRequests",

@@ -1,0 +1,83 @@
+package leasequeue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/virtual"
+)
+
+// plenty has a message of another key whenever one is wanted, and never renews.
+type plenty struct {
+	slow
+	last int64
+}
+
+func (p *plenty) Claim(_ context.Context, _ string, _ time.Duration, limit driver.QueueLimit) (all []Group, _ time.Duration, _ error) {
+	messages := make([]driver.Received, limit.Messages)
+	for i := range messages {
+		p.last++
+		all = append(all, Group{ID: p.last, Token: 1 << 12, Messages: messages[i : i+1]})
+	}
+	return all, 0, nil
+}
+
+// TestAllocations: a lease of one message costs its end, its context and the way to cancel it.
+func TestAllocations(t *testing.T) {
+	const leases = 100
+	c, err := Join(&plenty{}, "q", driver.QueueOptions{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := testing.AllocsPerRun(20, func() {
+		some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: leases, Bytes: 1})
+		settlements := make([]driver.Settlement, len(some))
+		for i, m := range some {
+			settlements[i] = driver.Settlement{Received: m, Outcome: driver.Ack}
+		}
+		if err := errors.Join(append(c.Settle(t.Context(), settlements), err)...); err != nil {
+			panic(fmt.Sprint(len(some), err))
+		}
+	})
+	if n > 3*leases+60 {
+		t.Errorf("%d leases took %.0f allocations", leases, n)
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLeasesExpireEachAtItsEnd: claims end with their leases if nothing renews them, and not before.
+func TestLeasesExpireEachAtItsEnd(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		c, err := Join(&plenty{}, "q", driver.QueueOptions{Lease: 10 * time.Second}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var claims []driver.Assignment
+		for range 3 {
+			time.Sleep(4 * time.Second)
+			some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 2, Bytes: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			claims = append(claims, some[0].Claim, some[1].Claim)
+		}
+		begin := time.Now().Add(-8 * time.Second) // of the first lease
+		for i, claim := range claims {
+			<-claim.Context().Done()
+			want := 9900*time.Millisecond + time.Duration(i/2)*4*time.Second
+			if took, cause := time.Since(begin), context.Cause(claim.Context()); took != want || !errors.Is(cause, interlock.ErrExpired) || claim.Valid() || !driver.IsRevoked(claim) {
+				t.Errorf("claim %d ended after %v, want %v: %v", i, took, want, cause)
+			}
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
