@@ -136,8 +136,8 @@ func parseGroup(g *leasequeue.Group, answer []rueidis.RedisMessage) (rest []ruei
 		return nil, errReply
 	}
 	answer = answer[1:]
-	g.Messages = make([]driver.Received, 0, strings.Count(messages, ","))
-	for messages != "" {
+	g.Messages = make([]driver.Received, strings.Count(messages, ","))
+	for i := range g.Messages {
 		var message, failed string
 		message, messages, _ = strings.Cut(messages, ",")
 		place, entry, _ := strings.Cut(message, ":")
@@ -146,17 +146,25 @@ func parseGroup(g *leasequeue.Group, answer []rueidis.RedisMessage) (rest []ruei
 			return nil, errReply
 		}
 		n, err := answer[0].AsInt64()
+		names := usualFields[n]
+		n = cmp.Or(int64(len(names)), n)
 		if err != nil || n < 0 || n >= int64(len(answer)) {
 			return nil, errReply
 		}
-		r, err := newReceived(place, entry, cmp.Or(failed, "0"), answer[1:1+n])
-		if err != nil {
+		r := &g.Messages[i]
+		if err := setReceived(r, place, entry, cmp.Or(failed, "0")); err != nil {
 			return nil, err
 		}
-		g.Messages, answer = append(g.Messages, r), answer[1+n:]
+		if err := setFields(r, names, answer[1:1+n]); err != nil {
+			return nil, err
+		}
+		answer = answer[1+n:]
 	}
 	return answer, nil
 }
+
+// usualFields are the names of the values that follow a number in the answer to a claim.
+var usualFields = map[int64][]string{-2: {"id", "payload"}, -3: {"id", "key", "payload"}}
 
 // received is the number of parts of a message in a list of parts: place, failures, entry, fields.
 const received = 4
@@ -173,38 +181,50 @@ func parseReceived(r *driver.Received, parts []rueidis.RedisMessage) error {
 	if err := errors.Join(placeErr, failErr, entryErr, fieldErr); err != nil {
 		return err
 	}
-	var err error
-	*r, err = newReceived(place, entry, strconv.FormatInt(failures, 10), fields)
-	return err
+	return cmp.Or(setReceived(r, place, entry, strconv.FormatInt(failures, 10)), setFields(r, nil, fields))
 }
 
-// newReceived returns a message. fields are the names and values of its entry.
-func newReceived(place, entry, failures string, fields []rueidis.RedisMessage) (r driver.Received, err error) {
+// setReceived sets the parts of a message that are not in fields.
+func setReceived(r *driver.Received, place, entry, failures string) error {
 	clock, _, _ := strings.Cut(entry, "-")
 	added, addedErr := driver.ParseInt(clock)
 	failed, failedErr := driver.ParseInt(failures)
 	number, placeErr := strconv.ParseInt(place, 10, 64)
-	if addedErr != nil || failedErr != nil || placeErr != nil || len(fields)%2 != 0 {
-		return r, errReply
+	if addedErr != nil || failedErr != nil || placeErr != nil {
+		return errReply
 	}
 	r.Place, r.Attempt, r.Added = number, int(failed)+1, time.UnixMilli(added).UTC()
-	for i := 0; i < len(fields); i += 2 {
-		name, nameErr := fields[i].ToString()
-		value, valueErr := fields[i+1].ToString()
-		if nameErr != nil || valueErr != nil {
-			return r, errReply
+	r.ID = entry
+	return nil
+}
+
+// setFields sets the fields of a message: the values with the names, or, without names, names and values.
+func setFields(r *driver.Received, names []string, parts []rueidis.RedisMessage) error {
+	for len(parts) > 0 {
+		var name string
+		var err error
+		if len(names) > 0 {
+			name, names = names[0], names[1:]
+		} else if name, err = parts[0].ToString(); err != nil || len(parts) == 1 {
+			return errReply
+		} else {
+			parts = parts[1:]
+		}
+		value, err := parts[0].ToString()
+		if err != nil {
+			return errReply
 		}
 		setField(&r.QueueMessage, name, value)
+		parts = parts[1:]
 	}
-	r.ID = cmp.Or(r.ID, entry)
-	return r, nil
+	return nil
 }
 
 // setField sets a field of a message, which any client may have written.
 func setField(m *driver.QueueMessage, name, value string) {
 	switch name {
 	case "id":
-		m.ID = value
+		m.ID = cmp.Or(value, m.ID)
 	case "key":
 		m.Key = value
 	case "payload":
@@ -227,14 +247,14 @@ func setField(m *driver.QueueMessage, name, value string) {
 // Renew renews leases, up to 1024 in one request; see [leasequeue.Store].
 func (s *streamStore) Renew(ctx context.Context, held []leasequeue.Held, lease time.Duration) (kept, lost []leasequeue.Held, err error) {
 	for some := range slices.Chunk(held, 4*streamMost) {
-		args := append(make([]string, 0, 1+2*len(some)), milliseconds(lease))
+		a := arguments{all: append(make([]string, 0, 1+2*len(some)), milliseconds(lease))}
 		for _, h := range some {
-			args = append(args, strconv.FormatInt(h.Token.Counter(), 10))
+			a.all = append(a.all, strconv.FormatInt(h.Token.Counter(), 10))
 		}
 		for _, h := range some {
-			args = append(args, padded(h.ID))
+			a.number("", h.ID, "")
 		}
-		answer, err := s.flags(ctx, "renew", streamRenewScript, args, len(some))
+		answer, err := s.flags(ctx, "renew", streamRenewScript, a.all, len(some))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -256,25 +276,20 @@ func (s *streamStore) Settle(ctx context.Context, settled []leasequeue.Settled) 
 		for n < len(settled) && (n == 0 || n+outcomes+len(settled[n].Outcomes) <= 2*streamMost) {
 			n, outcomes = n+1, outcomes+len(settled[n].Outcomes)
 		}
-		args := append(make([]string, 0, 3+4*n+2*outcomes), s.queue.options.Group, flag(s.queue.options.Keep), strconv.Itoa(n))
+		a := arguments{all: append(make([]string, 0, 3+2*n+2*outcomes), s.queue.options.Group, flag(s.queue.options.Keep), strconv.Itoa(n))}
+		a.texts.Grow(16*n + 48*outcomes)
 		for _, x := range settled[:n] {
-			args = append(args, padded(x.ID))
+			a.number("", x.ID, "")
 		}
+		var last interlock.Token
+		var token string // of last: leases of one claim have the same
 		for _, x := range settled[:n] {
-			args = append(args, strconv.FormatInt(x.Token.Counter(), 10))
-			if x.Finished && len(x.Outcomes) > 0 && !slices.ContainsFunc(x.Outcomes, hasMore) {
-				args = append(args, strconv.Itoa(-len(x.Outcomes)))
-				for _, o := range x.Outcomes {
-					args = append(args, padded(o.Place))
-				}
-				continue
+			if x.Token != last || token == "" {
+				last, token = x.Token, strconv.FormatInt(x.Token.Counter(), 10)
 			}
-			args = append(args, strconv.Itoa(len(x.Outcomes)), flag(x.Finished))
-			for _, o := range x.Outcomes {
-				args = appendOutcome(args, o)
-			}
+			a.settled(x, token)
 		}
-		answer, err := s.flags(ctx, "settle", streamSettleScript, args, n)
+		answer, err := s.flags(ctx, "settle", streamSettleScript, a.all, n)
 		if err != nil {
 			return nil, err
 		}
@@ -288,11 +303,51 @@ func (s *streamStore) Settle(ctx context.Context, settled []leasequeue.Settled) 
 	return lost, nil
 }
 
+// arguments are those of a script. Lanes and places share an allocation.
+type arguments struct {
+	all   []string
+	texts strings.Builder
+}
+
+// number appends a lane or a place as the scripts format it, between other texts.
+func (a *arguments) number(before string, n int64, after string) {
+	var digits [16]byte
+	for i := len(digits) - 1; i >= 0; i-- {
+		digits[i], n = byte('0'+n%10), n/10
+	}
+	from := a.texts.Len()
+	a.texts.WriteString(before)
+	a.texts.Write(digits[:])
+	a.texts.WriteString(after)
+	a.all = append(a.all, a.texts.String()[from:])
+}
+
+// settled appends the outcomes of a lease, whose token is a text. See stream_settle.lua.
+func (a *arguments) settled(x leasequeue.Settled, token string) {
+	if !x.Finished || len(x.Outcomes) == 0 || slices.ContainsFunc(x.Outcomes, hasMore) {
+		a.all = append(a.all, strconv.Itoa(len(x.Outcomes)), token, flag(x.Finished))
+		for _, o := range x.Outcomes {
+			a.outcome(o)
+		}
+		return
+	}
+	if n := len(x.Outcomes); n > 1 {
+		a.all = append(a.all, strconv.Itoa(-n))
+	}
+	for i, o := range x.Outcomes {
+		if i == 0 {
+			a.number(token+" 1 0 0 0 ", o.Place, ":")
+		} else {
+			a.number("", o.Place, "")
+		}
+	}
+}
+
 // hasMore reports whether a settlement has more arguments than a place.
 func hasMore(o driver.Settlement) bool { return o.Outcome != driver.Ack || o.Unique != "" }
 
-// appendOutcome appends the arguments of a settlement.
-func appendOutcome(args []string, o driver.Settlement) []string {
+// outcome appends the arguments of a settlement.
+func (a *arguments) outcome(o driver.Settlement) {
 	failures, kind := o.Attempt-1, "release"
 	switch o.Outcome {
 	case driver.Ack:
@@ -307,7 +362,8 @@ func appendOutcome(args []string, o driver.Settlement) []string {
 			failures = o.Attempt
 		}
 	}
-	return append(args, padded(o.Place), kind, strconv.Itoa(failures), milliseconds(min(max(0, o.After), maxDelay)), o.Unique, o.ID, o.Reason)
+	a.number("", o.Place, "")
+	a.all = append(a.all, kind, strconv.Itoa(failures), milliseconds(min(max(0, o.After), maxDelay)), o.Unique, o.ID, o.Reason)
 }
 
 // flags runs a script that answers 0 or 1 for each of n.
@@ -325,15 +381,6 @@ func (s *streamStore) flags(ctx context.Context, op string, script *script, args
 		flags[i] = value == 1
 	}
 	return flags, nil
-}
-
-// padded formats a lane or a place as the scripts do.
-func padded(n int64) string {
-	var digits [16]byte
-	for i := len(digits) - 1; i >= 0; i-- {
-		digits[i], n = byte('0'+n%10), n/10
-	}
-	return string(digits[:])
 }
 
 // streamBlock bounds one command's wait for entries, and streamPause is the least time between

@@ -1,38 +1,55 @@
 -- ARGV: group, lease in ms, most messages, most bytes of payload. Answers with the time until a
 -- lane is due, or 0, the counter of the leases, and for each leased lane: its messages as in its
--- record, and for each message the number of its fields, names and values, and these. Unless the lane
--- is new, its name and a blank are before its messages; a blank and their failures, each with a comma,
--- or nothing if there are none, are behind. All is one list: nested ones are slow.
+-- record, and for each message a number and its fields. Unless the lane is new, its name and a blank
+-- are before its messages; a blank and their failures, each with a comma, or nothing if there are
+-- none, are behind. The number of a message is that of the names and values that follow. It is -2 if
+-- the values of id and payload follow, -3 if those of id, key and payload do. All is one list: nested
+-- ones are slow.
 local group, lease, most, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local known = {} -- messages by entry that this script has read, except new ones without a key
+local known = {} -- messages by entry that this script has read, of lanes that are not new
 local wanted, window = {}, 4 -- entries that it may have to read, and how many fetch reads
-local fresh, sorted = {}, true -- new lanes, each with its messages, by score; without a key, the message itself
+local fresh, sorted = {}, true -- new lanes, by score: each is its first message, more has the others
 local added, removed = {}, {} -- members of the index
 
 -- message returns a message. It has eight fields: with one more, Lua would allocate sixteen.
 local function message(entry, body)
-  local m = { entry = entry, body = body, key = '', priority = 0, delay = 0, length = 0, place = '', score = 0 }
-  for i = 1, #body, 2 do
-    local name, value = body[i], body[i + 1]
-    if name == 'payload' then
-      m.length = #value
-    elseif name == 'key' then
-      m.key = value
-    elseif name == 'priority' then
-      m.priority = field(value, -1, 1)
-    elseif name == 'delay' then
-      m.delay = field(value, 0, MAX_DELAY_MS)
+  local kind, key, priority, delay = #body, '', 0, 0
+  if body[1] == 'id' and (kind == 4 and body[3] == 'payload' or kind == 6 and body[3] == 'key' and body[5] == 'payload') then
+    if kind == 6 then key = body[4] end
+    kind = -kind / 2
+  else
+    for i = 1, kind, 2 do
+      local name, value = body[i], body[i + 1]
+      if name == 'key' then
+        key = value
+      elseif name == 'priority' then
+        priority = field(value, -1, 1)
+      elseif name == 'delay' then
+        delay = field(value, 0, MAX_DELAY_MS)
+      end
     end
   end
-  return m
+  return { entry = entry, body = body, kind = kind, key = key, priority = priority, delay = delay, place = '', more = false }
+end
+
+local function lengthOf(m)
+  local body, length = m.body, 0
+  if m.kind < 0 then return #body[#body] end
+  for i = 1, #body, 2 do
+    if body[i] == 'payload' then length = #body[i + 1] end
+  end
+  return length
 end
 
 local function add(member)
   added[#added + 1], added[#added + 2] = '0', member
 end
 
-local function memberOf(l, m) return l.name .. ':' .. m.place .. ':' .. m.entry end
+local function memberOf(lane, m) return lane .. ':' .. m.place .. ':' .. m.entry end
+
+-- scoreOf returns the score of a new lane in READY.
+local function scoreOf(l) return math.min(now, timeOf(l.entry)) - l.priority * AGING_MS end
 
 local function read()
   return redis.pcall('XREADGROUP', 'GROUP', group, 'interlock', 'COUNT', MOST, 'STREAMS', STREAM, '>')
@@ -58,22 +75,21 @@ end
 
 -- prioritize gives a lane the priority of its last message.
 local function prioritize(l, priority)
-  local change = (l.priority - priority) * AGING_MS
-  if l.fresh then
-    l.score, l.priority, sorted = l.score + change, priority, false
+  if l.entry then
+    sorted = false
   else
     local since = redis.call('ZSCORE', READY, l.name)
-    if since then redis.call('ZADD', READY, text(since + change), l.name) end
-    l.priority = priority
+    if since then redis.call('ZADD', READY, text(since + (l.priority - priority) * AGING_MS), l.name) end
     save(l)
   end
+  l.priority = priority
 end
 
 -- index assigns a place and a lane to new entries of the stream.
 local function index()
   local found = read()
-  if found and found.err and string.find(found.err, 'NOGROUP', 1, true) then
-    redis.call('XGROUP', 'CREATE', STREAM, group, redis.call('HGET', LANES, 'last') or '0', 'MKSTREAM')
+  if found and found.err and find(found.err, 'NOGROUP', 1, true) then
+    redis.call('XGROUP', 'CREATE', STREAM, group, string.match(redis.call('HGET', LANES, 'last') or '0', '^%S+'), 'MKSTREAM')
     found = read()
   end
   if found and found.err then error(found) end
@@ -81,36 +97,28 @@ local function index()
   local entries, messages = found[1][2], {}
   for i, entry in ipairs(entries) do messages[i] = message(entry[1], entry[2] or {}) end
   local place, lanes = redis.call('HINCRBY', LANES, 'n', #entries) - #entries, lanesOf(messages)
-  local thousands, clock, since = '', '', 0
+  local thousands = ''
   for i, m in ipairs(messages) do
-    local low, key, l = (place + i) % 1000, m.key, m
-    if i == 1 or low == 0 then thousands = string.sub(pad(place + i), 1, 13) end
+    local low, key = (place + i) % 1000, m.key
+    if i == 1 or low == 0 then thousands = sub(pad(place + i), 1, 13) end
     m.place = thousands .. string.char(48 + low / 100, 48 + low / 10 % 10, 48 + low % 10)
-    if key ~= '' then
-      known[m.entry] = m
-      l = lanes[key]
-    end
-    if key == '' or not l then
-      if string.sub(m.entry, 1, 14) ~= clock then
-        clock, since = string.sub(m.entry, 1, 14), math.min(now, timeOf(m.entry))
+    local l = key ~= '' and lanes[key]
+    if not l then
+      if key ~= '' then lanes[key] = m end
+      fresh[#fresh + 1], sorted = m, sorted and m.priority == 0
+    else
+      if l.priority ~= m.priority then prioritize(l, m.priority) end
+      if not l.entry then
+        known[m.entry] = m
+        add(memberOf(l.name, m))
+      elseif l.more then
+        l.more[#l.more + 1] = m
+      else
+        l.more = { m }
       end
-      if key ~= '' then
-        l = create(m.place, key, m.priority)
-        lanes[key], l.fresh = l, {}
-      end
-      l.score = since - m.priority * AGING_MS
-      sorted = sorted and (#fresh == 0 or fresh[#fresh].score <= l.score)
-      fresh[#fresh + 1] = l
-    elseif l.priority ~= m.priority then
-      prioritize(l, m.priority)
-    end
-    if l.fresh then
-      l.fresh[#l.fresh + 1] = m
-    elseif key ~= '' then
-      add(memberOf(l, m))
     end
   end
-  redis.call('HSET', LANES, 'last', entries[#entries][1])
+  redis.call('HSET', LANES, 'last', entries[#entries][1] .. string.rep(' ', 64))
   write('ZADD', INDEX, added)
   added = {}
 end
@@ -136,19 +144,19 @@ end
 
 -- candidates returns the lanes that may be leased, by score.
 local function candidates()
-  local found, lanes = redis.call('ZRANGE', READY, 0, most - 1, 'WITHSCORES'), {}, {}
+  local found, lanes = redis.call('ZRANGE', READY, 0, most - 1, 'WITHSCORES'), {}
   for i = 1, #found, 2 do lanes[#lanes + 1] = found[i] end
   if not sorted then
-    table.sort(fresh, function(a, b)
-      return a.score < b.score or a.score == b.score and (a.name or a.place) < (b.name or b.place)
-    end)
+    local scored = {}
+    for _, l in ipairs(fresh) do scored[l] = scoreOf(l) end
+    table.sort(fresh, function(a, b) return scored[a] < scored[b] or scored[a] == scored[b] and a.place < b.place end)
   end
   if #lanes == 0 then return fresh end
   load(lanes)
   local all, next_fresh = {}, 1
   for i, lane in ipairs(lanes) do
     local score = tonumber(found[2 * i])
-    while fresh[next_fresh] and fresh[next_fresh].score < score do
+    while fresh[next_fresh] and scoreOf(fresh[next_fresh]) < score do
       all[#all + 1], next_fresh = fresh[next_fresh], next_fresh + 1
     end
     all[#all + 1] = loaded[lane]
@@ -157,24 +165,16 @@ local function candidates()
   return all
 end
 
--- choose returns the first messages of a lane, those of an expired lease included.
+-- choose returns the members of the first messages of a lane, those of an expired lease included.
 local function choose(l, count)
-  if l.fresh and #l.fresh <= count then return l.fresh end
-  local messages = {}
-  if l.fresh then
-    for i = 1, count do messages[i] = l.fresh[i] end
-    return messages
-  end
   local members = pending(l.name, count)
   if l.messages ~= '' then
     for _, member in ipairs(leased(l)) do members[#members + 1] = member end
     table.sort(members)
   end
-  for i = 1, math.min(count, #members) do
-    local place, entry = parse(members[i])
-    wanted[entry], messages[i] = true, { place = place, entry = entry }
-  end
-  return messages
+  for i = #members, count + 1, -1 do members[i] = nil end
+  for _, member in ipairs(members) do wanted[sub(member, 35)] = true end
+  return members
 end
 
 -- fetch reads a message and its neighbours in the stream, which are often wanted too.
@@ -192,7 +192,7 @@ end
 
 local total, size, full = 0, 0, false
 local gone = {} -- entries that were deleted from the stream
-local answer, lease_end = { 0, '0' }, text(now + lease)
+local answer, parts, lease_end = { 0, '0' }, 2, text(now + lease)
 local noted = redis.call('EXISTS', NOTES) == 1
 
 -- counter returns the counter of the leases, which is drawn for the first of them.
@@ -206,33 +206,35 @@ local function dueOf(m) return m.delay > 0 and timeOf(m.entry) + m.delay or 0 en
 
 -- fits counts a message as delivered, unless that exceeds the bytes.
 local function fits(m)
-  if total > 0 and size + m.length > bytes then
+  local length = lengthOf(m)
+  if total > 0 and size + length > bytes then
     full = true
     return false
   end
-  total, size = total + 1, size + m.length
+  total, size = total + 1, size + length
   return true
 end
 
 -- take returns those of the chosen messages that may be delivered, and when the first other one is
 -- due. It drops those whose entries were deleted from the stream.
-local function take(l, chosen)
+local function take(l, members)
   local taken = {}
-  for _, c in ipairs(chosen) do
-    local m = known[c.entry] or fetch(c.entry)
+  for _, member in ipairs(members) do
+    local place, entry = parse(member)
+    local m = known[entry] or fetch(entry)
     if not m then
-      removed[#removed + 1], gone[#gone + 1] = memberOf(l, c), c.entry
+      removed[#removed + 1], gone[#gone + 1] = member, entry
       if l.messages ~= '' then
-        l.messages = string.gsub(l.messages, c.place .. ':[^,]+,', '')
+        l.messages = string.gsub(l.messages, place .. ':[^,]+,', '')
         save(l)
       end
-      redis.call('HDEL', NOTES, c.place)
+      redis.call('HDEL', NOTES, place)
     else
-      m.place = c.place
+      m.place = place
       local due = dueOf(m)
       if due > now then return taken, due end
       if not fits(m) then return taken, 0 end
-      taken[#taken + 1] = m
+      taken[#taken + 1], removed[#removed + 1] = m, member
     end
   end
   return taken, 0
@@ -253,9 +255,18 @@ end
 
 -- attach adds the fields of a message to the answer.
 local function attach(m)
-  local n, body = #answer + 1, m.body
-  answer[n] = #body
-  for i = 1, #body do answer[n + i] = body[i] end
+  local n, body, kind = parts + 1, m.body, m.kind
+  answer[n] = kind
+  if kind < 0 then
+    for i = 2, #body, 2 do
+      n = n + 1
+      answer[n] = body[i]
+    end
+  else
+    for i = 1, kind do answer[n + i] = body[i] end
+    n = n + kind
+  end
+  parts = n
 end
 
 -- lease_new writes the lease of a new lane.
@@ -268,38 +279,44 @@ local function lease_new(name, key, priority, messages)
   leases[n + 1], leases[n + 2] = lease_end, name
 end
 
--- grant leases a lane with messages.
+-- grant leases a lane that is not new.
 local function grant(l, taken)
   local messages = ''
-  for _, m in ipairs(taken) do
-    messages = messages .. m.place .. ':' .. m.entry .. ','
-    if not l.fresh then removed[#removed + 1] = memberOf(l, m) end
-  end
-  answer[#answer + 1] = l.fresh and messages or l.name .. ' ' .. messages .. ' ' .. failed(taken, l.leased)
+  for _, m in ipairs(taken) do messages = messages .. m.place .. ':' .. m.entry .. ',' end
+  parts = parts + 1
+  answer[parts] = l.name .. ' ' .. messages .. ' ' .. failed(taken, l.leased)
   for _, m in ipairs(taken) do attach(m) end
-  if l.fresh then return lease_new(l.name, l.key, l.priority, messages) end
   for _, member in ipairs(leased(l)) do add(member) end -- of an expired lease
   l.counter, l.leased, l.due, l.messages = counter(), true, 0, messages
   save(l)
   move(l.name, WAITING, lease_end)
 end
 
--- grant_one leases a new message without a key, if it may be delivered.
-local function grant_one(m, chosen)
-  local place, due = m.place, dueOf(m)
-  if chosen and not full and due <= now and fits(m) then
-    local messages = place .. ':' .. m.entry .. ','
-    answer[#answer + 1] = messages
+-- grant_new leases a new lane with up to count of its messages, as far as they may be delivered.
+-- The others go to the index.
+local function grant_new(l, count)
+  local place, key, more, messages, taken, head, m = l.place, l.key, l.more or {}, '', 0, parts + 1, l
+  while taken < count and not full and dueOf(m) <= now and fits(m) do
+    if taken == 0 then parts = head end
+    messages = messages .. m.place .. ':' .. m.entry .. ','
     attach(m)
-    return lease_new(place, '', m.priority, messages)
+    taken = taken + 1
+    m = more[taken]
   end
-  add(place .. ':' .. place .. ':' .. m.entry)
-  save(create(place, '', m.priority))
-  if due > now then
-    move(place, WAITING, text(due))
+  if taken > 0 then
+    answer[head] = messages
+    lease_new(place, key, l.priority, messages)
   else
-    move(place, READY, text(m.score))
+    local due = dueOf(l)
+    if due > now then
+      move(place, WAITING, text(due))
+    else
+      move(place, READY, text(scoreOf(l)))
+    end
+    insert(create(place, key, l.priority))
+    add(memberOf(place, l))
   end
+  for i = math.max(1, taken), #more do add(memberOf(place, more[i])) end
 end
 
 index()
@@ -307,27 +324,25 @@ expire()
 local lanes, chosen, left = most > 0 and candidates() or fresh, {}, most
 for i, l in ipairs(lanes) do
   if left <= 0 then break end
-  chosen[i] = l.entry and l or choose(l, math.max(1, math.min(PER_LANE, math.floor(left / (#lanes - i + 1)))))
-  left = left - (l.entry and 1 or #chosen[i])
+  if l.entry and not l.more then
+    chosen[i], left = 1, left - 1
+  else
+    local count = math.max(1, math.min(PER_LANE, math.floor(left / (#lanes - i + 1))))
+    chosen[i] = l.entry and math.min(count, 1 + #l.more) or choose(l, count)
+    left = left - (l.entry and chosen[i] or #chosen[i])
+  end
 end
 local emptied = {}
 for i, l in ipairs(lanes) do
   if l.entry then
-    grant_one(l, chosen[i])
-  else
-    local taken, due = {}, 0
-    if chosen[i] and not full then taken, due = take(l, chosen[i]) end
-    if l.fresh then
-      for n = #taken + 1, #l.fresh do add(memberOf(l, l.fresh[n])) end
-      if #taken == 0 then insert(l) end
-    end
+    grant_new(l, chosen[i] or 0)
+  elseif chosen[i] and not full then
+    local taken, due = take(l, chosen[i])
     if #taken > 0 then
       grant(l, taken)
     elseif due > 0 then
       move(l.name, WAITING, text(due))
-    elseif l.fresh then
-      move(l.name, READY, text(l.score))
-    elseif chosen[i] and not full then
+    elseif not full then
       emptied[#emptied + 1] = l
     end
   end

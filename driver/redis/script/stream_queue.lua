@@ -1,6 +1,7 @@
 -- What the scripts of a queue share. KEYS: the stream, and the queue's own:
---   lanes    n: the last place, last: the last entry that was indexed, k<KEY>: the lane of a
---            key, <LANE>: "COUNTER LEASED PARKED PRIORITY DUE MESSAGES KEY"
+--   lanes    n: the last place, last: the last entry that was indexed, and blanks, k<KEY>: the lane
+--            of a key, <LANE>: "COUNTER LEASED PARKED PRIORITY DUE MESSAGES KEY". Values above 64
+--            bytes keep Redis from storing the hash as a list, which it would search from its start
 --   index    <LANE>:<PLACE>:<ENTRY> of each unfinished message that no lease has, in this order
 --   ready    lanes by the time since which they wait, earlier by AGING_MS for each priority
 --   waiting  lanes by the time at which their lease or their pause ends
@@ -14,6 +15,7 @@
 -- until the lane is leased again.
 local STREAM, LANES, INDEX, READY, WAITING, NOTES, DEAD, UNIQUE, AUDIT, COUNTER = unpack(KEYS, 1, 10)
 
+local find, sub = string.find, string.sub
 local padded = whole == '%d' and '%016d' or '%016.0f'
 local function pad(number) return format(padded, number) end
 
@@ -74,8 +76,7 @@ local function ready(l, since)
 end
 
 local function create(place, key, priority)
-  return { name = place, counter = '0', leased = false, parked = false, priority = priority, due = 0, messages = '', key = key,
-    fresh = false, score = 0 }
+  return { name = place, counter = '0', leased = false, parked = false, priority = priority, due = 0, messages = '', key = key }
 end
 
 -- insert writes a new lane.
@@ -151,9 +152,9 @@ local function leased(l)
 end
 
 -- parse returns the place and the entry of a member of index, parseDead those of dead.
-local function parse(member) return string.sub(member, 18, 33), string.sub(member, 35) end
+local function parse(member) return sub(member, 18, 33), sub(member, 35) end
 
-local function parseDead(member) return string.sub(member, 1, 16), string.sub(member, 18) end
+local function parseDead(member) return sub(member, 1, 16), sub(member, 18) end
 
 local function timeOf(entry) return tonumber(string.match(entry, '^%d+')) end
 

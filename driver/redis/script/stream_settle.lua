@@ -1,15 +1,15 @@
--- ARGV: group, 1 to keep finished entries, the number of lanes and their names; then for each lane:
--- the counter of its lease, and one of
---   minus the number of outcomes, and the place of each: all are acknowledged, none is left of the
---   lease, and none has a unique text
---   the number of outcomes, 1 if no message of the lease is left, and for each outcome: place, kind,
---   failures, pause in ms, unique text, message id, reason
+-- ARGV: group, 1 to keep finished entries, the number of lanes and their names; then for each lane
+-- one of
+--   if all its messages are acknowledged, none is left of the lease, and none has a unique text:
+--   minus their number unless it is 1, the begin of its record up to the first place and a colon, and
+--   the places of the others
+--   the number of outcomes, the counter of the lease, 1 if no message of it is left, and for each
+--   outcome: place, kind, failures, pause in ms, unique text, message id, reason
 -- Answers with 0 for each lane that another consumer holds.
 local group, keep, lanes = ARGV[1], ARGV[2] == '1', { unpack(ARGV, 4, 3 + ARGV[3]) }
 
 local added, entries, places = {}, {}, {} -- members that return to the index; finished messages
-local indexed = redis.call('EXISTS', INDEX) == 1
-local find, sub = string.find, string.sub
+local indexed, noted = redis.call('EXISTS', INDEX) == 1, redis.call('EXISTS', NOTES) == 1
 
 local function release(unique, id)
   if unique ~= '' and redis.call('HGET', UNIQUE, unique) == id then redis.call('HDEL', UNIQUE, unique) end
@@ -42,19 +42,26 @@ end
 -- acknowledge settles a usual lease whose messages are all acknowledged, in order. It returns
 -- false, and changes nothing, if the lease is another one.
 local function acknowledge(lane, record, at, count)
-  local head, n = ARGV[at] .. USUAL, #entries
-  if find(record, head, 1, true) ~= 1 then return false end
-  local from, of = #head + 1, {}
-  for i = 1, count do
-    if sub(record, from, from + 15) ~= ARGV[at + 1 + i] then return false end
-    local to = find(record, ',', from, true)
-    of[i], from = sub(record, from + 17, to - 1), to + 1
+  local head, n = ARGV[at], #entries
+  local to, from = 0, #head + 1
+  local same = find(record, head, 1, true) == 1
+  for i = 1, same and count or 0 do
+    same = i == 1 or sub(record, to + 1, to + 16) == ARGV[at + i - 1]
+    if not same then break end
+    to = find(record, ',', from, true)
+    entries[n + i], from = sub(record, from, to - 1), to + 18
   end
-  if sub(record, from, from) ~= ' ' then return false end
-  for i = 1, count do entries[n + i], places[n + i] = of[i], ARGV[at + 1 + i] end
-  local key = sub(record, from + 1)
+  if not same or sub(record, to + 1, to + 1) ~= ' ' then
+    for i = n + 1, #entries do entries[i] = nil end
+    return false
+  end
+  if noted then
+    places[#places + 1] = sub(head, -17, -2)
+    for i = 1, count - 1 do places[#places + 1] = ARGV[at + i] end
+  end
+  local key = sub(record, to + 2)
   if key ~= '' and indexed and #pending(lane, 1) > 0 then
-    written[#written + 1], written[#written + 2] = lane, ARGV[at] .. ' 0 0 0 0  ' .. key
+    written[#written + 1], written[#written + 2] = lane, string.match(head, '^%d+') .. ' 0 0 0 0  ' .. key
     move(lane, READY, now_text)
     return true
   end
@@ -66,20 +73,22 @@ end
 local records = redis.call('HMGET', LANES, unpack(lanes))
 local answer, at = {}, 4 + #lanes
 for i, lane in ipairs(lanes) do
-  local record, count = records[i], tonumber(ARGV[at + 1])
+  local record, count = records[i], tonumber(ARGV[at]) or -1
+  if count < -1 then at = at + 1 end
   if count < 0 and record and not loaded[lane] and acknowledge(lane, record, at, -count) then
-    answer[i], at = 1, at + 2 - count
+    answer[i], at = 1, at - count
   else
-    local l, last = loaded[lane] or record and decode(lane, record), count < 0 or ARGV[at + 2] == '1'
-    if l and l.counter ~= ARGV[at] then l = nil end
-    for n = 1, math.abs(count) do
-      if l and count < 0 then
-        settle(l, ARGV[at + 1 + n], 'finish', nil, nil, '')
-      elseif l then
+    local l, counter, last, place = loaded[lane] or record and decode(lane, record), ARGV[at + 1], ARGV[at + 2] == '1', nil
+    if count < 0 then counter, last, place = string.match(ARGV[at], '^%d+'), true, sub(ARGV[at], -17, -2) end
+    if l and l.counter ~= counter then l = nil end
+    for n = 1, l and math.abs(count) or 0 do
+      if count < 0 then
+        settle(l, n == 1 and place or ARGV[at + n - 1], 'finish', nil, nil, '')
+      else
         settle(l, unpack(ARGV, at - 4 + 7 * n, at + 2 + 7 * n))
       end
     end
-    at = at + (count < 0 and 2 - count or 3 + 7 * count)
+    at = at + (count < 0 and -count or 3 + 7 * count)
     if l and last then
       local left = l.messages ~= ''
       for _, member in ipairs(leased(l)) do added[#added + 1], added[#added + 2] = '0', member end
@@ -95,7 +104,7 @@ write('ZADD', INDEX, added)
 if #entries > 0 then
   redis.call('XACK', STREAM, group, unpack(entries))
   if not keep then redis.call('XDEL', STREAM, unpack(entries)) end
-  if redis.call('EXISTS', NOTES) == 1 then redis.call('HDEL', NOTES, unpack(places)) end
+  if noted then redis.call('HDEL', NOTES, unpack(places)) end
 end
 flush()
 return answer
