@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -278,6 +280,41 @@ func TestQueueCosts(t *testing.T) {
 	if n := since(t, client, before)["evalsha"]; n > 10+3 { // 1, 2, 4 … ms, then each second
 		t.Errorf("an idle consumer sent %d claims in three seconds", n)
 	}
+}
+
+// TestQueueAllocations bounds the allocations of a message that is received and settled, client included,
+// and requires that Redis does not store the lanes as a list, which it searches from the start.
+func TestQueueAllocations(t *testing.T) {
+	client := dial(t, testbed.Redis(t).Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	const n = 200
+	ids := make([]string, n)
+	c, err := s.Join(t.Context(), "q", driver.QueueOptions{})
+	testbed.OK(t, err)
+	least := uint64(math.MaxUint64)
+	for round := range 3 {
+		for i := range ids {
+			ids[i] = fmt.Sprintf("%d/%d", i, round)
+		}
+		s.add(ids...)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		all, err := c.Receive(t.Context(), driver.QueueLimit{Messages: n, Bytes: 1 << 20})
+		testbed.OK(t, err)
+		testbed.OK(t, errors.Join(c.Settle(t.Context(), drivertest.Settlements(driver.Ack, all...))...))
+		runtime.ReadMemStats(&after)
+		if len(all) != n {
+			t.Fatalf("received %d messages", len(all))
+		}
+		least = min(least, after.Mallocs-before.Mallocs)
+	}
+	if least > 12*n && !testbed.Race { // which empties pools
+		t.Errorf("%d messages took %d allocations", n, least)
+	}
+	if encoding, err := raw(t, client, "OBJECT", "ENCODING", s.mustKeys()[1]).ToString(); err != nil || encoding != "hashtable" {
+		t.Errorf("the lanes are a %s, %v", encoding, err)
+	}
+	testbed.OK(t, c.Close(t.Context()))
 }
 
 // sum returns the number of commands, without those of connections.

@@ -14,6 +14,8 @@ var asserted = []string{
 	"driver/redis TestHandOverCostsTwoRequests",
 	"driver/redis TestThousandLocksRenewInFewRequests",
 	"driver/redis TestQuorumCost",
+	"driver/redis TestQueueCosts",
+	"driver/redis TestQueueAllocations",
 	"driver/etcd TestUncontendedCostsTwoRequests",
 	"driver/etcd TestUncontendedAllocations",
 	"driver/etcd TestCallsThatWaitShareARequest",
