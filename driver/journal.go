@@ -174,8 +174,8 @@ func (e *ShardsError) Error() string {
 	if e.Stored < 0 {
 		return fmt.Sprintf("a change of the journal to %d shards was begun and has not ended; complete it by SetShards, or `interlock saga shards --set %d`", -e.Stored, -e.Stored)
 	}
-	return fmt.Sprintf("the journal has %d shards and was opened with %d; open it with %d, or stop all that use it and change the number by SetShards, or `interlock saga shards --set %d`",
-		e.Stored, e.Opened, e.Stored, e.Opened)
+	return fmt.Sprintf("the journal has %d shards and was opened with %d; open it with %d (--shards %d), or stop all that use it and change the number by SetShards, or `interlock saga shards --set %d`",
+		e.Stored, e.Opened, e.Stored, e.Stored, e.Opened)
 }
 
 // ErrorKind returns [interlock.Definite].

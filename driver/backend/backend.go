@@ -385,7 +385,7 @@ func OpenSQL(ctx context.Context, url string, tables ...driver.Creator) (*Backen
 	}
 	if !u.Has(Tables) {
 		return nil, nil, &interlock.Error{Op: "open", Driver: u.Kind(), Kind: interlock.Definite,
-			Err: &URLError{u.Kind() + " is no database; use a postgres:// or mysql:// URL"}}
+			Err: &URLError{u.Kind() + " has no SQL tables; use a postgres:// or mysql:// URL"}}
 	}
 	b, err := u.Open(ctx)
 	if err != nil {

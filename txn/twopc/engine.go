@@ -195,7 +195,7 @@ func (o *Operator) List(ctx context.Context, f Filter) iter.Seq2[Outcome, error]
 func (o *Operator) Retry(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "retry", id, by, func(m *machine) error {
 		if m.halted == "" {
-			return fmt.Errorf("it is %s, and not halted", m.state)
+			return errors.New("it is not halted")
 		}
 		return nil
 	}, record(recordRetry, "", by))
@@ -206,7 +206,7 @@ func (o *Operator) Retry(ctx context.Context, id string, by By) error {
 func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "resolve", id, by, func(m *machine) error {
 		if !m.settled() {
-			return fmt.Errorf("it is %s, with %d branches left: there is nothing to resolve", m.state, len(m.left()))
+			return fmt.Errorf("only a HEURISTIC transaction without open branches is resolved; open: %q", m.left())
 		}
 		return nil
 	}, record(recordResolved, "", by), end())

@@ -22,7 +22,7 @@ type Database struct {
 // context bounds the opening only.
 func (t Target) Database(ctx context.Context) (*Database, error) {
 	if !t.Has(backend.Tables) {
-		return nil, &URLError{Reason: t.Kind() + " is no database; use a postgres:// or mysql:// URL"}
+		return nil, &URLError{Reason: t.Kind() + " has no SQL tables; use a postgres:// or mysql:// URL"}
 	}
 	b, err := t.Open(ctx)
 	if err != nil {

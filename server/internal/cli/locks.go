@@ -107,7 +107,7 @@ if ShedLock uses the database's clock.`,
 			})
 		},
 	}, &f.limit, 1000)
-	c.Flags().BoolVar(&f.foreign, "foreign", false, "only those whose holder is another kind of client")
+	c.Flags().BoolVar(&f.foreign, "foreign", false, "only those whose holder is another kind of client; on Redis with a PREFIX")
 	c.Flags().BoolVar(&f.all, "all", false, "also the internal locks of Interlock")
 	c.Flags().StringVar(&f.shedlock, "shedlock", "", "the `table` of ShedLock in a database (default: shedlock, if there is one)")
 	return c
@@ -131,6 +131,9 @@ func prefixOf(args []string) string {
 func (v *inspection) list(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, bool, error) {
 	if f.shedlock != "" && !v.target.HasShedLock() {
 		return nil, false, usage("--shedlock is for databases; %s has no tables", v.target.Kind())
+	}
+	if f.foreign && prefix == "" && v.app.prefix == "" && v.target.Kind() == "redis" {
+		return nil, false, usage("on Redis --foreign scans the keys with a prefix: interlock locks ls PREFIX --foreign")
 	}
 	limit := f.limit
 	switch { // filters for foreign and internal ones run later

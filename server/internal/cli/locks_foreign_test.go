@@ -100,6 +100,10 @@ func TestForeignLocksOnRedis(t *testing.T) {
 	if n := strings.Count(list, `"foreign":true`); n != 0 || !strings.Contains(list, `"jobs/ours"`) {
 		t.Errorf("without a scan of the database %d are foreign: %s", n, list)
 	}
+	run(t, 64, "locks", "ls", "--foreign", "--backend", url)
+	if _, said := run(t, 78, "lock", "jobs/c", "--no-wait", "--backend", url, "--", "true"); !strings.Contains(said, "interlock locks show NAME") {
+		t.Error(said)
+	}
 	released, said := run(t, 0, "locks", "release", "jobs/a", "--reason", "host is gone", "--yes", "--backend", url)
 	if !strings.HasPrefix(released, "jobs/a: taken from redis-py ") || !strings.Contains(said, "another kind of client") {
 		t.Errorf("%q, %q", released, said)

@@ -254,6 +254,12 @@ func TestAPoolerNeedsTheTable(t *testing.T) {
 		t.Errorf("it said %q", said)
 	}
 	run(t, 0, "lock", "nightly", "--backend", tabled(url), "--", "true")
+	described := tabled(url) + "&default_query_exec_mode=cache_describe"
+	run(t, 0, "saga", "start", "1", "order", "--backend", described)
+	run(t, 0, "saga", "start", "2", "order", "--backend", described)
+	if list, _ := run(t, 0, "saga", "ls", "--backend", described); strings.Count(list, "RUNNING") != 2 {
+		t.Error(list)
+	}
 }
 
 // A user without access gets an error of one line and its own exit code.

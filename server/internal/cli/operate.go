@@ -30,7 +30,7 @@ func (l *journalCommands) operationCommand(p protocol, o operation) *cobra.Comma
 		Example: fmt.Sprintf("  interlock %s %s", p.group, o.example),
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < least || len(args) > most {
-				return usage("it is: interlock %s %s; %d arguments were given", p.group, o.use, len(args))
+				return usage("usage: interlock %s %s --reason TEXT; the number of arguments was %d", p.group, o.use, len(args))
 			}
 			return nil
 		},
@@ -64,7 +64,7 @@ func explainRefusal(err error) error {
 		return err
 	}
 	can := map[string]string{
-		"retry":   "it retries an undo that was given up, or a step that waits",
+		"retry":   "it retries an undo that was given up, a step that waits, or a halted two-phase commit",
 		"edit":    "it replaces the input of an undo, or of a step after the pivot",
 		"skip":    "it skips an undo, a step after the pivot, or a branch, that is not done",
 		"resolve": "it resolves a DEAD_LETTER, and a HEURISTIC transaction without open branches",
@@ -73,6 +73,13 @@ func explainRefusal(err error) error {
 	}[state.Op]
 	if can == "" {
 		return err
+	}
+	if errors.Is(state.Err, coordinator.ErrOrder) {
+		name := fmt.Sprintf("transaction %q", state.ID)
+		if state.Step != "" {
+			name = fmt.Sprintf("step %q of %s", state.Step, name)
+		}
+		return fail(exitFailed, "%s %s, which is %s: %s; see its steps with show", state.Op, name, state.State, can)
 	}
 	return fail(codeOf(err), "%w (%s; see its state with show)", err, can)
 }

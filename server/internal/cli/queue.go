@@ -55,7 +55,7 @@ func (q *queueCommands) do(ctx context.Context, use func(context.Context, backen
 	}, func(ctx context.Context, queues backend.Queues) error {
 		err := use(ctx, queues)
 		if errors.Is(err, queue.ErrNotFound) || errors.Is(err, redis.ErrNotFound) {
-			return fail(exitFailed, "%w", err)
+			return fail(exitFailed, "%w; nothing was changed, see interlock queue letters or stuck", err)
 		}
 		return err
 	})

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -124,6 +125,19 @@ func (a *app) target() (backend.Target, error) {
 // backendGiven reports whether a flag or the environment names the backend.
 func (a *app) backendGiven() bool { return a.backend != "" || os.Getenv("INTERLOCK_BACKEND") != "" }
 
+// withAdvice adds the next step to errors of a pooler that lends prepared statements to other
+// sessions, and of keys of Redis that have another type.
+func withAdvice(err error) error {
+	var state interface{ SQLState() string }
+	switch {
+	case errors.As(err, &state) && (state.SQLState() == "42P05" || state.SQLState() == "26000"):
+		return fail(codeOf(err), "%w; behind a pooler, add default_query_exec_mode=cache_describe to the URL", err)
+	case err != nil && strings.Contains(err.Error(), "WRONGTYPE"):
+		return fail(codeOf(err), "%w; interlock locks show NAME names the client that uses this key", err)
+	}
+	return err
+}
+
 // backendError adds the backend and the next step to an error of its connection or rights.
 func (a *app) backendError(t backend.Target, err error) error {
 	var own *exitError
@@ -133,12 +147,18 @@ func (a *app) backendError(t backend.Target, err error) error {
 			return err // it already has the unreachable address
 		}
 	case exitForbidden:
+		if errors.As(err, &own) {
+			return err // of a participant
+		}
 		return fail(exitForbidden, "%v does not permit this: %w (interlock doctor names missing rights)", t, err)
 	default:
 		if backend.NoDatabase(err) {
 			return fail(exitConfig, "%v answers, but has no such database: %w", t, err)
 		}
-		return err
+		if errors.As(err, new(*backend.URLError)) && !a.backendGiven() {
+			return fail(codeOf(err), "%w; name it with --backend", err)
+		}
+		return withAdvice(err)
 	}
 	if backend.Answered(err) {
 		return fail(exitUnreachable, "%v answers, but refuses for now: %w", t, err)

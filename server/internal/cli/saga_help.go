@@ -117,7 +117,7 @@ undoes the saga, and asserts that the call will never arrive.`,
 		Args: exactly(2, "a saga and a step"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if isDone == notDone {
-				return usage("say either --done or --not-done")
+				return usage("give either --done or --not-done")
 			}
 			var answer json.RawMessage
 			if c.Flags().Changed("output") {

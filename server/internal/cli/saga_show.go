@@ -152,7 +152,7 @@ func (l *journalCommands) printSaga(c sagaHistory) error {
 	rows := [][]string{{"STEP", "STATUS", "FAILURES", "OUTPUT OR ERROR"}}
 	for _, p := range last.Steps {
 		what := p.Err
-		if what == "" {
+		if what == "" || p.Status == "done" {
 			what = string(p.Output)
 		}
 		rows = append(rows, []string{p.Step, p.Status, fmt.Sprint(p.Attempts), what})

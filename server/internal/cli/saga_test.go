@@ -164,7 +164,7 @@ func TestSagasByHand(t *testing.T) {
 	}
 	interlock(64, "saga", "show", "order/2", "--at", "99")
 	wants(interlock(64, "saga", "shoe", "order/2"), `no command "shoe"`)
-	wants(interlock(1, "saga", "resolve", "order/1", "--reason", "x"), "SUCCEEDED", "it resolves a DEAD_LETTER")
+	wants(interlock(1, "saga", "resolve", "order/1", "--reason", "x"), `resolve transaction "order/1", which is SUCCEEDED: it resolves a DEAD_LETTER`)
 	wants(interlock(0, "saga", "show", "order/2", "-o", "json"), `"type":"order"`, `"input":"bad"`, `"due":"20`, `"history":[{"position":1,`)
 	wants(interlock(0, "saga", "ls", "--state", "dead_letter", "--type", "order", "-o", "json"), `"id":"order/4"`, `"dead":[{"step":"reserve"`)
 	wants(interlock(0, "saga", "ls", "--type", "other"), "no such sagas")

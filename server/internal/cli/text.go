@@ -42,10 +42,14 @@ func table(rows [][]string) text {
 		for i, cell := range row {
 			cells[i] = plain(cell)
 		}
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	_ = w.Flush() // a strings.Builder never fails
-	return text(b.String())
+	var t text
+	for l := range strings.Lines(b.String()) {
+		t += trimmed(text(strings.TrimSuffix(l, "\n"))) + "\n"
+	}
+	return t
 }
 
 // fields returns names and values, one a line, without empty values.

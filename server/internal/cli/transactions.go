@@ -229,9 +229,16 @@ type recordView struct {
 // historyOf returns the records of a transaction.
 func historyOf(entries []journal.Entry) (all []recordView) {
 	for _, e := range entries {
-		var said struct{ Actor, Reason, Error, Text string }
+		var said struct {
+			Actor, Reason, Error, Text string
+			Refused                    bool // by a branch
+		}
 		_ = json.Unmarshal(e.Data, &said) // not all records have these fields
-		all = append(all, recordView{e.Position, e.Written.UTC(), e.Kind, e.Step, said.Actor, said.Reason + said.Error + said.Text})
+		why := said.Reason + said.Error + said.Text
+		if said.Refused && why == "" {
+			why = "refused or failed"
+		}
+		all = append(all, recordView{e.Position, e.Written.UTC(), e.Kind, e.Step, said.Actor, why})
 	}
 	return all
 }
