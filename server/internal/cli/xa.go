@@ -46,12 +46,18 @@ participants, only the journal is read.`,
 	return c
 }
 
-// manage calls use with an engine that serves nothing, within --timeout.
-func (x *xa) manage(ctx context.Context, use func(context.Context, *journal.Journal, *twopc.Engine) error) error {
+// manage calls use with an engine that serves nothing, within --timeout. The engine lacks the
+// participants that cannot be reached; missing is their error.
+func (x *xa) manage(ctx context.Context, use func(_ context.Context, _ *journal.Journal, _ *twopc.Engine, missing error) error) error {
 	return x.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
 		var participants []twopc.Defined
+		var missing error
 		for _, text := range x.participants {
 			p, disconnect, err := x.participant(ctx, text)
+			if codeOf(err) == exitUnreachable {
+				missing = errors.Join(missing, err)
+				continue
+			}
 			if err != nil {
 				return err
 			}
@@ -66,7 +72,7 @@ func (x *xa) manage(ctx context.Context, use func(context.Context, *journal.Jour
 		if err != nil {
 			return usage("%w", err)
 		}
-		return use(ctx, j, m)
+		return use(ctx, j, m, missing)
 	})
 }
 
@@ -87,7 +93,7 @@ func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(
 		return nil, nil, fail(exitUnreachable, "participant %s: cannot reach %v: %w", name, target, err)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("participant %s: %w", name, err)
+		return nil, nil, fmt.Errorf("participant %s: %w", name, x.app.backendError(target, err))
 	}
 	return p, disconnect, nil
 }
@@ -118,17 +124,17 @@ func (x *xa) lsCommand() *cobra.Command {
 				return err
 			}
 			v := xaList{InDoubt: []doubtView{}}
-			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine) (err error) {
-				v.find(ctx, m)
+			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine, missing error) (err error) {
+				v.find(ctx, m, missing)
 				v.Transactions, err = x.journalCommands.find(ctx, j, xaProtocol, f)
 				return err
 			}); err != nil {
 				return err
 			}
 			if v.unasked == nil {
-				return x.app.print(v, v.text())
+				return x.app.print(v, v.text(x.namespace))
 			}
-			return errors.Join(x.app.print(v, v.text()), fail(exitUnreachable, "some participants could not be reached: %w", v.unasked))
+			return errors.Join(x.app.print(v, v.text(x.namespace)), fail(exitUnreachable, "some participants could not be reached: %w", v.unasked))
 		},
 	}
 	f.flags(c, xaProtocol)
@@ -145,9 +151,9 @@ type xaList struct {
 }
 
 // find lists branches in doubt, also if some participants cannot be asked.
-func (v *xaList) find(ctx context.Context, m *twopc.Engine) {
-	var found []twopc.InDoubt
-	found, v.unasked = m.InDoubt(ctx)
+func (v *xaList) find(ctx context.Context, m *twopc.Engine, missing error) {
+	found, err := m.InDoubt(ctx)
+	v.unasked = errors.Join(missing, err)
 	if v.unasked != nil {
 		v.Error = v.unasked.Error()
 	}
@@ -160,7 +166,7 @@ func (v *xaList) find(ctx context.Context, m *twopc.Engine) {
 	}
 }
 
-func (v *xaList) text() text {
+func (v *xaList) text(namespace string) text {
 	rows := [][]string{{"PARTICIPANT", "IN DOUBT", "FOR", "VERDICT"}}
 	for _, d := range v.InDoubt {
 		rows = append(rows, []string{d.Participant, d.Transaction, seconds(d.Age), strings.TrimSpace(d.Verdict + " " + d.Error)})
@@ -171,7 +177,7 @@ func (v *xaList) text() text {
 	case v.unasked != nil:
 		text = "" // there may be some
 	default:
-		text = "no branch is in doubt\n"
+		text = line("no branch is in doubt in namespace %s\n", namespace)
 	}
 	if len(v.Transactions) == 0 {
 		return text
@@ -204,7 +210,7 @@ func (x *xa) showCommand() *cobra.Command {
   interlock xa show transfer/42 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var v transactionView
-			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine) error {
+			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine, _ error) error {
 				o, err := look(ctx, m, args[0])
 				if err != nil {
 					return err
@@ -216,7 +222,7 @@ func (x *xa) showCommand() *cobra.Command {
 			}); err != nil {
 				return err
 			}
-			list := [][2]string{{"known there as", v.Transaction}, {"decided", localTime(v.Decided)}, {"by", cmp.Or(v.Resolved.Actor, v.DecidedBy)}, {"note", v.Resolved.Reason}}
+			list := [][2]string{{"at participants", v.Transaction}, {"decided", localTime(v.Decided)}, {"by", cmp.Or(v.Resolved.Actor, v.DecidedBy)}, {"note", v.Resolved.Reason}}
 			for _, branch := range v.Branches {
 				list = append(list, [2]string{branch.Participant, branchState(branch)})
 			}
@@ -265,7 +271,10 @@ in doubt now: name all participants, and make sure that none is missing.`,
 					return twopc.NewOperator(j).Resolve(ctx, args[0], by)
 				})
 			}
-			if err := x.manage(c.Context(), func(ctx context.Context, _ *journal.Journal, m *twopc.Engine) error {
+			if err := x.manage(c.Context(), func(ctx context.Context, _ *journal.Journal, m *twopc.Engine, missing error) error {
+				if missing != nil {
+					return missing
+				}
 				return m.Settle(ctx, args[0], twopc.Decision(decision), twopc.By{Actor: x.by, Reason: x.reason})
 			}); err != nil {
 				return err

@@ -157,4 +157,12 @@ func TestXAByHand(t *testing.T) {
 		t.Error(out)
 	}
 	run(t, 64, "xa", "resolve", "transfer/42", "--decide", "commit", "--reason", "x", "--backend", url)
+	partly := []string{"--backend", url, "--participant", "north=" + pgURL, "--participant", "south=mysql://root@127.0.0.1:1/x"}
+	if out, said := run(t, 69, append([]string{"xa", "ls"}, partly...)...); !strings.Contains(out, "north") || !strings.Contains(said, "participant south: cannot reach mysql://127.0.0.1:1/x") {
+		t.Errorf("branches of a reachable participant are missing: %s%s", out, said)
+	}
+	run(t, 69, append([]string{"xa", "resolve", name, "--decide", "commit", "--reason", "x"}, partly...)...)
+	if out, _ := run(t, 0, "xa", "ls", "--backend", url, "--participant", "north="+pgURL, "--namespace", "other"); !strings.HasPrefix(out, "no branch is in doubt in namespace other\n") {
+		t.Error(out)
+	}
 }
