@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
@@ -84,7 +85,7 @@ it, and --client-cert and --client-key show a certificate.`,
 	f.add(c)
 	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:7461", "`host:port` for requests; port 0 picks a free one")
 	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "time after which others take over the work of a dead coordinator")
-	c.Flags().StringArrayVar(&f.participants, "participant", nil, "`NAME=URL` of a participant of two-phase commit, the same in all that share the journal")
+	c.Flags().StringArrayVar(&f.participants, "participant", nil, "`NAME=URL` of a service in two-phase commits, http:// or https://; the same in all that share the journal")
 	c.Flags().StringArrayVar(&f.allow, "allow", nil, "call only addresses below this `URL`; required beyond loopback")
 	c.Flags().StringArrayVar(&f.sweeps, "sweep", nil, "send the participant at this `URL` its low-water marks, every 10 minutes")
 	c.Flags().StringArrayVar(&f.networks, "allow-network", nil, "call private addresses of this `CIDR` too")
@@ -155,6 +156,9 @@ func (f coordinateFlags) options() (o httpapi.Options, err error) {
 		if !ok || name == "" || o.Participants[name] != "" {
 			return o, usage("--participant is not NAME=URL, or names a participant twice")
 		}
+		if u, err := url.Parse(address); err == nil && u.Scheme != "http" && u.Scheme != "https" {
+			return o, usage("--participant %s is not an http:// URL of a service; only Go programs commit in databases directly", name)
+		}
 		o.Participants[name] = address
 	}
 	for _, text := range f.sweeps {
@@ -199,7 +203,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Keep: f.keep, Prefix: a.prefix,
-		Web: options, Calls: calls, Sweeps: f.sweeps, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: func(err error) { a.say("%v", err) }})
+		Web: options, Calls: calls, Sweeps: f.sweeps, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: func(err error) { a.say("%v", withAdvice(err)) }, Log: a.warnings()})
 	if interlock.Kind(err) == interlock.Bug { // of the flags
 		return usage("%w", err)
 	}
@@ -222,9 +226,11 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 }
 
 // tell makes a coordinator report transactions that wait for an operator, with the
-// command that shows them; with calls, also each failed call.
+// command that shows them, and all other warnings; with calls, also each failed call.
 func (a *app) tell(o *httpapi.Options, calls bool) {
 	sagaProtocol := &observe.Saga{
+		Log:   a.warnings(),
+		Tried: func(observe.SagaTried) {},
 		Dead: func(e observe.SagaDead) {
 			a.say("saga %s waits for an operator: the undo of %s failed for good; see %s", e.Saga, strings.Join(e.Steps, ", "), command("interlock", "saga", "show", e.Saga))
 		},
@@ -232,11 +238,17 @@ func (a *app) tell(o *httpapi.Options, calls bool) {
 			a.say("saga %s is past its pivot, and step %s has failed %d times: %v", e.Saga, e.Step, e.Attempts, e.Err)
 		},
 	}
-	tccProtocol := &observe.TCC{Dead: func(e observe.TCCDead) {
+	tccProtocol := &observe.TCC{Log: a.warnings(), Tried: func(observe.TCCTried) {}, Dead: func(e observe.TCCDead) {
 		a.say("transaction %s waits for an operator: the decision is %s, refused by %s; see %s",
 			e.Transaction, e.Decision, strings.Join(e.Branches, ", "), command("interlock", "tcc", "show", e.Transaction))
 	}}
 	xaProtocol := &observe.TwoPC{
+		Log:   a.warnings(),
+		Tried: func(observe.TwoPCTried) {},
+		Halted: func(e observe.TwoPCHalted) {
+			a.say("transaction %s is halted, not committed by %s: %s; see %s, then %s", e.Transaction, strings.Join(e.Participants, ", "), e.Reason,
+				command("interlock", "xa", "show", e.Transaction), command("interlock", "xa", "retry", e.Transaction))
+		},
 		Heuristic: func(e observe.TwoPCHeuristic) {
 			a.say("transaction %s waits for an operator: finished against the decision by %s: %v; see %s",
 				e.Transaction, strings.Join(e.Participants, ", "), e.Err, command("interlock", "xa", "show", e.Transaction))
@@ -255,6 +267,25 @@ func (a *app) tell(o *httpapi.Options, calls bool) {
 		}
 	}
 	o.Sagas, o.TCC, o.TwoPC = &saga.Options{Hooks: sagaProtocol}, &tcc.Options{Hooks: tccProtocol}, &twopc.Options{Hooks: xaProtocol}
+}
+
+// warnings returns a logger that prints each warning as a line on the standard error.
+func (a *app) warnings() *slog.Logger { return slog.New(warningHandler{slog.DiscardHandler, a}) }
+
+type warningHandler struct {
+	slog.Handler
+	app *app
+}
+
+// Enabled implements [slog.Handler].
+func (warningHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+
+// Handle implements [slog.Handler].
+func (h warningHandler) Handle(_ context.Context, r slog.Record) error {
+	t := line("%s:", r.Message)
+	r.Attrs(func(a slog.Attr) bool { t += line(" %s", a); return true })
+	h.app.say("%s", t)
+	return nil
 }
 
 // tried reports a failed call.

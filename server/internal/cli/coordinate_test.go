@@ -107,7 +107,7 @@ func TestACoordinatorTakesOver(t *testing.T) {
 }
 
 // A coordinator reports transactions that wait for an operator, with the command that
-// shows them; with a flag also each failed call.
+// shows them, and those of unknown types; with a flag also each failed call.
 func TestACoordinatorTells(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
@@ -126,7 +126,9 @@ func TestACoordinatorTells(t *testing.T) {
 	post(t, address+"/v1/sagas/order-1", fmt.Sprintf(`{"type":"order","steps":[{"name":"reserve","do":%q,"undo":%[1]q,"retry":{"first":"100ms","undos":2}},
 		{"name":"pay","do":%[1]q,"pivot":true}]}`, participant.URL))
 	post(t, address+"/v1/tcc/trip-1", fmt.Sprintf(`{"type":"trip","branches":[{"name":"hotel","url":%q}]}`, participant.URL))
-	for _, want := range []string{"saga order-1: undo reserve: ", "the shelf is locked", "interlock saga show order-1", "transaction trip-1: confirm hotel: ", "interlock tcc show trip-1"} {
+	run(t, 0, "saga", "start", "order-2", "odrer", "--shards", "4", "--backend", url)
+	for _, want := range []string{"saga order-1: undo reserve: ", "the shelf is locked", "interlock saga show order-1", "transaction trip-1: confirm hotel: ", "interlock tcc show trip-1",
+		"transaction of a type that this process does not know: transaction=order-2 type=saga:odrer "} {
 		testbed.Eventually(t, "it says "+want, patience, func() bool { return strings.Contains(p.Stderr(), want) })
 	}
 	p.Signal(syscall.SIGTERM)
@@ -154,6 +156,9 @@ func TestCoordinateRefuses(t *testing.T) {
 	url := backends["etcd"](t)
 	run(t, 64, "coordinate", "--participant", "north", "--backend", url)
 	run(t, 64, "coordinate", "--participant", "n=http://x", "--participant", "n=http://y", "--backend", url)
+	if _, said := run(t, 64, "coordinate", "--participant", "n=postgres://n/bank", "--backend", url); !strings.Contains(said, "not an http:// URL") {
+		t.Error(said)
+	}
 	run(t, 64, "coordinate", "--allow", "10.0.0.7", "--backend", url)
 	run(t, 64, "coordinate", "--listen", "7461", "--backend", url)
 	run(t, 64, "coordinate", "--shards", "5000", "--backend", url)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -39,6 +40,8 @@ type Config struct {
 	Timeout time.Duration // for a request to arrive before authentication; 0 means 15 seconds
 	// Tell receives errors outside the transactions' own calls.
 	Tell func(error)
+	// Log receives the coordinator's other warnings; nil means slog.Default.
+	Log *slog.Logger
 }
 
 // Access limits the clients of the service.
@@ -98,6 +101,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	s.runtime, err = txn.On(ctx, b, &txn.Options{
 		Journal: c.Journal, Shards: c.Shards, Locks: backend.Options{TTL: c.TTL, Prefix: c.Prefix}, Failed: c.Tell,
 		Coordinator: &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep, Sweeps: c.sweeps()}, Hooks: &observe.Coordinator{
+			Log:    c.Log,
 			Failed: func(e observe.CoordinatorFailed) { c.Tell(e.Err) },
 		}},
 	})
