@@ -5,12 +5,12 @@ import (
 	"crypto/rand"
 	"fmt"
 	mathrand "math/rand/v2"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/process"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -84,8 +84,7 @@ func (o *Options) withDefaults() (Options, error) {
 		return d, invalid("policy %d", d.Failing)
 	}
 	if d.Owner == "" {
-		host, _ := os.Hostname() // an empty name is acceptable
-		d.Owner = fmt.Sprintf("%s:%d:%s", host, os.Getpid(), rand.Text()[:6])
+		d.Owner = process.Name() + ":" + rand.Text()[:6]
 	}
 	d.Hooks = d.Hooks.WithDefaults()
 	return d, nil
