@@ -48,10 +48,13 @@ func (c *Consumer[A]) writeDeadLetters(ctx context.Context, settlements []driver
 	var dead []driver.Settlement
 	var of []int
 	for i := range settlements {
-		if s := &settlements[i]; s.Outcome == driver.Dead {
-			if a, ok := s.Claim.(A); ok && a.Valid() {
-				dead, of = append(dead, *s), append(of, i)
-			}
+		s := &settlements[i]
+		switch a, ok := s.Claim.(A); {
+		case s.Outcome != driver.Dead || !ok:
+		case !a.Valid(): // a partition that is given up commits outcomes until it is removed
+			answers[i] = c.Problem("settle", s.ID, interlock.Definite, interlock.ErrLost)
+		default:
+			dead, of = append(dead, *s), append(of, i)
 		}
 	}
 	if len(dead) > 0 {
