@@ -162,7 +162,7 @@ type QueueConsumer interface {
 	// another consumer has the assignment now, nothing changes for its messages, and the error
 	// is a Definite interlock.ErrLost. After any other error they are unsettled here and
 	// the call can be repeated. After an Uncertain error, an ErrLost of the repetition may
-	// follow from the success of the first call.
+	// follow from the success of the first call. Several calls may run at the same time.
 	//
 	// If a message is settled as Retry, Dead or Park, the caller must also settle all later
 	// messages of its key that it received. After Retry or Park it settles them as Release.

@@ -63,17 +63,19 @@ type Consumer struct {
 	patience context.Context // ends when Close stops waiting for the queue
 	giveUp   context.CancelFunc
 
-	settlements []driver.Settlement // reused by record
+	settlements []driver.Settlement // reused by settle
 
 	roomy chan struct{} // capacity 1: a message was recorded
 	ended chan struct{} // capacity 1: an outcome is to be recorded
 
 	abandoned atomic.Bool // no more messages begin
 
-	mu      sync.Mutex
-	machine *machine
-	workers int  // goroutines that run handlers
-	waking  bool // a goroutine was started and does not run yet
+	mu         sync.Mutex
+	machine    *machine
+	workers    int      // goroutines that run handlers
+	waking     bool     // a goroutine was started and does not run yet
+	unrecorded []result // to record again
+	again      bool     // a goroutine does that
 }
 
 // New starts a consumer of a queue. ctx bounds the call only.
@@ -231,7 +233,7 @@ func (c *Consumer) settle() {
 		c.mu.Lock()
 		batch = c.machine.take(batch[:0])
 		c.mu.Unlock()
-		c.record(batch)
+		c.settlements = c.record(batch, c.settlements[:0])
 		switch {
 		case len(batch) > 0:
 			clear(batch)
@@ -247,41 +249,57 @@ func (c *Consumer) settle() {
 	}
 }
 
-// record records outcomes. It repeats those that may not be recorded while their claims last and
-// Close waits.
-func (c *Consumer) record(batch []result) {
-	for failures := 1; len(batch) > 0; failures++ {
-		all := c.settlements[:0]
-		for _, r := range batch {
-			all = append(all, r.Settlement)
+// record records outcomes, once. A goroutine of its own repeats those that failed, so that a dead
+// letter that is refused stops no other key. It returns all, emptied.
+func (c *Consumer) record(batch []result, all []driver.Settlement) []driver.Settlement {
+	if len(batch) == 0 {
+		return all
+	}
+	for _, r := range batch {
+		all = append(all, r.Settlement)
+	}
+	ctx, cancel := context.WithTimeout(c.patience, closing)
+	answers := c.source.Settle(ctx, all)
+	cancel()
+	c.recorded(batch, answers)
+	hints.Signal(c.roomy)
+	c.report(all, answers)
+	clear(all)
+	return all
+}
+
+// repeat records outcomes that failed, after a pause, until there are none.
+func (c *Consumer) repeat() {
+	for failures := 1; ; failures++ {
+		c.retry.Wait(c.patience, failures)
+		c.mu.Lock()
+		batch := c.unrecorded
+		c.unrecorded, c.again = nil, len(batch) > 0
+		c.mu.Unlock()
+		if len(batch) == 0 {
+			return
 		}
-		ctx, cancel := context.WithTimeout(c.patience, closing)
-		answers := c.source.Settle(ctx, all)
-		cancel()
-		batch = c.recorded(batch, answers)
-		hints.Signal(c.roomy)
-		c.report(all, answers)
-		clear(all)
-		c.settlements = all
-		if len(batch) > 0 {
-			c.retry.Wait(c.patience, failures)
-		}
+		c.record(batch, nil)
 	}
 }
 
-// recorded applies the answers of Settle, and returns the results to repeat.
-func (c *Consumer) recorded(batch []result, answers []error) (again []result) {
+// recorded applies the answers of Settle. Outcomes that failed are repeated while their claims last
+// and Close waits.
+func (c *Consumer) recorded(batch []result, answers []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, err := range answers {
 		r := &batch[i]
 		if err != nil && !errors.Is(err, interlock.ErrLost) && interlock.Kind(err) != interlock.Bug && r.lane.claim.Valid() && c.patience.Err() == nil {
-			again = append(again, *r)
+			c.unrecorded = append(c.unrecorded, *r)
 			continue
 		}
 		c.machine.recorded(r)
 	}
-	return again
+	if len(c.unrecorded) > 0 && !c.again {
+		c.again = true
+		c.settler.Go(c.repeat)
+	}
 }
 
 // report calls the hooks for outcomes that were not recorded.

@@ -233,3 +233,48 @@ func TestBadOptions(t *testing.T) {
 		t.Errorf("no handler: %v", err)
 	}
 }
+
+// noLetters is a queue that cannot write dead letters.
+type noLetters struct{ driver.Queue }
+
+func (q noLetters) Join(ctx context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
+	c, err := q.Queue.Join(ctx, name, o)
+	return noLettersConsumer{c}, err
+}
+
+type noLettersConsumer struct{ driver.QueueConsumer }
+
+func (c noLettersConsumer) Settle(ctx context.Context, all []driver.Settlement) []error {
+	answers := make([]error, len(all))
+	for i := range all {
+		if all[i].Outcome == driver.Dead {
+			answers[i] = &interlock.Error{Op: "settle", Kind: interlock.Definite, Err: errors.New("the dead letter is too large")}
+		} else {
+			answers[i] = c.QueueConsumer.Settle(ctx, all[i:i+1])[0]
+		}
+	}
+	return answers
+}
+
+// TestRefusedDeadLetter: a dead letter that cannot be written stops no other message.
+func TestRefusedDeadLetter(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		var r record
+		q := memory.NewQueue()
+		c := consume(t, noLetters{q}, func(_ context.Context, m queue.Received) error {
+			if m.Key == "a" {
+				return queue.Dead(errors.New("it always fails"))
+			}
+			r.add(m.ID)
+			return nil
+		}, queue.Options{InFlight: 4})
+		fill(t, q, 1, "a")
+		time.Sleep(time.Second)
+		fill(t, q, 9, "b")
+		time.Sleep(time.Minute)
+		if n := len(r.of("b")); n != 9 {
+			t.Errorf("%d of 9 messages were handled", n)
+		}
+		ok(t, c.Close(t.Context()))
+	})
+}
