@@ -74,17 +74,21 @@ func (g *gatherer) enter(me *member) {
 	me.turn <- turn{lead: true}
 }
 
-// lead handles a batch and returns the turn of its members.
-func (g *gatherer) lead(me *member) turn {
+// lead handles a batch and returns the turn of its members. They have it even if fn ends the
+// goroutine.
+func (g *gatherer) lead(me *member) (t turn) {
 	all := g.gather(me)
 	defer g.pass()
 	if len(all) == 1 {
 		return turn{err: g.fn(me.ctx, []Received{me.m})}
 	}
-	t := g.together(all)
-	for _, other := range all[1:] {
-		other.turn <- t
-	}
+	t.alone = true
+	defer func() {
+		for _, other := range all[1:] {
+			other.turn <- t
+		}
+	}()
+	t = g.together(all)
 	return t
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -72,6 +73,25 @@ func TestBatch(t *testing.T) {
 			ok(t, c.Close(t.Context()))
 		})
 	}
+}
+
+// TestBatchEndsItsGoroutine: the other messages of a batch are handled if the function ends the goroutine.
+func TestBatchEndsItsGoroutine(t *testing.T) {
+	var r record
+	bubble(t, queue.Options{}, queue.Batch(func(_ context.Context, all []queue.Received) error {
+		if len(all) > 1 {
+			runtime.Goexit()
+		}
+		time.Sleep(time.Second) // the next batch is complete
+		r.add(all[0].ID)
+		return nil
+	}), func(t *testing.T, q *memory.Queue, _ *queue.Consumer) {
+		fill(t, q, 1, "a", "b", "c", "d")
+		time.Sleep(time.Minute)
+		if ids := r.of(""); len(ids) != 4 {
+			t.Errorf("handled %v", ids)
+		}
+	})
 }
 
 // TestBatchEndsWithAnyClaim: the context of a batch ends with the first of the claims.
