@@ -219,6 +219,9 @@ func (c *Consumer) handle(s share) {
 // failed returns the settlement of a message whose handler returned an error.
 func (c *Consumer) failed(ctx context.Context, m *driver.Received, err error) driver.Settlement {
 	v := c.judge.judge(m.Attempt, err, ctx.Err() != nil || !m.Claim.Valid())
+	if v.Outcome == driver.Park && m.Key == "" {
+		v.Outcome = driver.Dead // no operator could resume it
+	}
 	if hook := c.options.Hooks.Failed; hook != nil {
 		hook(observe.QueueFailed{Queue: c.name, ID: m.ID, Key: m.Key, Attempt: m.Attempt, Dead: v.Outcome == driver.Dead,
 			Parked: v.Outcome == driver.Park, Held: v.Uncounted, Pause: v.After, Err: err})

@@ -278,3 +278,16 @@ func TestRefusedDeadLetter(t *testing.T) {
 		ok(t, c.Close(t.Context()))
 	})
 }
+
+// TestParkWithoutKey: a message that no operator could resume is a dead letter.
+func TestParkWithoutKey(t *testing.T) {
+	bubble(t, queue.Options{Failing: queue.Pause, Attempts: 1}, func(context.Context, queue.Received) error {
+		return errors.New("it always fails")
+	}, func(t *testing.T, q *memory.Queue, _ *queue.Consumer) {
+		ok(t, q.Add("q", queue.Message{ID: "1"}))
+		time.Sleep(time.Second)
+		if n := len(q.DeadLetters("q")); n != 1 {
+			t.Errorf("%d dead letters", n)
+		}
+	})
+}

@@ -22,7 +22,8 @@ const (
 	Block Failing = iota
 	// Skip makes the message a dead letter after Options.Attempts; its key continues.
 	Skip
-	// Pause parks the key after Options.Attempts, until an operator resumes it.
+	// Pause parks the key after Options.Attempts, until an operator resumes it. A message without a
+	// key becomes a dead letter.
 	Pause
 )
 

@@ -32,7 +32,8 @@ func Retry(after time.Duration, reason error) error {
 // Dead is an error of a handler: the message becomes a dead letter, and its key continues.
 func Dead(reason error) error { return &outcome{Outcome: driver.Dead, err: orUnknown(reason)} }
 
-// Park is an error of a handler: the message and its key wait until an operator resumes the key.
+// Park is an error of a handler: the message and its key wait until an operator resumes the key. A
+// message without a key becomes a dead letter.
 func Park(reason error) error { return &outcome{Outcome: driver.Park, err: orUnknown(reason)} }
 
 func orUnknown(reason error) error {
