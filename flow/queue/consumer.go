@@ -341,11 +341,14 @@ func (c *Consumer) Close(ctx context.Context) error {
 	return errors.Join(err, c.source.Close(ctx), c.backend.Close(ctx)) // the source ends the contexts of handlers
 }
 
-// abandon stops beginning messages. Its error has the numbers of what is left.
+// abandon stops beginning messages. Its error has the numbers of what is left, if anything is.
 func (c *Consumer) abandon(why error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.abandoned.Store(true)
+	if c.workers == 0 && c.machine.waiting == 0 {
+		return nil
+	}
 	return &interlock.Error{Op: "close consumer", Name: c.name, Kind: interlock.Definite,
 		Err: fmt.Errorf("%w: %d handlers still run, %d messages have not begun", why, c.workers, c.machine.waiting)}
 }

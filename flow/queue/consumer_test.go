@@ -291,3 +291,13 @@ func TestParkWithoutKey(t *testing.T) {
 		}
 	})
 }
+
+// TestCloseWithEndedContext: a consumer without work is closed without an error, also again.
+func TestCloseWithEndedContext(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	c := consume(t, memory.NewQueue(), func(context.Context, queue.Received) error { return nil }, queue.Options{})
+	for range 20 {
+		ok(t, c.Close(ended))
+	}
+}
