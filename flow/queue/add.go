@@ -22,7 +22,12 @@ const (
 	maxDelay   = 10 * 365 * 24 * time.Hour
 )
 
-const addRows = 500 // most messages in one statement
+// The bounds of one statement. A byte needs up to two on MariaDB, whose max_allowed_packet is 16 MiB
+// by default.
+const (
+	addRows  = 500
+	addBytes = 4 << 20 // of payloads and headers, unless one message has more
+)
 
 // A MessageError means that a message is invalid.
 type MessageError = driver.MessageError
@@ -51,11 +56,16 @@ func (t Table) Add(ctx context.Context, db driver.SQL, name string, messages ...
 		}
 	}
 	locks := q.locks(rows)
-	for some := range slices.Chunk(rows, addRows) {
-		if err := q.add(ctx, name, some, locks); err != nil {
+	for len(rows) > 0 {
+		n, size := 0, 0
+		for n < min(len(rows), addRows) && (n == 0 || size+rows[n].size() <= addBytes) {
+			size += rows[n].size()
+			n++
+		}
+		if err := q.add(ctx, name, rows[:n], locks); err != nil {
 			return err
 		}
-		locks = nil
+		rows, locks = rows[n:], nil
 	}
 	return nil
 }
@@ -84,6 +94,8 @@ type row struct {
 	lane    int64
 	headers string // JSON; empty if there are none
 }
+
+func (r row) size() int { return len(r.Payload) + len(r.headers) }
 
 func prepare(i int, name string, m Message) (row, error) {
 	m.ID = cmp.Or(m.ID, rand.Text())

@@ -141,8 +141,8 @@ func (q tables) leaseMaria(ctx context.Context, name, owner string, most int, le
 		return nil, err
 	}
 	of, args := q.of(name, lanes)
-	all, err = sqltable.List(ctx, q.Tables, `select lane, state, greatest(token + 1, {micros start} - `+strconv.Itoa(interlock.EpochUnixMicro)+`)
-		from {groups} where `+of+` and ready_at <= {micros start} for update skip locked`, args, func(f *found) []any { return []any{&f.lane, &f.state, &f.token} })
+	all, err = sqltable.List(ctx, q.Tables, `select lane, state, greatest(token + 1, {micros start} - `+strconv.Itoa(interlock.EpochUnixMicro)+`), ready_at
+		from {groups} where `+of+` and ready_at <= {micros start} for update skip locked`, args, func(f *found) []any { return []any{&f.lane, &f.state, &f.token, &f.since} })
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}

@@ -99,7 +99,7 @@ with high as materialized `+ready(High)+`, normal as materialized `+ready(Normal
 c as materialized (select * from (select * from high union all select * from normal union all select * from low) c order by due limit `+strconv.Itoa(most)+`)
 update {groups} g set state = c.state | 1, token = greatest(g.token + 1, {micros start} - `+strconv.Itoa(interlock.EpochUnixMicro)+`), owner = ?, ready_at = {micros start} + ?::bigint
 from c where g.queue = c.queue and g.lane = c.lane
-returning g.lane, c.state, g.token, c.due`, []any{name, name, name, owner, lease.Microseconds()}, func(f *found) []any { return []any{&f.lane, &f.state, &f.token, &f.due} })
+returning g.lane, c.state, g.token, c.due, c.ready_at`, []any{name, name, name, owner, lease.Microseconds()}, func(f *found) []any { return []any{&f.lane, &f.state, &f.token, &f.due, &f.since} })
 	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.due, b.due) })
 	return all, err
 }

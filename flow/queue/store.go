@@ -82,7 +82,7 @@ func (s *store) Claim(ctx context.Context, owner string, lease time.Duration, li
 			return err
 		}
 		each := max(1, min(leasequeue.PerGroup, limit.Messages/len(found)))
-		all, err = q.fetch(ctx, s.name, found, each, limit)
+		all, err = q.fetch(ctx, s.name, found, each, limit, s.depth.fits(limit))
 		s.depth.learn(all, each)
 		return err
 	})
@@ -141,7 +141,16 @@ func (s *store) trim(ctx context.Context) error {
 
 // depth is the recent number of messages in a group. It decides between many groups with few
 // messages and few groups with many.
-type depth struct{ atomic.Int64 }
+type depth struct {
+	atomic.Int64
+	size atomic.Int64 // bytes of a recent message, plus one; 0 if there was none
+}
+
+// fits reports whether so many messages as recent ones are far below the limit of bytes.
+func (d *depth) fits(limit driver.QueueLimit) bool {
+	size := d.size.Load()
+	return size > 0 && size*int64(limit.Messages) < int64(limit.Bytes)/4
+}
 
 // groups returns how many groups to lease for a number of messages.
 func (d *depth) groups(messages int) int {
@@ -154,10 +163,14 @@ func (d *depth) learn(all []leasequeue.Group, each int) {
 	if len(all) == 0 {
 		return
 	}
-	count := 0
+	count, bytes := 0, 0
 	for _, g := range all {
 		count += len(g.Messages)
+		for _, m := range g.Messages {
+			bytes += len(m.Payload)
+		}
 	}
+	d.size.Store(int64(bytes/count + 1))
 	if average := count / len(all); average == each {
 		d.Store(int64(2 * each))
 	} else {
@@ -165,23 +178,18 @@ func (d *depth) learn(all []leasequeue.Group, each int) {
 	}
 }
 
-// found is a group that this claim leased; state is the one before.
-type found struct{ lane, state, token, due int64 }
+// found is a group that this claim leased. state and since, its ready_at, are those before.
+type found struct{ lane, state, token, due, since int64 }
 
 // fetch reads the messages of leased groups. It ends the leases of groups that have no message to
-// deliver within the limit.
-func (q tables) fetch(ctx context.Context, name string, groups []found, each int, limit driver.QueueLimit) (taken []leasequeue.Group, err error) {
-	var lanes, died, free []int64
+// deliver within the limit; those that are ready keep their rank.
+func (q tables) fetch(ctx context.Context, name string, groups []found, each int, limit driver.QueueLimit, fits bool) (taken []leasequeue.Group, err error) {
+	var lanes, died, free, over, since, states []int64
 	for _, g := range groups {
-		if lanes = append(lanes, g.lane); g.state&leased != 0 {
-			died = append(died, g.lane)
-		}
+		lanes = append(lanes, g.lane)
 	}
-	all, err := q.messages(ctx, name, lanes, each)
+	all, beyond, err := q.messages(ctx, name, lanes, each, limit.Bytes, fits)
 	if err != nil {
-		return nil, err
-	}
-	if err := q.blame(ctx, all, died); err != nil {
 		return nil, err
 	}
 	count, bytes := 0, 0
@@ -190,9 +198,15 @@ func (q tables) fetch(ctx context.Context, name string, groups []found, each int
 		for ; n < len(some) && count < limit.Messages && (count == 0 || bytes+len(some[n].Payload) <= limit.Bytes); n++ {
 			count, bytes = count+1, bytes+len(some[n].Payload)
 		}
-		if n == 0 || g.state&parked != 0 {
+		switch {
+		case g.state&parked != 0 || n == 0 && len(some) == 0 && !beyond[g.lane]:
 			free = append(free, g.lane)
 			continue
+		case n == 0:
+			over, since, states = append(over, g.lane), append(since, g.since), append(states, g.state)
+			continue
+		case g.state&leased != 0:
+			died = append(died, g.lane)
 		}
 		token, err := interlock.NewToken(g.token, 0)
 		if err != nil {
@@ -200,26 +214,49 @@ func (q tables) fetch(ctx context.Context, name string, groups []found, each int
 		}
 		taken = append(taken, leasequeue.Group{ID: g.lane, Token: token, Messages: some[:n]})
 	}
+	if err := q.blame(ctx, all, died); err != nil {
+		return nil, err
+	}
+	if err := q.putBack(ctx, name, over, since, states); err != nil {
+		return nil, err
+	}
 	return taken, q.free(ctx, name, free)
 }
 
-// messages reads the first messages of lanes, up to the first that is delayed.
-func (q tables) messages(ctx context.Context, name string, lanes []int64, each int) (map[int64][]driver.Received, error) {
-	const fields = `m.lane, m.id, m.message_id, m.msg_key, m.headers, m.payload, m.attempts, m.added, m.class, m.not_before - {micros start}`
-	query := `select ` + fields + ` from unnest(?::text::bigint[]) as x (lane) cross join lateral (
-		select * from {messages} o where o.queue = ? and o.lane = x.lane order by o.id limit ` + strconv.Itoa(each) + `) m order by m.id`
-	args := []any{sqltable.Numbers(lanes), name}
+// putBack undoes leases of groups, apart from their tokens.
+func (q tables) putBack(ctx context.Context, name string, lanes, since, states []int64) error {
+	if len(lanes) == 0 {
+		return nil
+	}
+	x, args := q.numbered(lanes, since, states)
+	_, err := q.Exec(ctx, `update {groups} g {maria join `+x+` on g.lane = x.a} set state = x.c, owner = {empty}, ready_at = x.b {pg from `+x+`}
+		where g.queue = ? {pg and g.lane = x.a}`, append(args, name)...)
+	return err
+}
+
+// messages reads the first messages of lanes, up to the first that is delayed. Unless all are expected to
+// fit, those after many bytes of payload are not read; the result says of which lanes there are any.
+func (q tables) messages(ctx context.Context, name string, lanes []int64, each, bytes int, fits bool) (all map[int64][]driver.Received, beyond map[int64]bool, err error) {
+	const fields = `m.lane, m.id, m.message_id, m.msg_key, m.headers, case when m.earlier < ? then m.payload end, m.attempts, m.added, m.class, m.not_before - {micros start}`
+	earlier := `, {pg 0::bigint}{maria 0} as earlier `
+	if !fits { // the sum makes the query half as slow again
+		earlier = `, sum(octet_length(payload)) over (order by n, id rows unbounded preceding) - octet_length(payload) as earlier `
+	}
+	query := `select ` + fields + ` from (select m.*, n` + earlier + `from unnest(?::text::bigint[]) with ordinality as x (lane, n) cross join lateral (
+		select * from {messages} o where o.queue = ? and o.lane = x.lane order by o.id limit ` + strconv.Itoa(each) + `) m) m order by m.n, m.id`
+	args := []any{bytes, sqltable.Numbers(lanes), name}
 	if q.Maria() {
 		var parts []string
-		args = nil
-		for _, lane := range lanes {
-			parts = append(parts, `(select * from {messages} where queue = ? and lane = `+strconv.FormatInt(lane, 10)+` order by id limit `+strconv.Itoa(each)+`)`)
+		args = args[:1]
+		for n, lane := range lanes {
+			parts = append(parts, `(select *, `+strconv.Itoa(n)+` as n from {messages} where queue = ? and lane = `+strconv.FormatInt(lane, 10)+` order by id limit `+strconv.Itoa(each)+`)`)
 			args = append(args, name)
 		}
-		query = `select ` + fields + ` from (` + strings.Join(parts, ` union all `) + `) m order by m.id`
+		query = `select ` + fields + ` from (select m.*` + earlier + `from (` + strings.Join(parts, ` union all `) + `) m) m order by m.n, m.id`
 	}
-	all, waits := map[int64][]driver.Received{}, map[int64]bool{}
-	err := q.Each(ctx, query, args, func(scan func(...any) error) error {
+	all, beyond = map[int64][]driver.Received{}, map[int64]bool{}
+	waits := map[int64]bool{}
+	err = q.Each(ctx, query, args, func(scan func(...any) error) error {
 		var m driver.Received
 		var headers string
 		var lane, added, early int64
@@ -230,6 +267,9 @@ func (q tables) messages(ctx context.Context, name string, lanes []int64, each i
 		if waits[lane] = waits[lane] || early > 0; waits[lane] {
 			return nil
 		}
+		if beyond[lane] = beyond[lane] || m.Payload == nil; beyond[lane] {
+			return nil
+		}
 		m.Attempt++
 		m.Added, m.Priority = time.UnixMicro(added).UTC(), Priority(class)
 		var err error
@@ -237,7 +277,7 @@ func (q tables) messages(ctx context.Context, name string, lanes []int64, each i
 		all[lane] = append(all[lane], m)
 		return err
 	})
-	return all, err
+	return all, beyond, err
 }
 
 // decode parses stored headers.
