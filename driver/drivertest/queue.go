@@ -366,7 +366,10 @@ func testQueueUnique(s *queueScene) {
 	c.Record(driver.Ack, s.receive(c, "1")...)
 	c.Nothing(queueLease / 4)
 	s.ok(s.Add(s.T, "q", report("5")))
-	c.Record(driver.Ack, s.receive(c, "5")...)
+	c.Record(driver.Dead, s.receive(c, "5")...)
+	s.ok(s.Add(s.T, "q", report("6"))) // a dead letter is finished,
+	s.Replay(s.T, "q", "5")            // and is delivered again all the same
+	c.Record(driver.Ack, s.receive(c, "5", "6")...)
 }
 
 func testQueueLimits(s *queueScene) {

@@ -136,7 +136,7 @@ func (q *Queue) Replay(name string, ids ...string) error {
 		}
 		m := s.dead[i]
 		s.dead = slices.Delete(s.dead, i, i+1)
-		m.Delay = 0
+		m.Delay, m.Unique = 0, "" // it is delivered in any case
 		s.add(m.QueueMessage)
 		for _, g := range s.groups {
 			for _, w := range g.messages {
