@@ -79,8 +79,7 @@ func (s *Sink[T]) Publish(ctx context.Context, messages []driver.Message) []erro
 	if len(all) == 0 {
 		return answers
 	}
-	err := s.insert(ctx, messages, jobs, all, answers)
-	if kind := kindOf(err); err == nil || len(all) == 1 || kind != interlock.Definite && kind != interlock.Bug {
+	if err := s.insert(ctx, messages, jobs, all, answers); err == nil || len(all) == 1 || !isRejection(err) {
 		return answers
 	}
 	for _, lane := range lanes {
@@ -169,6 +168,13 @@ func (s *Sink[T]) insert(ctx context.Context, messages []driver.Message, jobs []
 		}
 	}
 	return err
+}
+
+// isRejection reports whether one message may be the reason of an error: the database has rejected the
+// transaction, or the client a job.
+func isRejection(err error) bool {
+	kind := kindOf(err)
+	return kind == interlock.Definite || kind == interlock.Bug || kind == interlock.Retryable && !errors.As(err, new(*interlock.Error))
 }
 
 // kindOf returns the kind of an error of the transaction. An error of the client without a kind occurred

@@ -209,3 +209,19 @@ func TestOutbox(t *testing.T) {
 		t.Errorf("%d jobs", n)
 	}
 }
+
+// TestRefusedByClient: a job that River refuses before it asks the database stops no other one.
+func TestRefusedByClient(t *testing.T) {
+	t.Parallel()
+	db := prepared(t, testbed.Shared(t, testbed.Postgres))
+	sink := sinkOn(t, poolAt(t, db.URL), &river.Options{Insert: func(m driver.Message) *upstream.InsertOpts {
+		return &upstream.InsertOpts{Priority: map[string]int{"bad": 9}[m.Topic]} // 1 to 4, or 0
+	}})
+	answers := sink.Publish(t.Context(), []driver.Message{{ID: "1", Topic: "good"}, {ID: "2", Topic: "bad", Key: "k"}, {ID: "3", Topic: "bad", Key: "k"}, {ID: "4", Topic: "good", Key: "k"}})
+	if answers[0] != nil || interlock.Kind(answers[1]) != interlock.Retryable || answers[1] == nil || answers[2] != driver.ErrNotSent || answers[3] != nil {
+		t.Errorf("%v", answers)
+	}
+	if n := databases.One[int64](t, db, `select count(*) from river_job`); n != 2 {
+		t.Errorf("%d jobs", n)
+	}
+}
