@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -47,7 +46,7 @@ point of failure.`,
 
 func (a *app) dev(ctx context.Context, f devFlags) error {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, stopSignals...) // until the process ends, so that no signal prevents the clean-up
+	subscribe(signals, stopSignals) // until the process ends, so that no signal prevents the clean-up
 
 	dir, remove, err := f.directory()
 	if err != nil {

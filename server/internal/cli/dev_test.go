@@ -1,8 +1,10 @@
 package cli_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,6 +47,25 @@ func stopTwice(t *testing.T, path string, pause time.Duration) {
 	if left := entriesOf(t, temp); len(left) != 0 || exists(t, record) {
 		t.Errorf("%v between the signals: %q is left, and the word: %v", pause, left, exists(t, record))
 	}
+}
+
+// TestDevUnderNohup: a signal that is ignored when the server starts stays ignored.
+func TestDevUnderNohup(t *testing.T) {
+	t.Parallel()
+	p := testbed.Start(t, testbed.Program{Path: "bash", Args: []string{"-c", `trap "" HUP; exec "$0" dev --temp --listen 127.0.0.1:0`, program(t)},
+		Env: []string{"XDG_STATE_HOME=" + t.TempDir()}})
+	for p.Line(patience) != "Ctrl-C stops it." {
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		t.Skip("this system does not show which signals a process ignores")
+	}
+	_, mask, _ := strings.Cut(string(status), "SigIgn:")
+	ignored, err := strconv.ParseUint(strings.Fields(mask)[0], 16, 64)
+	if err != nil || ignored&(1<<(syscall.SIGHUP-1)) == 0 {
+		t.Errorf("it ignores %x, %v", ignored, err)
+	}
+	end(t, p, syscall.SIGTERM, 0)
 }
 
 func entriesOf(t *testing.T, dir string) (names []string) {
