@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -250,6 +251,7 @@ func (a *app) hold(ctx context.Context, name string, f waitFlags) error {
 	}
 	defer g.close()
 	defer g.release()
+	signal.Ignore(syscall.SIGPIPE) // a grant that nobody can read is an error, and the lock is released
 	if err := a.printJSON(granted{Lock: name, Token: g.Token(), Owner: g.Owner(), TTLMS: f.ttl.Milliseconds()}); err != nil {
 		return fail(exitUsage, "the grant cannot be written: %w", err)
 	}

@@ -38,6 +38,15 @@ func next(t *testing.T, p *testbed.Process, name, change string) watchedLine {
 	}
 }
 
+// TestHoldWithoutReader: a lock whose grant nobody can read is released.
+func TestHoldWithoutReader(t *testing.T) {
+	t.Parallel()
+	url := backends["etcd"](t)
+	p := testbed.Command(t, "bash", "-c", `exec > >(:); wait $!; "$0" locks hold nightly --ttl 1h --backend "$1"; exit $?`, program(t), url)
+	wantCode(t, p, 64)
+	run(t, 0, "lock", "nightly", "--no-wait", "--backend", url, "--", "true")
+}
+
 // holding takes a lock and returns when it is held.
 func holding(t *testing.T, url, name string, args ...string) *testbed.Process {
 	t.Helper()
