@@ -199,10 +199,6 @@ func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) 
 		stop()
 	}
 	g.waited = time.Since(begun)
-	if s := signalError(ctx); err == nil && s != nil { // it came during the grant
-		g.release()
-		return s
-	}
 	return err
 }
 

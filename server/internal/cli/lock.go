@@ -182,6 +182,9 @@ func (j *job) underLock(ctx context.Context, signals chan os.Signal) error {
 	}
 	defer g.close()
 	defer g.release()
+	if s := signalError(waiting); s != nil { // it came during the grant
+		return s
+	}
 	subscribe(signals, watched)
 	return j.supervise(g, signals)
 }
