@@ -190,8 +190,8 @@ func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool
 // lead runs the command for one term.
 func (d *candidate) lead(ctx context.Context, t *elect.Term, signals chan os.Signal) (supervise.Result, error) {
 	if d.flags.data != "" {
-		if err := t.Proclaim(ctx, []byte(d.flags.data)); err != nil {
-			return supervise.Result{}, err
+		if result, err := d.proclaim(ctx, t, signals); err != nil || result.Outcome != "" {
+			return result, err
 		}
 	}
 	subscribe(signals, watched)
@@ -203,6 +203,21 @@ func (d *candidate) lead(ctx context.Context, t *elect.Term, signals chan os.Sig
 		return result, startFailure(err)
 	}
 	return result, nil
+}
+
+// proclaim stores the data. The result has an outcome if the term has ended.
+func (d *candidate) proclaim(ctx context.Context, t *elect.Term, signals <-chan os.Signal) (r supervise.Result, err error) {
+	ctx, stop := untilSignal(ctx, signals)
+	err = t.Proclaim(ctx, []byte(d.flags.data))
+	stop()
+	switch {
+	case signalError(ctx) != nil:
+		return r, signalError(ctx)
+	case err != nil && t.Context().Err() != nil:
+		d.app.say("%q: the leadership was lost: %v", d.name, err)
+		return supervise.Result{Outcome: supervise.Lost, Why: err}, nil
+	}
+	return r, err
 }
 
 // pause waits; its error is the signal that ended it.

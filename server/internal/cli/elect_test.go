@@ -1,12 +1,15 @@
 package cli_test
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -55,6 +58,40 @@ func TestALostLeadership(t *testing.T) {
 		leader.Signal(syscall.SIGTERM)
 		wantCode(t, leader, 0)
 	})
+}
+
+// TestEndBeforeCommand: a leader whose data cannot be stored yet obeys signals, and notices that it does
+// not lead any more.
+func TestEndBeforeCommand(t *testing.T) {
+	t.Parallel()
+	url := postgresURL(t)
+	run(t, 0, "elect", "job", "--data", "x", "--accept-weakness", "--backend", url, "--", "true")
+	conn, err := pgx.Connect(t.Context(), url)
+	testbed.OK(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	for _, text := range []string{`create table blocker (id int)`, `insert into blocker values (1)`,
+		`create function block() returns trigger language plpgsql as $$ begin
+			if encode(new.data, 'escape') like '%"data":%' then perform 1 from blocker for update; end if; return new; end $$`,
+		`create trigger block before insert or update on interlock_value for each row execute function block()`,
+		`begin`, `select from blocker for update`} {
+		_, err = conn.Exec(t.Context(), text)
+		testbed.OK(t, err)
+	}
+	waiting := func() (n int) {
+		testbed.OK(t, conn.QueryRow(t.Context(), `select count(*) from pg_locks where not granted and (relation = 'blocker'::regclass
+			or transactionid = (select transactionid from pg_locks where pid = pg_backend_pid() and locktype = 'transactionid'))`).Scan(&n))
+		return n
+	}
+	stuck := func() *testbed.Process {
+		before := waiting()
+		p := testbed.Command(t, program(t), "elect", "job", "--data", "y", "--ttl", "10m", "--accept-weakness", "--backend", url, "--", "sleep", "60")
+		testbed.Eventually(t, "it stores its data", patience, func() bool { return waiting() > before })
+		return p
+	}
+	end(t, stuck(), syscall.SIGTERM, 143)
+	p := stuck()
+	run(t, 0, "locks", "release", "job", "--yes", "--reason", "a test", "--backend", url)
+	wantCode(t, p, 79)
 }
 
 func TestWaitingOutlivesTheBackend(t *testing.T) {
