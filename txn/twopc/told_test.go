@@ -398,7 +398,7 @@ func TestNotForAPerson(t *testing.T) {
 			return p.add(transfer)(ctx, x)
 		}))
 		err := p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "x"})
-		if wantKind(t, err, interlock.Definite, nil); !strings.Contains(err.Error(), "COMMITTING, with 2 branches left") {
+		if wantKind(t, err, interlock.Definite, nil); !strings.Contains(err.Error(), `open: ["north" "south"]`) {
 			t.Errorf("%v", err)
 		}
 	})
