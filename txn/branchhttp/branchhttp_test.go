@@ -158,11 +158,9 @@ func TestForeignAnswers(t *testing.T) {
 			branch.ClassUnknown, interlock.Uncertain, 307},
 		"page": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>welcome</html>") },
 			branch.ClassUnknown, interlock.Uncertain, 0},
-		"not found":   {http.NotFound, branch.ClassUnknown, interlock.Uncertain, 404},
-		"gateway":     {status(502, ""), branch.ClassUnknown, interlock.Uncertain, 502},
-		"late":        {status(408, ""), branch.ClassUnknown, interlock.Uncertain, 408},
-		"ongoing":     {status(425, ""), branch.ClassInProgress, interlock.Retryable, 425},
-		"ongoing bad": {status(425, "soon"), branch.ClassInProgress, interlock.Retryable, 425},
+		"not found": {http.NotFound, branch.ClassUnknown, interlock.Uncertain, 404},
+		"gateway":   {status(502, ""), branch.ClassUnknown, interlock.Uncertain, 502},
+		"late":      {status(408, ""), branch.ClassUnknown, interlock.Uncertain, 408},
 		"long output": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `"`+strings.Repeat("x", branchhttp.MaxBody)+`"`)
 		}, branch.ClassUnknown, interlock.Uncertain, 0},

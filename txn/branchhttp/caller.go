@@ -63,7 +63,7 @@ type Caller struct {
 //     an invalid url or call, an input above [MaxInput] (Bug).
 //   - Retry: no connection was made, so nothing was sent.
 //   - InProgress: the participant is processing the call (425); call again after its
-//     Retry-After, whole seconds, 0 if there is none.
+//     Retry-After, whole seconds, at least one.
 //   - Unknown: everything else, also a [branch.ErrOtherInput], a 2xx whose output was cut off,
 //     and a 2xx to a try or a prepare whose output is above [MaxBody] or not JSON.
 //
@@ -209,13 +209,13 @@ func refusal(c branch.Call, answer *http.Response) error {
 	return branch.Unknown(problem(c, interlock.Uncertain, err))
 }
 
-// pause parses whole seconds; anything else is 0.
+// pause parses whole seconds, at least one; anything else is one second.
 func pause(retryAfter string) time.Duration {
 	seconds, err := strconv.ParseUint(retryAfter, 10, 31)
 	if err != nil {
-		return 0
+		return time.Second
 	}
-	return min(time.Duration(seconds)*time.Second, maxPause)
+	return min(max(time.Duration(seconds), 1)*time.Second, maxPause)
 }
 
 func problem(c branch.Call, kind interlock.ErrorKind, err error) error {

@@ -89,7 +89,7 @@ func (r *Remote) askUntilAnswered(ctx context.Context) ([]byte, error) {
 	c := branch.From(ctx)
 	for c.Attempt = max(c.Attempt, 1); ; c.Attempt++ {
 		output, err := r.at.call(branch.With(ctx, c), r.xid, branch.Prepare, r.body())
-		if class, after := branch.ClassOf(err); class != branch.ClassInProgress || !backoff.Sleep(ctx, max(after, time.Second)) {
+		if class, after := branch.ClassOf(err); class != branch.ClassInProgress || !backoff.Sleep(ctx, after) {
 			return output, err
 		}
 	}
