@@ -207,12 +207,12 @@ func (s *Sequencer[T]) beginFetch(missing Hole) {
 			return
 		}
 		events, err := s.fetch(ctx, missing)
-		<-s.fetches
 		s.take(missing, events, err)
 	}()
 }
 
 func (s *Sequencer[T]) fetch(ctx context.Context, missing Hole) (events []Event, err error) {
+	defer func() { <-s.fetches }() // also if Fetch ends the goroutine
 	defer contain(missing.Key, &err)
 	return s.options.Fetch(ctx, missing)
 }

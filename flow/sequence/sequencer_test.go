@@ -341,13 +341,19 @@ func TestPanic(t *testing.T) {
 		bad.Store(int64(1), func() { panic("x") })
 		bad.Store(int64(3), func() { panic(errOdd) })
 		bad.Store(int64(6), runtime.Goexit)
+		fetches := 0
 		s := over(t, &sequence.Memory{}, func(_ context.Context, _ struct{}, d sequence.Delivery) error {
 			if fail, found := bad.Load(d.Seq); found {
 				fail.(func())()
 			}
 			j.add("a%d", d.Seq)
 			return nil
-		}, &j, sequence.Options{Fetch: func(context.Context, sequence.Hole) ([]sequence.Event, error) { panic(errOdd) }})
+		}, &j, sequence.Options{Concurrency: 1, Fetch: func(context.Context, sequence.Hole) ([]sequence.Event, error) {
+			if fetches++; fetches == 1 {
+				runtime.Goexit()
+			}
+			panic(errOdd)
+		}})
 		func() {
 			defer func() { _ = recover() }()
 			_, _ = s.Offer(t.Context(), event("a", 1))
@@ -377,9 +383,15 @@ func TestPanic(t *testing.T) {
 		synctest.Wait()
 		j.want(t, "a5 a6 6:delivered")
 		offers(t, s, "a", "5=duplicate 8=held")
-		time.Sleep(time.Minute) // meanwhile the source panics
+		time.Sleep(time.Minute) // meanwhile the source ends its goroutine
 		synctest.Wait()
-		offers(t, s, "a", "9=delivered")
+		offers(t, s, "a", "9=delivered 11=held")
+		time.Sleep(time.Minute) // meanwhile it panics
+		synctest.Wait()
+		offers(t, s, "a", "12=delivered")
+		if fetches != 2 {
+			t.Errorf("%d fetches", fetches)
+		}
 	})
 }
 

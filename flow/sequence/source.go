@@ -270,11 +270,20 @@ func (f *Source) try(x *flight) bool {
 	return !again
 }
 
-// contained offers an event, and returns a panic of the handler as an error.
+// contained offers an event in a goroutine of its own. A panic of the handler is an error, and so is the
+// end of the goroutine.
 func (f *Source) contained(ctx context.Context, e Event) (o Outcome, err error) {
-	defer contain(e.Key, &err)
-	return f.offer(ctx, e)
+	o, err = Refused, errNoReturn
+	var work sync.WaitGroup
+	work.Go(func() {
+		defer contain(e.Key, &err)
+		o, err = f.offer(ctx, e)
+	})
+	work.Wait()
+	return o, err
 }
+
+var errNoReturn = errors.New("the handler ended its goroutine")
 
 // settled acknowledges a held event that is durable.
 func (x *flight) settled() { x.source.note(func() { x.done(driver.Ack, nil) }) }

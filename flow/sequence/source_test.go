@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,8 +56,11 @@ func (p *pipe) handle(_ context.Context, _ struct{}, d Delivery) error {
 	defer p.mu.Unlock()
 	id := string(d.Payload)
 	if p.fails[id] > 0 {
-		if p.fails[id]--; p.fails[id] == 0 {
+		switch p.fails[id]--; p.fails[id] {
+		case 0:
 			panic("of " + id)
+		case 1:
+			runtime.Goexit()
 		}
 		return errors.New("not yet")
 	}
@@ -112,7 +116,7 @@ func (p *pipe) left(f *Source, n int) {
 }
 
 // TestSource: events arrive out of order, twice, or never; invalid messages become dead letters;
-// an event whose handler fails or panics is offered again.
+// an event whose handler fails, panics or ends its goroutine is offered again.
 func TestSource(t *testing.T) {
 	p := newPipe(t)
 	p.fails["b/2"] = 3
