@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -103,9 +104,6 @@ func (r Retention) resolve() (Retention, error) {
 	return r, nil
 }
 
-// Keep returns Options.Retention.Keep; below zero means for ever.
-func (c *Coordinator) Keep() time.Duration { return c.options.Retention.Keep }
-
 // Margin returns Options.Retention.Margin: participants keep their records of transactions for at least
 // that long.
 func (c *Coordinator) Margin() time.Duration { return c.options.Retention.Margin }
@@ -157,21 +155,27 @@ func (s *server) background() {
 func (s *server) repeat(j Job) {
 	wait := time.Duration(s.coordinator.options.Random() * float64(j.Every) / 4)
 	for s.sleep(wait) && s.checkClaim() == nil {
-		if err := s.guarded(j); err != nil {
+		if err := contain(s.ctx, j.Name, "", j.Run); err != nil {
 			s.failed("", failure.About(j.Name, "", err))
 		}
 		wait = j.Every + time.Duration(s.coordinator.options.Random()*float64(j.Every)/4)
 	}
 }
 
-// guarded runs a job once, and returns a panic as an error.
-func (s *server) guarded(j Job) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = failure.Bug(j.Name, "", "panic: %v", r)
-		}
-	}()
-	return j.Run(s.ctx)
+// contain calls do in a goroutine of its own. A panic is a Bug, and so is the end of the goroutine.
+func contain(ctx context.Context, op, name string, do func(context.Context) error) error {
+	err := failure.Bug(op, name, "%w", errNoReturn)
+	var work sync.WaitGroup
+	work.Go(func() {
+		defer func() {
+			if r := recover(); r != nil {
+				err = failure.Bug(op, name, "panic: %v", r)
+			}
+		}()
+		err = do(ctx)
+	})
+	work.Wait()
+	return err
 }
 
 // Retain applies Options.Retention once, for commands and tests.
@@ -226,12 +230,11 @@ func (c *Coordinator) sweep(ctx context.Context, mark journal.Mark) {
 func runSweep(ctx context.Context, s Sweep, mark journal.Mark) (swept SweepResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, SweepTimeout)
 	defer cancel()
-	defer func() {
-		if r := recover(); r != nil {
-			err = failure.Bug("sweep", s.Name, "panic: %v", r)
-		}
-	}()
-	return s.Run(ctx, mark)
+	err = contain(ctx, "sweep", s.Name, func(ctx context.Context) (err error) {
+		swept, err = s.Run(ctx, mark)
+		return err
+	})
+	return swept, err
 }
 
 // A Reconciliation summarizes a comparison of ended transactions with their participants.

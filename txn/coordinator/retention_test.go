@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,6 +105,7 @@ func TestRetentionSweeps(t *testing.T) {
 		boom := errors.New("boom")
 		r := idle(t, nil, &Options{Poll: time.Hour, Recheck: time.Hour, Hooks: n.hooks(), Retention: Retention{Every: time.Hour, Batch: 1, Sweeps: []Sweep{
 			{"panics", func(context.Context, journal.Mark) (SweepResult, error) { panic("boom") }},
+			{"exits", func(context.Context, journal.Mark) (SweepResult, error) { runtime.Goexit(); return SweepResult{}, nil }},
 			{"fails", func(context.Context, journal.Mark) (SweepResult, error) { return SweepResult{}, boom }},
 			{"rooms", func(_ context.Context, m journal.Mark) (SweepResult, error) {
 				mu.Lock()
@@ -132,10 +135,24 @@ func TestRetentionSweeps(t *testing.T) {
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		got := n.swept[len(n.swept)-3:]
-		if interlock.Kind(got[0].Err) != interlock.Bug || !errors.Is(got[1].Err, boom) ||
-			got[2] != (observe.CoordinatorSwept{Name: "rooms", Removed: 7, Overdue: 2, Oldest: time.Minute}) {
+		got := n.swept[len(n.swept)-4:]
+		if interlock.Kind(got[0].Err) != interlock.Bug || !errors.Is(got[1].Err, errNoReturn) || !errors.Is(got[2].Err, boom) ||
+			got[3] != (observe.CoordinatorSwept{Name: "rooms", Removed: 7, Overdue: 2, Oldest: time.Minute}) {
 			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestGoexitOfAJob: a job that ends its goroutine has failed once, and runs again.
+func TestGoexitOfAJob(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var n noted
+		r := idle(t, nil, &Options{Hooks: n.hooks()}, nil)
+		var runs atomic.Int64
+		ok(t, r.Background(Job{Name: "odd", Every: time.Hour, Run: func(context.Context) error { runs.Add(1); runtime.Goexit(); return nil }}))
+		r.serve(t, 1)
+		if time.Sleep(24 * time.Hour); runs.Load() < 10 {
+			t.Errorf("%d runs in a day", runs.Load())
 		}
 	})
 }
