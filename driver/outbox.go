@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -77,7 +78,7 @@ func Lanes(messages []Message) (lanes [][]int) {
 }
 
 // SendLanes calls send for each message and returns its errors, as [Sink].Publish does. Up to n
-// lanes are sent at once.
+// lanes are sent at once. A panic of send is an Uncertain error of its message.
 func SendLanes(messages []Message, n int, send func(Message) error) []error {
 	answers := slices.Repeat([]error{ErrNotSent}, len(messages)) // also if send ends its goroutine
 	turns := make(chan struct{}, n)
@@ -87,7 +88,7 @@ func SendLanes(messages []Message, n int, send func(Message) error) []error {
 		sending.Go(func() {
 			defer func() { <-turns }()
 			for _, i := range lane {
-				if answers[i] = send(messages[i]); answers[i] != nil {
+				if answers[i] = sendOne(messages[i], send); answers[i] != nil {
 					return
 				}
 			}
@@ -95,6 +96,16 @@ func SendLanes(messages []Message, n int, send func(Message) error) []error {
 	}
 	sending.Wait()
 	return answers
+}
+
+// sendOne returns the error of send, or its panic.
+func sendOne(m Message, send func(Message) error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &interlock.Error{Op: "publish", Name: m.ID, Kind: interlock.Uncertain, Err: fmt.Errorf("panic: %v\n%s", v, debug.Stack())}
+		}
+	}()
+	return send(m)
 }
 
 // A Notifier signals processes that something may have happened: for example that messages were

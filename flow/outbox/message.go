@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"runtime/debug"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -151,12 +150,5 @@ const atOnce = 16 // concurrent calls of a Func
 
 // Publish calls the function; see [driver.Sink].
 func (f funcSink) Publish(ctx context.Context, messages []Message) []error {
-	return driver.SendLanes(messages, atOnce, func(m Message) (err error) {
-		defer func() {
-			if v := recover(); v != nil {
-				err = &interlock.Error{Op: "publish", Name: m.ID, Kind: interlock.Uncertain, Err: fmt.Errorf("panic: %v\n%s", v, debug.Stack())}
-			}
-		}()
-		return f(ctx, m)
-	})
+	return driver.SendLanes(messages, atOnce, func(m Message) error { return f(ctx, m) })
 }

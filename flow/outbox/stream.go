@@ -2,6 +2,9 @@ package outbox
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -73,7 +76,7 @@ func (s *service) limitOf(life context.Context) int {
 	return s.limit
 }
 
-// publish passes the messages of b to the sink, and returns its answers.
+// publish passes the messages of b to the sink, and returns its answers. A panic is the error of each.
 func (s *service) publish(sending context.Context, b batch) <-chan []error {
 	answers := make(chan []error, 1)
 	if len(b.send) == 0 {
@@ -88,12 +91,19 @@ func (s *service) publish(sending context.Context, b batch) <-chan []error {
 		ctx, cancel := context.WithTimeout(sending, s.options.Publish)
 		defer cancel()
 		start := s.options.now()
-		a := s.sink.Publish(ctx, messages)
-		if ctx.Err() != nil {
-			interrupted(a)
-		}
-		s.published(b, a, s.options.now().Sub(start))
-		answers <- a
+		a := []error(nil) // none, if the sink ends the goroutine
+		defer func() {
+			if v := recover(); v != nil {
+				err := &interlock.Error{Op: "publish", Kind: interlock.Uncertain, Err: fmt.Errorf("panic: %v\n%s", v, debug.Stack())}
+				a = slices.Repeat([]error{err}, len(messages))
+			}
+			if ctx.Err() != nil {
+				interrupted(a)
+			}
+			s.published(b, a, s.options.now().Sub(start))
+			answers <- a
+		}()
+		a = s.sink.Publish(ctx, messages)
 	}()
 	return answers
 }

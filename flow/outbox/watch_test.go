@@ -92,6 +92,32 @@ func TestPanicOfAFunc(t *testing.T) {
 	}
 }
 
+// TestPanicOfASink: the panic of a sink, or the end of its goroutine, is the failure of its messages.
+func TestPanicOfASink(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		for _, end := range []func(){func() { panic("boom") }, runtime.Goexit} {
+			r, err := NewRelay[driver.SQL](ready{}, Table{}, odd{end: end}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newService(r, nil, 0, 0)
+			answers := <-s.publish(t.Context(), batch{send: []row{{Message: Message{ID: "1"}}, {Message: Message{ID: "2"}}}})
+			for i := range 2 {
+				if err := answerTo(answers, i); interlock.Kind(err) != interlock.Uncertain {
+					t.Errorf("%v", err)
+				}
+			}
+		}
+	})
+}
+
+type odd struct {
+	sink
+	end func()
+}
+
+func (o odd) Publish(context.Context, []driver.Message) []error { o.end(); return nil }
+
 type sink struct{}
 
 func (sink) Publish(context.Context, []driver.Message) []error { return nil }
