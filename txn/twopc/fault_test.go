@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -361,6 +362,53 @@ func TestRefusedCommit(t *testing.T) {
 			})
 		})
 	}
+}
+
+// panicking is a participant whose calls panic, except that to prepare, which is vote.
+type panicking struct {
+	driver.Preparer[*memory.Branch]
+	vote func()
+}
+
+func (p panicking) Begin(ctx context.Context, x driver.XID) (*memory.Branch, driver.Preparing, error) {
+	tx, _, err := p.Preparer.Begin(ctx, x)
+	return tx, p, err
+}
+
+func (p panicking) Prepare(context.Context) (driver.Vote, error) {
+	p.vote()
+	return driver.VoteYes, nil
+}
+func (panicking) CommitOne(context.Context) error                   { panic("commit one") }
+func (panicking) Abandon(context.Context) error                     { panic("abandon") }
+func (panicking) Rollback(context.Context, driver.XID) error        { panic("rollback") }
+func (panicking) InDoubt(context.Context) ([]driver.InDoubt, error) { panic("in doubt") }
+
+// TestPanicOfAParticipant: it is an unknown outcome of that call alone.
+func TestPanicOfAParticipant(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newWorld().start(t, nil, nil)
+		north := panicking{p.at["north"].preparer, func() { panic("prepare") }}
+		p.participants["north"] = north
+		defer p.serve(t, 1)()
+		join := func(ctx context.Context, x *T) error {
+			_, err := Define("north", north).Join(ctx, x)
+			return err
+		}
+		wantKind(t, p.Run(t.Context(), "1", join), interlock.Uncertain, nil)
+		for range 2 {
+			wantKind(t, p.Run(t.Context(), "2", func(ctx context.Context, x *T) error {
+				return errors.Join(p.add(map[string]int64{"south": 10})(ctx, x), join(ctx, x))
+			}), interlock.Definite, ErrAborted)
+			north.vote = runtime.Goexit
+		}
+		_, err := p.InDoubt(t.Context())
+		if wantKind(t, err, interlock.Uncertain, nil); !strings.Contains(err.Error(), "in doubt") {
+			t.Error(err)
+		}
+		ok(t, p.Run(t.Context(), "3", p.add(map[string]int64{"south": 10})))
+		wantSums(t, p.world, 0, 10)
+	})
 }
 
 // TestRetryableWork: a conflict of the work with others is Retryable; an abort in the

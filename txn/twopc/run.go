@@ -101,7 +101,7 @@ func (m *Engine) abandon(ctx context.Context, branches []*openBranch) {
 	defer cancel()
 	var all sync.WaitGroup
 	for _, b := range branches {
-		all.Go(func() { _ = b.preparing.Abandon(ctx) })
+		all.Go(func() { _ = coordinator.CatchPanic(ctx, b.preparing.Abandon) })
 	}
 	all.Wait()
 }
@@ -110,7 +110,7 @@ func (m *Engine) abandon(ctx context.Context, branches []*openBranch) {
 func (m *Engine) commitOne(ctx context.Context, id string, r run, b *openBranch) error {
 	ctx, cancel := m.clean(ctx)
 	defer cancel()
-	err := b.preparing.CommitOne(ctx)
+	err := coordinator.CatchPanic(ctx, b.preparing.CommitOne)
 	if err == nil {
 		return nil
 	}
@@ -137,6 +137,9 @@ func (m *Engine) commitAll(ctx context.Context, id string, r run, branches []*op
 	return m.commit(ctx, id, r, t.yes)
 }
 
+// errNoReturn is the vote of a participant that ends the goroutine. Its kind is Uncertain.
+var errNoReturn = errors.New("the participant did not return")
+
 // prepare asks all participants for their votes concurrently. A branch without a vote is abandoned.
 func (m *Engine) prepare(ctx context.Context, r run, branches []*openBranch) []ballot {
 	ctx, cancel := context.WithTimeout(ctx, m.options.Prepare)
@@ -144,16 +147,28 @@ func (m *Engine) prepare(ctx context.Context, r run, branches []*openBranch) []b
 	ballots := make([]ballot, len(branches))
 	var all sync.WaitGroup
 	for i, b := range branches {
+		ballots[i] = ballot{name: b.name, err: errNoReturn}
 		all.Go(func() {
-			vote, err := b.preparing.Prepare(withCall(ctx, branch.Call{Attempt: 1}, r, b.name, branch.Prepare))
-			ballots[i] = ballot{b.name, vote, err}
-			if err != nil {
+			err := coordinator.CatchPanic(withCall(ctx, branch.Call{Attempt: 1}, r, b.name, branch.Prepare), func(ctx context.Context) (err error) {
+				ballots[i].vote, err = b.preparing.Prepare(ctx)
+				return err
+			})
+			if ballots[i].err = err; err != nil {
 				m.abandon(ctx, []*openBranch{b})
 			}
 		})
 	}
 	all.Wait()
 	return ballots
+}
+
+// call commits or rolls back a branch. A panic of the participant is an error of unknown outcome.
+func (m *Engine) call(ctx context.Context, c branch.Call, r run, name string, op branch.Operation) error {
+	do := m.participants[name].Rollback
+	if op == branch.Commit {
+		do = m.participants[name].Commit
+	}
+	return coordinator.CatchPanic(withCall(ctx, c, r, name, op), func(ctx context.Context) error { return do(ctx, r.xid(name)) })
 }
 
 // withCall returns a context with the call, for participants in other processes. It replaces the call
@@ -204,7 +219,7 @@ func (m *Engine) rollBackOne(ctx context.Context, r run, name string) {
 	var c branch.Call
 	for attempt := 1; ; attempt++ {
 		c.Attempt = attempt
-		err := m.participants[name].Rollback(withCall(ctx, c, r, name, branch.Rollback), r.xid(name))
+		err := m.call(ctx, c, r, name, branch.Rollback)
 		if err == nil {
 			return
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // Watch scans at once and then every Options.Scan, until ctx ends, and returns the
@@ -84,11 +85,11 @@ func (m *Engine) carryOut(ctx context.Context, name string, found InDoubt, v ver
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.options.Timeout)
 	defer cancel()
-	r, x, c := found.run, found.XID, branch.Call{Attempt: 1}
+	r, c := found.run, branch.Call{Attempt: 1}
 	if v == commit {
-		return m.participants[name].Commit(withCall(ctx, c, r, name, branch.Commit), x)
+		return m.call(ctx, c, r, name, branch.Commit)
 	}
-	err := m.participants[name].Rollback(withCall(ctx, c, r, name, branch.Rollback), x)
+	err := m.call(ctx, c, r, name, branch.Rollback)
 	if errors.Is(err, driver.ErrHeuristic) {
 		m.recordHeuristicAbort(ctx, r, name, err)
 	}
@@ -159,7 +160,11 @@ func (m *Engine) InDoubt(ctx context.Context) ([]InDoubt, error) {
 func (m *Engine) inspect(ctx context.Context, name string) ([]InDoubt, error) {
 	listing, cancel := context.WithTimeout(ctx, m.options.Timeout)
 	defer cancel()
-	doubts, err := m.participants[name].InDoubt(listing)
+	var doubts []driver.InDoubt
+	err := coordinator.CatchPanic(listing, func(ctx context.Context) (err error) {
+		doubts, err = m.participants[name].InDoubt(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
