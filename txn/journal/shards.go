@@ -163,26 +163,27 @@ func fenceOff(ctx context.Context, store driver.Journal, shard int) error {
 }
 
 // move assigns the unfinished transactions of a shard to their new shards, until it finds none: an
-// operator's append has no epoch, and during a pass it hides its transaction from the pass.
+// operator's append has no epoch, and hides its transaction from a pass or prevents its move.
 func move(ctx context.Context, store driver.Journal, shard, shards int) (moved int, err error) {
 	s := &Shard{journal: &Journal{store: store}, number: shard}
-	for before := -1; before < moved; {
-		before = moved
+	found := map[string]bool{}
+	for again := true; again; {
+		again = false
 		for head, err := range s.Unfinished(ctx) {
 			if err != nil {
-				return moved, err
+				return len(found), err
 			}
 			to := shardOf(head.Transaction, shards)
 			if to == shard {
 				continue
 			}
 			if err := store.Reassign(ctx, head, to); err != nil {
-				return moved, err
+				return len(found), err
 			}
-			moved++
+			found[head.Transaction], again = true, true
 		}
 	}
-	return moved, nil
+	return len(found), nil
 }
 
 // A Shard is a part of the journal under its owner's claim. It is safe for concurrent use.
