@@ -266,6 +266,9 @@ func (c *Coordinator) reserve(id string) *Turn {
 func (c *Coordinator) place(id string) *server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if shard, driven := c.placed[id]; driven {
+		return c.servers[shard] // take finds its turn
+	}
 	if s := c.servers[c.journal.ShardOf(id)]; s != nil || c.activeTurns >= c.options.Concurrency {
 		return s
 	}

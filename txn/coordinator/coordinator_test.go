@@ -747,6 +747,40 @@ func TestFlapping(t *testing.T) {
 	})
 }
 
+// TestServeWithoutAClaim is a Bug.
+func TestServeWithoutAClaim(t *testing.T) {
+	r := idle(t, nil, nil, nil)
+	wantKind(t, r.Serve(t.Context(), nil, 0), interlock.Bug, nil)
+	wantKind(t, r.Run(t.Context(), nil), interlock.Bug, nil)
+}
+
+// TestBeginTwiceElsewhere: a Nudge finds a transaction in another shard than that of its id's hash
+// although its begin was repeated.
+func TestBeginTwiceElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idleOf(t, 16, nil, nil, func(context.Context, string) error { return errDown })
+		ctx, stop := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer stop()
+		for shard := range 16 {
+			if shard != r.Journal().ShardOf("1") {
+				go func() { _ = r.Serve(ctx, grant(1), shard) }()
+			}
+		}
+		synctest.Wait()
+		r.begin(t, "1", "call:x")
+		synctest.Wait()
+		for range 20 {
+			if err := r.Begin(t.Context(), "1", "call:x", journal.Entry{Kind: "begin"}); !errors.Is(err, journal.ErrExists) {
+				t.Fatal(err)
+			}
+		}
+		if s := r.server(r.shardOf("1")); s == nil || !s.drives("1") {
+			t.Errorf("a Nudge goes to shard %d", r.shardOf("1"))
+		}
+	})
+}
+
 // TestGoexit: an action that ends its goroutine has an unknown outcome, alone and among
 // others. A transaction whose protocol does so is found again when it is due.
 func TestGoexit(t *testing.T) {

@@ -198,6 +198,9 @@ type Shard struct {
 // former owners can write nothing to its transactions. A claim with a token below the epoch is
 // rejected with an interlock.StaleTokenError.
 func (j *Journal) Own(ctx context.Context, c interlock.Claim, shard int) (*Shard, error) {
+	if c == nil {
+		return nil, failure.Bug("own shard", driver.ShardName(shard), "a claim is required")
+	}
 	s := &Shard{journal: j, number: shard, epoch: c.Token(), claim: c}
 	if shard < 0 || shard >= j.options.Shards {
 		return nil, failure.Bug("own shard", driver.ShardName(shard), "there are %d shards", j.options.Shards)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -65,6 +66,9 @@ type misfit struct {
 func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engine, error) {
 	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}, misfits: map[string]misfit{}}
 	var problems []error
+	if c == nil {
+		problems = append(problems, failure.Bug("make engine", "", "there is no coordinator"))
+	}
 	for _, d := range definitions {
 		if d == nil {
 			problems = append(problems, plan{}.wrong("", "it is nil; give it one"))

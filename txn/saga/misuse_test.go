@@ -18,6 +18,12 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
+// TestNoCoordinator: an engine needs one.
+func TestNoCoordinator(t *testing.T) {
+	_, err := New(nil, nil)
+	wantKind(t, err, interlock.Bug, nil)
+}
+
 // TestDefinitions: faults of a definition are reported when the engine is built, with the
 // step and the remedy; valid ones are accepted.
 func TestDefinitions(t *testing.T) {

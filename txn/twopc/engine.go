@@ -50,6 +50,9 @@ func New(c *coordinator.Coordinator, o *Options, participants ...Defined) (*Engi
 	m := &Engine{coordinator: c, options: options, participants: map[string]driver.Participant{},
 		random: rand.Uint32, running: map[string]int{}, scan: newScan()}
 	var problems []error
+	if c == nil {
+		problems = append(problems, failure.Bug("make engine", "", "there is no coordinator"))
+	}
 	for _, r := range participants {
 		problems = append(problems, m.register(r))
 	}

@@ -50,6 +50,12 @@ func TestMisuseOfNew(t *testing.T) {
 	wantKind(t, err, interlock.Bug, nil)
 }
 
+// TestNoCoordinator: an engine needs one.
+func TestNoCoordinator(t *testing.T) {
+	_, err := New(nil, nil)
+	wantKind(t, err, interlock.Bug, nil)
+}
+
 // TestMisuseOfRun: bad input ends in a clear error, and leaves nothing.
 func TestMisuseOfRun(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
