@@ -141,6 +141,9 @@ func (d *Definition) Read(m driver.QueueMessage) (e Event, ok bool) {
 	if !ok || err != nil || begun <= 0 || check(e) != nil {
 		return Event{}, false
 	}
+	if driver.CheckName("read event", "a cause", e.Cause, 255) != nil {
+		e.Cause = "" // it is no event's id
+	}
 	e.Headers = maps.Clone(m.Headers)
 	for _, h := range []string{HeaderSaga, HeaderEvent, HeaderCause, HeaderBegun} {
 		delete(e.Headers, h)

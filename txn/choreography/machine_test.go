@@ -219,6 +219,13 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%s %q: %+v", header, value, got)
 		}
 	}
+	for _, cause := range []string{"a\x00b", "\xff", strings.Repeat("x", 256)} { // the tracker cannot store it
+		m, want := order.Message(e), e
+		m.Headers[HeaderCause], want.Cause = cause, ""
+		if got, ok := read(m); !ok || !reflect.DeepEqual(got, want) {
+			t.Errorf("cause %.9q: %+v", cause, got)
+		}
+	}
 	long := e
 	for _, saga := range []string{"", strings.Repeat("x", MaxSaga+1), "a\x00b"} {
 		if long.Saga = saga; true {
