@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -90,6 +91,27 @@ func TestSignal(t *testing.T) {
 			unscheduled(t, r.store.Journal)
 		})
 	}
+}
+
+// TestManySignals: the number of a saga's signals is bounded, and a repeated one is accepted.
+func TestManySignals(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		d := Define("order", Signal[string, int]("go"), (&target{}).act("a").Uncompensable())
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		synctest.Wait()
+		log, _, err := r.coordinator.Journal().Open(t.Context(), "1")
+		ok(t, err)
+		for i := 0; i < maxSignals; i += driver.MaxRecords {
+			var entries []journal.Entry
+			for n := i; n < min(i+driver.MaxRecords, maxSignals); n++ {
+				entries = append(entries, journal.Entry{Kind: recordSignal, Step: fmt.Sprint(n), Data: []byte("1")})
+			}
+			ok(t, log.Append(t.Context(), time.Now().Add(time.Hour), entries...))
+		}
+		ok(t, r.engine.Signal(t.Context(), "1", "7", 1))
+		wantKind(t, r.engine.Signal(t.Context(), "1", "go", 1), interlock.Definite, ErrState)
+	})
 }
 
 // TestSignalInFunction: a function waits for signals as for steps.
