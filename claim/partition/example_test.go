@@ -33,6 +33,7 @@ func Example() {
 		time.Sleep(10 * time.Millisecond)
 		err = g.Do(ctx, "order/42", ship)
 	}
-	fmt.Println(err, g.Map().Locate("order/42").Identity)
-	// Output: <nil> shop-1
+	at, awaited := g.Map().Await(ctx, "order/42", 0)
+	fmt.Println(err, awaited, at.Identity)
+	// Output: <nil> <nil> shop-1
 }

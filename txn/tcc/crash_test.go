@@ -168,7 +168,7 @@ func TestKilled(t *testing.T) {
 					part, of = 0, 1
 				}
 				points := crash.Share(t, "engine", part, of, func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
-				if points != 16 { // around two tries, the decision, two confirmations and the end
+				if points < 16 { // around two tries, the decision, two confirmations and the end; more if one is repeated
 					t.Errorf("%d points", points)
 				}
 			})
