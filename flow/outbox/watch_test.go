@@ -111,10 +111,7 @@ func TestPanicOfASink(t *testing.T) {
 	})
 }
 
-type odd struct {
-	sink
-	end func()
-}
+type odd struct{ end func() }
 
 func (o odd) Publish(context.Context, []driver.Message) []error { o.end(); return nil }
 
