@@ -84,7 +84,7 @@ func engineRole(ctx context.Context, at *crash.Points, args []string) error {
 		return err
 	}
 	x := newTransfer(db, at)
-	m, err := New(c, nil, x.debit, x.credit)
+	m, err := New(c, &Options{Hold: 20 * time.Second}, x.debit, x.credit) // what a stopped process has not decided waits that long
 	if err != nil {
 		return err
 	}
