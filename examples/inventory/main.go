@@ -194,32 +194,7 @@ func (s settings) play(ctx context.Context, n int, out io.Writer) error {
 	fmt.Fprintf(out, "%d orders, a tenth of them twice; without: %s\n", n, list(s.without))
 	w := &workers{args: s.args(), heard: map[string]int{}}
 	defer w.end()
-	for range 3 {
-		if err := w.start(); err != nil {
-			return err
-		}
-	}
-	// One worker is killed, one is stopped.
-	if err := w.wait(ctx, "begin", n/8); err != nil {
-		return err
-	}
-	w.all[0].kill()
-	if err := w.start(); err != nil {
-		return err
-	}
-	if err := w.wait(ctx, "begin", n/4); err != nil {
-		return err
-	}
-	w.all[1].signal(syscall.SIGSTOP)
-	if err := until(ctx, func() (bool, error) { return done(ctx, pool, orders) }); err != nil {
-		return fmt.Errorf("orders are not done: %w", err)
-	}
-	w.all[1].signal(syscall.SIGCONT)
-	// It finishes its order late.
-	if err := until(ctx, w.all[1].idle); err != nil {
-		return fmt.Errorf("the worker that was stopped: %w", err)
-	}
-	if err := w.close(); err != nil {
+	if err := w.work(ctx, n, func() (bool, error) { return done(ctx, pool, orders) }); err != nil {
 		return err
 	}
 	for _, d := range defences[1:] {
@@ -293,6 +268,36 @@ type worker struct {
 
 	mu    sync.Mutex
 	begun int // orders begun and not ended
+}
+
+// work runs three workers until the n orders are done. It kills one, which is replaced, and stops
+// another one until then.
+func (w *workers) work(ctx context.Context, n int, done func() (bool, error)) error {
+	for range 3 {
+		if err := w.start(); err != nil {
+			return err
+		}
+	}
+	if err := w.wait(ctx, "begin", n/8); err != nil {
+		return err
+	}
+	w.all[0].kill()
+	if err := w.start(); err != nil {
+		return err
+	}
+	if err := w.wait(ctx, "begin", n/4); err != nil {
+		return err
+	}
+	w.all[1].signal(syscall.SIGSTOP)
+	if err := until(ctx, done); err != nil {
+		return fmt.Errorf("orders are not done: %w", err)
+	}
+	w.all[1].signal(syscall.SIGCONT)
+	// It finishes its order late.
+	if err := until(ctx, w.all[1].idle); err != nil {
+		return fmt.Errorf("the worker that was stopped: %w", err)
+	}
+	return w.close()
 }
 
 func (w *workers) start() error {
