@@ -121,7 +121,7 @@ flow/reply              -> . driver internal/... flow/queue
 flow/river              -> . driver guard/once | github.com/riverqueue/river
 flow/watermill          -> . driver flow/outbox flow/queue | github.com/ThreeDotsLabs/watermill
 flow/limit              -> . driver driver/backend driver/boottime observe internal/...
-flow/overload           -> . internal/backoff | github.com/failsafe-go/failsafe-go
+flow/overload           -> . internal/backoff internal/failure | github.com/failsafe-go/failsafe-go
 flow/crdt               -> . driver observe internal/...
 flow/sequence           -> . driver driver/backend observe internal/... flow/keyed
 flow/outbox             -> . driver driver/backend observe internal/... guard/fence claim/lock

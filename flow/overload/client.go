@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 const burst = 10 // retries, or second attempts, beyond their share of the calls
@@ -65,7 +66,7 @@ func Once[T any](ctx context.Context, p *Policy, call func(context.Context) (T, 
 // Hedges reports whether Options.Hedge makes [Call] run two attempts at the same time.
 func (p *Policy) Hedges() bool { return p.o.Hedge > 0 }
 
-var errNoReturn = &interlock.Error{Op: "call", Kind: interlock.Uncertain, Err: errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")}
+var errNoReturn = &interlock.Error{Op: "call", Kind: interlock.Uncertain, Err: failure.ErrNoReturn}
 
 // hedge makes a call and, with Options.Hedge, a second one if the first takes that long. The first result
 // counts; call cancel after its use. The context of the other call ends at once, and drop gets its

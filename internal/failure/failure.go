@@ -1,6 +1,6 @@
 // Package failure returns errors of the layer below to the caller: with the caller's
 // operation, and with no stronger conclusion than is known. It creates no errors of its own
-// but Bug.
+// but Bug and ErrNoReturn.
 package failure
 
 import (
@@ -15,6 +15,9 @@ import (
 func Bug(op, name, format string, args ...any) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
 }
+
+// ErrNoReturn is the cause when a function of the user ended its goroutine. Its kind is Uncertain.
+var ErrNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")
 
 // About returns a driver's error as one of op on name, with its driver, kind and reason. It
 // returns any other error, and nil, unchanged: it already has its operation.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -790,7 +791,7 @@ func TestGoexit(t *testing.T) {
 		exits := func(context.Context) error { runtime.Goexit(); return nil }
 		ok(t, r.Handle("round", protocolFunc(func(turn *Turn) error {
 			for _, err := range append(turn.Round(Task{Do: exits}), turn.Round(Task{Do: exits}, Task{Do: exits})...) {
-				if class, _ := branch.ClassOf(err); class != branch.ClassUnknown || !errors.Is(err, errNoReturn) {
+				if class, _ := branch.ClassOf(err); class != branch.ClassUnknown || !errors.Is(err, failure.ErrNoReturn) {
 					t.Errorf("%v (%v)", err, class)
 				}
 			}
@@ -812,7 +813,7 @@ func TestGoexit(t *testing.T) {
 		if synctest.Wait(); r.holding() != 0 || len(r.slots) != 0 {
 			t.Errorf("%d are held, in %d slots", r.holding(), len(r.slots))
 		}
-		if err, _ := told.Load().(error); !errors.Is(err, errNoReturn) || interlock.Kind(err) != interlock.Bug {
+		if err, _ := told.Load().(error); !errors.Is(err, failure.ErrNoReturn) || interlock.Kind(err) != interlock.Bug {
 			t.Errorf("reported %v", err)
 		}
 		time.Sleep(2 * time.Minute)

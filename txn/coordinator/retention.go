@@ -164,7 +164,7 @@ func (s *server) repeat(j Job) {
 
 // contain calls do in a goroutine of its own. A panic is a Bug, and so is the end of the goroutine.
 func contain(ctx context.Context, op, name string, do func(context.Context) error) error {
-	err := failure.Bug(op, name, "%w", errNoReturn)
+	err := failure.Bug(op, name, "%w", failure.ErrNoReturn)
 	var work sync.WaitGroup
 	work.Go(func() {
 		defer func() {

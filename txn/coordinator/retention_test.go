@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -136,7 +137,7 @@ func TestRetentionSweeps(t *testing.T) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		got := n.swept[len(n.swept)-4:]
-		if interlock.Kind(got[0].Err) != interlock.Bug || !errors.Is(got[1].Err, errNoReturn) || !errors.Is(got[2].Err, boom) ||
+		if interlock.Kind(got[0].Err) != interlock.Bug || !errors.Is(got[1].Err, failure.ErrNoReturn) || !errors.Is(got[2].Err, boom) ||
 			got[3] != (observe.CoordinatorSwept{Name: "rooms", Removed: 7, Overdue: 2, Oldest: time.Minute}) {
 			t.Errorf("%+v", got)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -204,7 +205,7 @@ func (t *Turn) run() {
 	returned := false
 	defer func() {
 		if !returned { // user code ended the goroutine
-			t.server.failed(t.id, &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: errNoReturn})
+			t.server.failed(t.id, &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: failure.ErrNoReturn})
 			t.releaseSlot()
 			t.server.drop(t)
 		}
@@ -327,9 +328,6 @@ type Task struct {
 // errNotCalled is the result of a task that was not called, because no call may be made any more.
 var errNotCalled = errors.New("it was not called")
 
-// errNoReturn is the result of a task that ended its goroutine.
-var errNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")
-
 // Round makes calls concurrently, each in a goroutine and a place of its target, without the slot,
 // and returns their results. A panic is a [branch.Unknown] error, and so is the end of the goroutine.
 // If no call may be made any more, the result of a task that was not called is a [branch.Retry]
@@ -339,7 +337,7 @@ func (t *Turn) Round(tasks ...Task) []error {
 	errs := make([]error, len(tasks))
 	var work sync.WaitGroup
 	for i, task := range tasks {
-		errs[i] = branch.Unknown(errNoReturn)
+		errs[i] = branch.Unknown(failure.ErrNoReturn)
 		work.Go(func() { errs[i] = t.call(task) })
 	}
 	work.Wait()

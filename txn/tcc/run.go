@@ -119,7 +119,7 @@ func (r *run) tryAll(ctx context.Context) error {
 	var work sync.WaitGroup
 	for i := range r.tries {
 		t := &r.tries[i]
-		t.cause = errNoReturn
+		t.cause = failure.ErrNoReturn
 		work.Go(func() {
 			defer func() {
 				if t.cause != nil {
@@ -135,9 +135,6 @@ func (r *run) tryAll(ctx context.Context) error {
 	}
 	return r.checkTime()
 }
-
-// errNoReturn is the cause of a try that has not returned.
-var errNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")
 
 // checkTime returns an error if the time to confirm is over, by the monotonic clock or by the wall clock,
 // which participants compare with theirs.
