@@ -78,9 +78,9 @@ func Lanes(messages []Message) (lanes [][]int) {
 }
 
 // SendLanes calls send for each message and returns its errors, as [Sink].Publish does. Up to n
-// lanes are sent at once. A panic of send is an Uncertain error of its message.
+// lanes are sent at once. A panic of send, or the end of its goroutine, is an Uncertain error of its message.
 func SendLanes(messages []Message, n int, send func(Message) error) []error {
-	answers := slices.Repeat([]error{ErrNotSent}, len(messages)) // also if send ends its goroutine
+	answers := slices.Repeat([]error{ErrNotSent}, len(messages))
 	turns := make(chan struct{}, n)
 	var sending sync.WaitGroup
 	for _, lane := range Lanes(messages) {
@@ -88,6 +88,7 @@ func SendLanes(messages []Message, n int, send func(Message) error) []error {
 		sending.Go(func() {
 			defer func() { <-turns }()
 			for _, i := range lane {
+				answers[i] = errNoReturn // if send ends the goroutine
 				if answers[i] = sendOne(messages[i], send); answers[i] != nil {
 					return
 				}
@@ -97,6 +98,8 @@ func SendLanes(messages []Message, n int, send func(Message) error) []error {
 	sending.Wait()
 	return answers
 }
+
+var errNoReturn = &interlock.Error{Op: "publish", Kind: interlock.Uncertain, Err: errors.New("it ended its goroutine")}
 
 // sendOne returns the error of send, or its panic.
 func sendOne(m Message, send func(Message) error) (err error) {
