@@ -19,8 +19,8 @@
 //     look like another owner's. The caller repeats a call, which converges by its owner, id,
 //     position or stamp. A renewal is not a retry.
 //   - Contexts: a method returns soon after ctx is done, with an error that wraps
-//     context.Cause(ctx). If anything was sent by then, the error is Uncertain, otherwise
-//     Definite.
+//     context.Cause(ctx). If something that was sent by then may take effect, the error is
+//     Uncertain. If nothing was sent, or the store refused it, the error is Definite.
 //   - Goroutines: every method is safe for concurrent use. No goroutine outlives Close. After a
 //     call of Release no callback of its request is called; see [Events].
 //   - Release is idempotent: it removes the grant, the place in the queue or the attempt with
