@@ -241,14 +241,15 @@ func testQueueCrash(s *queueScene) {
 func testQueueRetry(s *queueScene) {
 	s.add("a/1", "a/2", "b/1")
 	c := s.join("one")
-	for _, m := range s.receive(c, "a/1", "a/2", "b/1") {
+	all := s.receive(c, "a/1", "a/2", "b/1")
+	begun := time.Now()
+	for _, m := range all {
 		x := settlement(m, driver.Release)
 		if m.ID == "a/1" {
 			x.Outcome, x.After = driver.Retry, queueLease/2
 		}
 		c.RecordAll(x)
 	}
-	begun := time.Now()
 	c.Record(driver.Ack, s.receive(c, "b/1")...)
 	again := s.receive(c, "a/1", "a/2")
 	if took := time.Since(begun); took < queueLease/4 {
