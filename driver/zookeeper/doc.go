@@ -17,9 +17,8 @@
 // clocks. A claim ends here before its session can end there. Exclusion does not survive an
 // operator who deletes a contender's node, nor lost data. Then the next contender is served at
 // once, and the former holder notices by a watch. If its connection is broken, it notices within
-// Guarantees.Blind, which is the TTL. Two faults at once can break exclusion: a server reports its
-// sessions to the leader every half tick. If it dies and the holder reaches no other server, the
-// leader may end the session up to half a tick before the holder's deadline.
+// Guarantees.Blind, which is the TTL. All this needs sessions of at least two ticks, which is the
+// default of minSessionTimeout: a server reports its sessions to the leader every half tick.
 //
 // # Token
 //
@@ -37,10 +36,11 @@
 //
 // # Liveness
 //
-// A driver has one session, over one connection at a time. It is renewed every third of the TTL,
+// A driver has one session, over one connection at a time. It is renewed every eighth of the TTL,
 // and after a failure every tenth of it, by a transaction that changes nothing. A majority of the
 // servers must agree to it, so a leader without a majority cannot renew it. The deadline counts
-// from just before the last successful renewal was sent. A broken connection is replaced, and
+// from just before a successful renewal was sent that was followed by another one, a quarter of the
+// TTL later: see extend in session.go. A broken connection is replaced, and
 // claims continue in their session, unless the next server grants a shorter session. When the
 // session ends, every claim ends, and the next Acquire opens a new session. It adopts nothing of
 // the old one: a node is accepted only if its ephemeral owner is the present session.

@@ -28,6 +28,7 @@ type session struct {
 	cancel   context.CancelFunc
 	up       chan struct{} // closed when the session is established
 	checkNow chan struct{} // requests a renewal at once
+	renewals []renewal     // of the last quarter of the TTL; renew uses them
 
 	// mu is d.mu
 	established bool
@@ -123,7 +124,7 @@ func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
 // renew keeps the session alive until it ends. The client's own pings do that too, but the
 // client does not report when the last answered one was sent.
 func (s *session) renew() {
-	next := time.NewTimer(s.ttl / 3)
+	next := time.NewTimer(s.ttl / 8)
 	defer next.Stop()
 	for {
 		select {
@@ -184,12 +185,28 @@ func (s *session) renewOnce() time.Duration {
 		}
 		s.renewed(took, err)
 		return min(s.pace.retry, max(0, s.term.Remaining()))
-	case !s.term.Renew(sent, s.ttl):
+	case !s.extend(sent):
 		s.end(errTimeRanOut)
 		return s.ttl
 	}
 	s.renewed(took, nil)
-	return max(0, s.ttl/3-took)
+	return max(0, s.ttl/8-took)
+}
+
+// renewal is the times of a successful renewal.
+type renewal struct{ sent, answered boottime.Instant }
+
+// extend moves the deadline after a renewal that was sent at sent. It is false if the session has
+// ended. A server reports the activity of its sessions to the leader every half tick, and a
+// session has two ticks at least. So if the server still reaches the leader, the leader knows of
+// the renewals that were answered a quarter of the TTL ago. It may not know of this one.
+func (s *session) extend(sent boottime.Instant) bool {
+	s.renewals = append(s.renewals, renewal{sent, boottime.Now()})
+	for sent.Sub(s.renewals[0].answered) >= s.ttl/4 {
+		s.term.Renew(s.renewals[0].sent, s.ttl)
+		s.renewals = s.renewals[1:]
+	}
+	return s.term.Remaining() > 0
 }
 
 // renewed reports a renewal to every holder.
