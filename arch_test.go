@@ -84,7 +84,7 @@ driver/kafka            -> . driver driver/boottime driver/lanes | github.com/tw
 driver/nats             -> . driver driver/boottime driver/lanes | github.com/nats-io/nats.go
 driver/sqs              -> . driver | github.com/aws/aws-sdk-go-v2 github.com/aws/smithy-go
 # The suite also tries drivers under the lock that users put on top of them.
-driver/drivertest       -> . driver driver/memory internal/testbed claim/lock claim/semaphore | go.uber.org/goleak
+driver/drivertest       -> . driver driver/group internal/testbed claim/lock | go.uber.org/goleak
 
 # These directories take drivers as parameters. Inside a directory, only these imports.
 claim/lock              -> . driver driver/backend driver/boottime observe internal/...

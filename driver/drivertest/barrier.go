@@ -44,7 +44,6 @@ func RunBarrier[B any](t *testing.T, h BarrierHarness[B]) {
 		// Answers.
 		{"BarrierFirstRunsOnce", 0, testBarrierFirstRunsOnce[B]},
 		{"BarrierUndoRunsOnce", 0, testBarrierUndoRunsOnce[B]},
-		{"BarrierEmptyUndoBlocksTheFirst", 0, testBarrierEmptyUndo[B]},
 		{"BarrierStoresARefusal", 0, testBarrierStoresARefusal[B]},
 		{"BarrierRejectsAnotherInput", 0, testBarrierRejectsAnotherInput[B]},
 		{"BarrierEveryState", 0, testBarrierEveryState[B]},

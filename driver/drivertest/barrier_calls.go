@@ -38,19 +38,6 @@ func testBarrierUndoRunsOnce[B any](s *barrierScene[B]) {
 	s.mustCall(driver.BarrierFirst, driver.BarrierLate, false, 0)
 }
 
-func testBarrierEmptyUndo[B any](s *barrierScene[B]) {
-	for range 2 {
-		s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -1}, driver.BarrierIsDone, false, 0)
-	}
-	for range 2 {
-		s.mustCall(driver.BarrierFirst, driver.BarrierLate, false, 0)
-	}
-	other := s.call(driver.BarrierFirst)
-	other.Hash = bytes.Repeat([]byte("x"), sha256.Size)
-	s.must(other, barrierWork[driver.BarrierFirst], driver.BarrierLate, false, 0)
-	s.mustCall(driver.BarrierUndo, driver.BarrierIsDone, false, 0)
-}
-
 // testBarrierStoresARefusal checks that a refusal stays if the business would now succeed.
 func testBarrierStoresARefusal[B any](s *barrierScene[B]) {
 	full, room := BarrierWork{Key: "n", Limit: 3, Add: 3}, BarrierWork{Key: "n", Limit: 100, Add: 3}
@@ -80,6 +67,7 @@ func testBarrierRejectsAnotherInput[B any](s *barrierScene[B]) {
 	bare := s.call(driver.BarrierUndo)
 	bare.Hash = nil
 	s.must(bare, barrierWork[driver.BarrierUndo], driver.BarrierIsDone, true, 0)
+	s.must(other, barrierWork[driver.BarrierFirst], driver.BarrierLate, false, 0)
 }
 
 // testBarrierEveryState checks that the store answers each phase in each state as

@@ -30,9 +30,6 @@ func RunValues(t *testing.T, h ValuesHarness) {
 		{"ValuesContextAlreadyEnded", 0, testValuesContextAlreadyEnded},
 		{"LostReplyToPut", Servers | LostReplies | onPaths, testLostReplyToPut},
 		{"ValuesOverARestart", Servers, testValuesOverARestart},
-		// Values of portable types.
-		{"LockMetadata", 0, testLockMetadata},
-		{"SemaphoreSize", 0, testSemaphoreSize},
 		// Watching.
 		{"WatchValueBegins", 0, testWatchValueBegins},
 		{"WatchValueSeesEqualTokens", 0, testWatchValueSeesEqualTokens},

@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	crash.Main(m, map[string]crash.Role{"driver": drive, "shard": pay, "contender": contend})
+	crash.Main(m, map[string]crash.Role{"driver": drive, "shard": pay})
 }
 
 const suiteTTL = 3 * time.Second

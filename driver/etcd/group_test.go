@@ -1,47 +1,14 @@
 package etcd
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"time"
-
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
-
-// together runs calls of do that share a request, except the first, which occupies the only place.
-func together(t *testing.T, d *Driver, n int, do func(i int) error) {
-	t.Helper()
-	filled, free := make(chan struct{}), make(chan struct{})
-	alone := d.requests.Alone
-	d.requests.Requests, d.requests.Limit = 1, time.Hour
-	d.requests.Alone = func(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
-		if r != nil {
-			return alone(ctx, r)
-		}
-		close(filled)
-		<-free
-		return nil, nil
-	}
-	errs := make(chan error, n+1)
-	go func() {
-		_, err := d.requests.Do(t.Context(), "", nil)
-		errs <- err
-	}()
-	testbed.Receive(t, filled, "the one request")
-	for i := range n {
-		go func() { errs <- do(i) }()
-	}
-	testbed.Eventually(t, "the calls wait", patience, func() bool { return d.requests.Waiting() == n })
-	close(free)
-	for range n + 1 {
-		testbed.OK(t, testbed.Receive(t, errs, "an answer"))
-	}
-}
 
 // TestCallsThatWaitShareARequest: one for the acquires, and one for the releases.
 func TestCallsThatWaitShareARequest(t *testing.T) {
@@ -52,7 +19,7 @@ func TestCallsThatWaitShareARequest(t *testing.T) {
 	const names = 40
 	grants := make([]driver.Grant, names)
 	before := count.n.Load()
-	together(t, d, names, func(i int) (err error) {
+	drivertest.Together(t, &d.requests, names, func(i int) (err error) {
 		grants[i], err = d.Acquire(bounded(t), driver.Request{Name: fmt.Sprint("n", i), Owner: "me"})
 		return err
 	})
@@ -68,7 +35,7 @@ func TestCallsThatWaitShareARequest(t *testing.T) {
 		}
 	}
 	before = count.n.Load()
-	together(t, d, names, func(i int) error { return d.Release(bounded(t), fmt.Sprint("n", i), "me") })
+	drivertest.Together(t, &d.requests, names, func(i int) error { return d.Release(bounded(t), fmt.Sprint("n", i), "me") })
 	if got := count.n.Load() - before; got != 1 {
 		t.Errorf("%d requests for %d releases", got, names)
 	}
@@ -85,7 +52,7 @@ func TestCallsAboutOneLineAreNotSentTogether(t *testing.T) {
 	const owners = 5
 	granted := make(chan string, owners)
 	tokens := map[interlock.Token]bool{}
-	together(t, d, owners, func(i int) error {
+	drivertest.Together(t, &d.requests, owners, func(i int) error {
 		go func() {
 			r := ask("n", fmt.Sprint(i))
 			if _, err := d.Acquire(bounded(t), r.Request); err != nil {
@@ -119,5 +86,5 @@ func TestRefusedTogetherAreSentAlone(t *testing.T) {
 		_, err := d.Acquire(bounded(t), driver.Request{Name: fmt.Sprint("n", i), Owner: "me"})
 		return err
 	}
-	together(t, d, 10, take)
+	drivertest.Together(t, &d.requests, 10, take)
 }

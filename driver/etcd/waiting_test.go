@@ -1,9 +1,7 @@
 package etcd
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -13,97 +11,26 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/crash"
 )
 
-// contend is a process that acquires a lock, and keeps it until it is killed. Its
-// arguments are the server, the name, its owner and the TTL.
-func contend(ctx context.Context, _ *crash.Points, args []string) error {
-	client, err := clientv3.New(clientv3.Config{Endpoints: args[:1], Context: ctx})
-	if err != nil {
-		return err
-	}
-	ttl, err := time.ParseDuration(args[3])
-	if err != nil {
-		return err
-	}
-	d, err := Open(ctx, client, &Options{TTL: ttl})
-	if err != nil {
-		return err
-	}
-	_, err = d.Acquire(ctx, driver.Request{Name: args[1], Owner: args[2], Events: driver.Events{
-		Waiting: func(driver.Place) { fmt.Println("waits") }}})
-	if err != nil {
-		return err
-	}
-	fmt.Println("holds")
-	select {}
-}
-
-// contenderProcess starts contend, and returns when it waits or holds.
-func contenderProcess(t *testing.T, addr, owner string, ttl time.Duration, state string) *testbed.Process {
-	t.Helper()
-	p := crash.Start(t, "contender", 0, addr, "n", owner, ttl.String())
-	if line := testbed.Receive(t, p.Stdout(), "word of "+owner); line != state {
-		t.Fatalf("%s %s", owner, line)
-	}
-	return p
-}
-
-// TestKilledWaiters keep their places for much less than a TTL.
-func TestKilledWaiters(t *testing.T) {
+// TestCrashedWaiter keeps its place for much less than a TTL.
+func TestCrashedWaiter(t *testing.T) {
 	t.Parallel()
-	const ttl = 30 * time.Second
 	server := serverFor(t)
-	d := open(t, dial(t, server.Addr()), &Options{TTL: ttl})
-	holder, next := ask("n", "holder"), ask("n", "next")
+	path := testbed.NewProxy(t, server.Addr())
+	d, holder := open(t, dial(t, server.Addr()), nil), ask("n", "holder")
 	mustAcquire(t, d, holder)
-	dead := contenderProcess(t, server.Addr(), "dead", ttl, "waits")
-	done := queue(t, open(t, dial(t, server.Addr()), &Options{TTL: ttl}), next)
-	dead.Kill()
+	queue(t, open(t, dial(t, path.Addr()), nil), ask("n", "dead"))
+	done := queue(t, d, ask("n", "next"))
+	path.Cut()
 	mustRelease(t, d, holder)
 	began := time.Now()
 	if o := testbed.Receive(t, done, "the grant"); o.Err != nil {
 		t.Fatal(o.Err)
 	}
 	// 5 s, and half a second until etcd notices
-	if took := time.Since(began); took > ttl/2 {
+	if took := time.Since(began); took > defaultTTL/2 {
 		t.Fatalf("a dead waiter kept its place for %v", took)
-	}
-}
-
-// TestKilledHolderAndWaiters: the waiter after them is served at most a TTL and a second
-// later. The test also measures how long a lease with that TTL takes to expire, granted
-// when they were killed.
-func TestKilledHolderAndWaiters(t *testing.T) {
-	t.Parallel()
-	const ttl = 6 * time.Second
-	server := serverFor(t)
-	operator := dial(t, server.Addr())
-	processes := []*testbed.Process{contenderProcess(t, server.Addr(), "holder", ttl, "holds")}
-	for _, owner := range []string{"second", "third"} {
-		processes = append(processes, contenderProcess(t, server.Addr(), owner, ttl, "waits"))
-	}
-	done := queue(t, open(t, dial(t, server.Addr()), &Options{TTL: ttl}), ask("n", "next"))
-	for _, p := range processes {
-		p.Kill()
-	}
-	control, err := operator.Grant(bounded(t), int64(ttl.Seconds()))
-	testbed.OK(t, err)
-	watched := operator.Watch(bounded(t), "control", clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-	testbed.Receive(t, watched, "the watch")
-	mustPut(t, operator, "control", "", clientv3.WithLease(control.ID))
-	expired := make(chan time.Time, 1)
-	go func() {
-		<-watched
-		expired <- time.Now()
-	}()
-	if o := testbed.Receive(t, done, "the grant"); o.Err != nil {
-		t.Fatal(o.Err)
-	}
-	granted := time.Now()
-	if late := granted.Sub(testbed.Receive(t, expired, "the end of the lease")); late > time.Second {
-		t.Fatalf("served %v after a lease of the TTL had expired", late)
 	}
 }
 

@@ -14,11 +14,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"contender": contend}) }
+func TestMain(m *testing.M) { testbed.Main(m) }
 
 const suiteTTL = 3 * time.Second
 
