@@ -68,12 +68,7 @@ func (d *Driver) addPending(n int, cs ...*contender) {
 	}
 }
 
-func (c *contender) wake() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
-}
+func (c *contender) wake() { nudge(c.changed) }
 
 // grant returns the result of Acquire. The caller holds the driver's mutex.
 func (c *contender) grant() driver.Grant {

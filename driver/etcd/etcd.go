@@ -168,7 +168,7 @@ type Driver struct {
 	session    *session // nil while there is none
 	arriving   *opening // nil unless one is being opened
 	contenders map[identity]*contender
-	listeners  map[*listener]bool
+	listeners  map[*driver.Mailbox]bool
 }
 
 var (
@@ -217,7 +217,7 @@ func Open(ctx context.Context, client *clientv3.Client, options *Options) (*Driv
 		layout:     layout{prefix: o.Prefix, raw: o.RawNames},
 		pace:       paceOf(o.TTL),
 		contenders: map[identity]*contender{},
-		listeners:  map[*listener]bool{},
+		listeners:  map[*driver.Mailbox]bool{},
 	}
 	d.direct, d.base = directly(client), []byte(d.layout.base())
 	d.readBase = opRead(d.base, nil)

@@ -144,32 +144,3 @@ func TestHintsOfNestedNames(t *testing.T) {
 	mustPut(t, operator, "a/b/1f", "")
 	testbed.Eventually(t, "both are reported", patience, func() bool { return h.count("a") > 0 && h.count("a/b") > 0 })
 }
-
-// TestSlowListenerIsToldOfAll: pending names are bounded.
-func TestSlowListenerIsToldOfAll(t *testing.T) {
-	t.Parallel()
-	l := &listener{prefix: "n", pending: map[string]bool{}, pendingSignal: make(chan struct{}, 1)}
-	l.add("n too early")
-	if names := l.take(); len(names) != 0 {
-		t.Fatalf("reported before it began: %v", names)
-	}
-	l.again()
-	if names := l.take(); len(names) != 1 || !names[""] {
-		t.Fatalf("it begins with %v", names)
-	}
-	for i := range maxPending {
-		l.add("n" + strings.Repeat("x", i))
-	}
-	l.add("other")
-	if n := len(l.pending); n != maxPending {
-		t.Fatalf("%d names are pending, want %d", n, maxPending)
-	}
-	l.add("n one too many")
-	l.add("n1")
-	if names := l.take(); len(names) != 1 || !names[""] {
-		t.Fatalf("%d names are reported after too many, want any", len(names))
-	}
-	if names := l.take(); len(names) != 0 {
-		t.Fatalf("reported again: %v", names)
-	}
-}

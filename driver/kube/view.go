@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
@@ -12,12 +13,12 @@ type view struct {
 	up       bool // the watch is open, or will report what is missing here
 	sights   map[string]*sight
 	waiting  map[string]map[chan struct{}]bool // channels to signal, by object
-	watchers map[*mailbox]bool
+	watchers map[*driver.Mailbox]bool
 	reopen   context.CancelFunc // of the watch
 }
 
 func newView() view {
-	return view{sights: map[string]*sight{}, waiting: map[string]map[chan struct{}]bool{}, watchers: map[*mailbox]bool{}}
+	return view{sights: map[string]*sight{}, waiting: map[string]map[chan struct{}]bool{}, watchers: map[*driver.Mailbox]bool{}}
 }
 
 // at returns the sight of an object, to be changed.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // announce records the changes of the table's last step for every watch. The caller
@@ -20,16 +19,16 @@ func (s *Space) announce() {
 }
 
 // watch starts a watch: from here on nothing is missed.
-func (s *Space) watch(prefix string) *hints.Mailbox {
+func (s *Space) watch(prefix string) *driver.Mailbox {
 	s.mu.Lock()
 	defer s.unlock()
-	box := hints.NewMailbox(prefix, hints.MostNames)
+	box := driver.NewMailbox(prefix, driver.MostNames)
 	box.Miss()
 	s.watches[box] = true
 	return box
 }
 
-func (s *Space) unwatch(box *hints.Mailbox) {
+func (s *Space) unwatch(box *driver.Mailbox) {
 	s.mu.Lock()
 	defer s.unlock()
 	delete(s.watches, box)

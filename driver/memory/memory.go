@@ -45,7 +45,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
-	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // DefaultTTL is the default of Options.TTL.
@@ -65,7 +64,7 @@ type Space struct {
 	wakes map[string]chan struct{} // by owner: receives when it becomes the holder
 	sweep *time.Timer
 
-	watches map[*hints.Mailbox]bool
+	watches map[*driver.Mailbox]bool
 	broken  []driver.BreakRecord // oldest first
 	fence   *Fence
 	values  *Values
@@ -77,7 +76,7 @@ func NewSpace() *Space {
 		table: newTable(interlock.CounterAt(time.Now())),
 		wakes: make(map[string]chan struct{}),
 
-		watches: make(map[*hints.Mailbox]bool),
+		watches: make(map[*driver.Mailbox]bool),
 		fence:   newFence(),
 		values:  newValues(),
 	}

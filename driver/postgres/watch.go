@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // handleNotification handles a notification: of a waiter's turn, of a forced release, or for watchers.
@@ -36,7 +36,7 @@ func (d *Driver) handleNotification(s *session, channel, payload string) {
 // changed.
 type watcher struct {
 	prefix string
-	names  *hints.Mailbox
+	names  *driver.Mailbox
 }
 
 // settling are the delays after which a new watch reports again that anything may have
@@ -49,7 +49,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	if ctx.Err() != nil {
 		return fail.Unsent(ctx, "watch", prefix)
 	}
-	w := &watcher{prefix, hints.NewMailbox(prefix, hints.MostNames)}
+	w := &watcher{prefix, driver.NewMailbox(prefix, driver.MostNames)}
 	w.names.Miss()
 	d.mu.Lock()
 	d.watchers[w] = true

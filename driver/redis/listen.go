@@ -10,7 +10,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // A topic is a channel, or the channels that match a pattern.
@@ -48,7 +48,7 @@ func (c *conn) follow(ctx context.Context, r request, to topic, look func(ctx co
 	}
 	listening, stop := context.WithCancel(ctx)
 	defer stop()
-	box, refused := hints.NewMailbox("", hints.MostNames), make(chan error, 1)
+	box, refused := driver.NewMailbox("", driver.MostNames), make(chan error, 1)
 	go func() {
 		defer leave()
 		if err := c.subscribe(listening, r, to, box); err != nil {
@@ -83,7 +83,7 @@ func (c *conn) follow(ctx context.Context, r request, to topic, look func(ctx co
 }
 
 // subscribe listens until ctx ends. It returns an error if it cannot.
-func (c *conn) subscribe(ctx context.Context, r request, to topic, box *hints.Mailbox) error {
+func (c *conn) subscribe(ctx context.Context, r request, to topic, box *driver.Mailbox) error {
 	var confirmed atomic.Bool
 	var failed atomic.Int32 // attempts since the last success
 	_, kind := to.subscription(c.client.B())

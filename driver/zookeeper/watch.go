@@ -9,7 +9,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 var _ driver.Watcher = (*Driver)(nil)
@@ -29,7 +28,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	if err != nil {
 		return prelude(err)
 	}
-	sub := &subscription{s: s, prefix: prefix, changed: changed, armed: map[string]bool{}, paths: hints.NewMailbox("", 0)}
+	sub := &subscription{s: s, prefix: prefix, changed: changed, armed: map[string]bool{}, paths: driver.NewMailbox("", 0)}
 	if err := d.subscribe(s, sub); err != nil {
 		return err
 	}
@@ -118,7 +117,7 @@ type subscription struct {
 	armed   map[string]bool // paths that are watched
 	// paths are those of the events; some are missed when a connection is replaced.
 	// Each watch fires once, so that none may be dropped.
-	paths *hints.Mailbox
+	paths *driver.Mailbox
 }
 
 // look reads a node that has changed, and reports its name. Events of contenders' own nodes

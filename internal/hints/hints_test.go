@@ -1,10 +1,6 @@
 package hints
 
-import (
-	"fmt"
-	"slices"
-	"testing"
-)
+import "testing"
 
 func received(c <-chan struct{}) bool {
 	select {
@@ -38,33 +34,5 @@ func TestWaitersWakesThoseOfTheName(t *testing.T) {
 	leaveB()
 	if len(w.waiting) != 0 {
 		t.Errorf("%d names are left", len(w.waiting))
-	}
-}
-
-func TestMailboxCollectsNames(t *testing.T) {
-	m := NewMailbox("x/", MostNames)
-	for _, name := range []string{"x/b", "y/a", "x/a", "x/b"} {
-		m.Add(name)
-	}
-	names, missed := m.Take()
-	if !slices.Equal(names, []string{"x/a", "x/b"}) || missed || !received(m.Woken()) {
-		t.Errorf("%q, missed %v", names, missed)
-	}
-	m.Miss()
-	if names, missed = m.Take(); len(names) != 0 || !missed || !received(m.Woken()) {
-		t.Errorf("after Miss: %q, missed %v", names, missed)
-	}
-	if names, missed = m.Take(); len(names) != 0 || missed || received(m.Woken()) {
-		t.Errorf("after Take: %q, missed %v", names, missed)
-	}
-}
-
-func TestMailboxOfASlowReaderIsBounded(t *testing.T) {
-	m := NewMailbox("", MostNames)
-	for i := range 10 * MostNames {
-		m.Add(fmt.Sprint(i))
-	}
-	if names, missed := m.Take(); len(names) > MostNames || !missed {
-		t.Errorf("%d names, missed %v", len(names), missed)
 	}
 }

@@ -1,4 +1,4 @@
-package hints
+package driver
 
 import (
 	"maps"
@@ -10,8 +10,8 @@ import (
 // MostNames is the most names of locks that a Mailbox keeps for a slow reader.
 const MostNames = 1000
 
-// Mailbox collects the names that changed since the last Take. Create it with
-// [NewMailbox]. It is safe for concurrent use.
+// Mailbox collects the names that changed since the last Take, for an implementation of [Watcher].
+// Create it with [NewMailbox]. It is safe for concurrent use.
 type Mailbox struct {
 	prefix string
 	most   int
@@ -39,7 +39,7 @@ func (m *Mailbox) Add(name string) {
 		clear(m.names)
 		m.missed = true
 	}
-	Signal(m.wake)
+	m.Wake()
 }
 
 // Miss records that changes may have been missed.
@@ -47,11 +47,16 @@ func (m *Mailbox) Miss() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.missed = true
-	Signal(m.wake)
+	m.Wake()
 }
 
 // Wake wakes the reader without a change.
-func (m *Mailbox) Wake() { Signal(m.wake) }
+func (m *Mailbox) Wake() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
 
 // Woken returns a channel with a hint after each Add, Miss and Wake.
 func (m *Mailbox) Woken() <-chan struct{} { return m.wake }

@@ -1,0 +1,46 @@
+package driver_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+func received(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestMailboxCollectsNames(t *testing.T) {
+	m := driver.NewMailbox("x/", driver.MostNames)
+	for _, name := range []string{"x/b", "y/a", "x/a", "x/b"} {
+		m.Add(name)
+	}
+	names, missed := m.Take()
+	if !slices.Equal(names, []string{"x/a", "x/b"}) || missed || !received(m.Woken()) {
+		t.Errorf("%q, missed %v", names, missed)
+	}
+	m.Miss()
+	if names, missed = m.Take(); len(names) != 0 || !missed || !received(m.Woken()) {
+		t.Errorf("after Miss: %q, missed %v", names, missed)
+	}
+	if names, missed = m.Take(); len(names) != 0 || missed || received(m.Woken()) {
+		t.Errorf("after Take: %q, missed %v", names, missed)
+	}
+}
+
+func TestMailboxOfASlowReaderIsBounded(t *testing.T) {
+	m := driver.NewMailbox("", driver.MostNames)
+	for i := range 10 * driver.MostNames {
+		m.Add(fmt.Sprint(i))
+	}
+	if names, missed := m.Take(); len(names) > driver.MostNames || !missed {
+		t.Errorf("%d names, missed %v", len(names), missed)
+	}
+}
