@@ -95,7 +95,7 @@ func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 	case s.ctx.Err() != nil:
 		return nil, ended(opAcquire, r.Name, s.ctx)
 	case old != nil && old.stage == leaving:
-		return nil, problem(opAcquire, r.Name, interlock.Retryable, interlock.ErrReleased)
+		return nil, fail.New(opAcquire, r.Name, interlock.Retryable, interlock.ErrReleased)
 	case old != nil && old.session == s && old.stage != lost:
 		old.events, old.place = r.Events, nil
 		return old, nil
@@ -155,7 +155,7 @@ func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver
 		}
 	}
 	if err == nil {
-		err = problem(opAcquire, c.name, interlock.Retryable, errOthers)
+		err = fail.New(opAcquire, c.name, interlock.Retryable, errOthers)
 	}
 	return driver.Grant{}, err
 }
@@ -190,7 +190,7 @@ func (d *Driver) round(ctx context.Context, c *contender, now sight, noWait bool
 		now, err := d.wait(ctx, c, now)
 		return driver.Grant{}, now, err
 	case now.exists() && now.Flags != lockFlag:
-		return driver.Grant{}, now, problem(opAcquire, c.name, interlock.Definite, &ConflictError{now.Key, now.Flags})
+		return driver.Grant{}, now, fail.New(opAcquire, c.name, interlock.Definite, &ConflictError{now.Key, now.Flags})
 	}
 	grant, err := d.take(ctx, c, now)
 	var why *refusal
@@ -266,20 +266,20 @@ func (d *Driver) stopped(ctx context.Context, c *contender, kind interlock.Error
 	cause := context.Cause(ctx)
 	switch {
 	case errors.Is(cause, interlock.ErrClosed):
-		return errClosed(opAcquire, c.name)
+		return fail.Closed(opAcquire, c.name)
 	case errors.Is(cause, interlock.ErrSessionEnded):
 		kind = interlock.Retryable
 	case errors.Is(cause, interlock.ErrReleased):
 		kind = interlock.Definite
 	}
-	return problem(opAcquire, c.name, kind, cause)
+	return fail.New(opAcquire, c.name, kind, cause)
 }
 
 func ended(op, name string, ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), interlock.ErrClosed) {
-		return errClosed(op, name)
+		return fail.Closed(op, name)
 	}
-	return problem(op, name, interlock.Retryable, interlock.ErrSessionEnded)
+	return fail.New(op, name, interlock.Retryable, interlock.ErrSessionEnded)
 }
 
 // hold starts the claim. If the owner has released meanwhile, it deletes the key again.
@@ -289,7 +289,7 @@ func (d *Driver) hold(c *contender, r record, index uint64) (driver.Grant, error
 	c.index, c.term = index, c.session.term.Part()
 	switch {
 	case err != nil:
-		return driver.Grant{}, problem(opAcquire, c.name, interlock.Definite, err)
+		return driver.Grant{}, fail.New(opAcquire, c.name, interlock.Definite, err)
 	case c.ctx.Err() != nil:
 		return driver.Grant{}, d.stopped(c.ctx, c, interlock.Retryable)
 	}

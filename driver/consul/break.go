@@ -71,7 +71,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 	var moved *refusal
 	switch {
 	case errors.As(err, &moved):
-		return driver.BreakRecord{}, false, problem(what, b.Name, interlock.Retryable, err)
+		return driver.BreakRecord{}, false, fail.New(what, b.Name, interlock.Retryable, err)
 	case err != nil:
 		return driver.BreakRecord{}, false, failed(rctx, what, b.Name, err)
 	}
@@ -110,7 +110,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	for _, e := range slices.Backward(entries) {
 		var b broken
 		if err := json.Unmarshal(e.Value, &b); err != nil {
-			return nil, problem(what, name, interlock.Definite, fmt.Errorf("the key %q is not the record of a forced release: %w", e.Key, err))
+			return nil, fail.New(what, name, interlock.Definite, fmt.Errorf("the key %q is not the record of a forced release: %w", e.Key, err))
 		}
 		if of := string(b.Name); len(all) < limit && (name == "" || of == name) {
 			all = append(all, driver.BreakRecord{Token: b.Token, At: b.At,

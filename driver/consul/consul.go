@@ -242,7 +242,7 @@ func (d *Driver) current(ctx context.Context) (*session, error) {
 	case <-o.done:
 		return o.session, o.err
 	case <-ctx.Done():
-		return nil, unsent(ctx, opOpen, "")
+		return nil, fail.Unsent(ctx, opOpen, "")
 	}
 }
 
@@ -256,7 +256,7 @@ func (d *Driver) sessionOrOpening() (*session, *opening, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ctx.Err() != nil {
-		return nil, nil, errClosed(opOpen, "")
+		return nil, nil, fail.Closed(opOpen, "")
 	}
 	if d.session == nil && d.opening == nil {
 		o := &opening{done: make(chan struct{})}
@@ -274,7 +274,7 @@ func (d *Driver) open(o *opening) {
 		if err == nil {
 			d.tasks.Go(s.destroy)
 		}
-		err = errClosed(opOpen, "")
+		err = fail.Closed(opOpen, "")
 	}
 	if err == nil {
 		d.session, o.session = s, s
@@ -293,9 +293,9 @@ func (d *Driver) highest() int64 {
 func (d *Driver) usable(ctx context.Context, op, name string) error {
 	switch {
 	case d.ctx.Err() != nil:
-		return errClosed(op, name)
+		return fail.Closed(op, name)
 	case ctx.Err() != nil:
-		return unsent(ctx, op, name)
+		return fail.Unsent(ctx, op, name)
 	}
 	return nil
 }

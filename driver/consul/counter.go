@@ -97,7 +97,7 @@ func (s *session) readBase(ctx context.Context) (base, error) {
 
 const opBase = "raise base of tokens"
 
-func refusedBase(err error) error { return problem(opBase, "", interlock.Definite, err) }
+func refusedBase(err error) error { return fail.New(opBase, "", interlock.Definite, err) }
 
 // initial returns a new session's base, and the operations that check or raise it: the
 // counter is at least at the clock, and at Options.Seed. A raise adds driver.Headroom, so

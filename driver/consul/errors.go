@@ -9,7 +9,10 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
+
+const fail = failure.Driver(driverName)
 
 // StatusError is an answer of Consul without success. It is in the chain of errors.
 type StatusError struct {
@@ -61,7 +64,7 @@ func kindOf(err error) interlock.ErrorKind {
 
 // failed wraps the error of a request that was sent under ctx.
 func failed(ctx context.Context, op, name string, err error) error {
-	return problem(op, name, kindOf(err), driver.WithCause(ctx, err))
+	return fail.New(op, name, kindOf(err), driver.WithCause(ctx, err))
 }
 
 // unread wraps the error like failed, for a request that only reads, or whose effect does not
@@ -71,27 +74,16 @@ func unread(ctx context.Context, op, name string, err error) error {
 	if kind == interlock.Uncertain {
 		kind = interlock.Retryable
 	}
-	return problem(op, name, kind, driver.WithCause(ctx, err))
+	return fail.New(op, name, kind, driver.WithCause(ctx, err))
 }
 
 // uncertain returns the error of a later request in a call whose earlier request has an
 // unknown outcome.
 func uncertain(op, name string, err error) error {
-	return problem(op, name, interlock.Uncertain, errors.Unwrap(err))
+	return fail.New(op, name, interlock.Uncertain, errors.Unwrap(err))
 }
 
-func problem(op, name string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
-}
-
-func refused(op, name string, err error) error { return problem(op, name, interlock.Bug, err) }
-
-func errClosed(op, name string) error { return refused(op, name, interlock.ErrClosed) }
-
-// unsent wraps the end of ctx before anything was sent.
-func unsent(ctx context.Context, op, name string) error {
-	return problem(op, name, interlock.Definite, context.Cause(ctx))
-}
+func refused(op, name string, err error) error { return fail.New(op, name, interlock.Bug, err) }
 
 var (
 	errSlow       = errors.New("consul did not answer in time")

@@ -111,7 +111,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) (got [
 		common++
 	}
 	if ctx.Err() != nil {
-		return nil, unsent(ctx, what, from)
+		return nil, fail.Unsent(ctx, what, from)
 	}
 	rctx, cancel := context.WithTimeoutCause(ctx, k.pace.request, errSlow)
 	defer cancel()
@@ -122,7 +122,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) (got [
 	for _, e := range entries {
 		key, err := url.PathUnescape(strings.TrimPrefix(e.Key, k.prefix))
 		if err != nil {
-			return nil, problem(what, from, interlock.Definite, fmt.Errorf("the key %q is not one of Interlock's", e.Key))
+			return nil, fail.New(what, from, interlock.Definite, fmt.Errorf("the key %q is not one of Interlock's", e.Key))
 		}
 		if key >= from && (to == "" || key < to) {
 			got = append(got, driver.KeyValue{Key: key, Value: e.Value, Revision: int64(e.ModifyIndex)})
@@ -148,7 +148,7 @@ func (k *KeyValues) path(key string) string {
 
 func (k *KeyValues) step(ctx context.Context, what, key string, ops []op) ([]entry, error) {
 	if ctx.Err() != nil {
-		return nil, unsent(ctx, what, key)
+		return nil, fail.Unsent(ctx, what, key)
 	}
 	rctx, cancel := context.WithTimeoutCause(ctx, k.pace.request, errSlow)
 	defer cancel()

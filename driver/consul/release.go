@@ -19,7 +19,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	d.mu.Lock()
 	if d.ctx.Err() != nil {
 		d.mu.Unlock()
-		return errClosed(opRelease, name)
+		return fail.Closed(opRelease, name)
 	}
 	c := d.contenders[identity{name, owner}]
 	if c == nil {
@@ -84,7 +84,7 @@ func (d *Driver) drop(ctx context.Context, c *contender) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return problem(opRelease, c.name, interlock.Uncertain, context.Cause(ctx))
+		return fail.Unanswered(ctx, opRelease, c.name)
 	}
 	if doubtful {
 		if err := c.session.bump(ctx); err != nil {
@@ -105,7 +105,7 @@ func (d *Driver) drop(ctx context.Context, c *contender) error {
 		}
 		index = 0
 	}
-	return problem(opRelease, c.name, interlock.Retryable, errOthers)
+	return fail.New(opRelease, c.name, interlock.Retryable, errOthers)
 }
 
 // nothing is the index of a key that another contender has.

@@ -73,7 +73,7 @@ func (s *session) begin() error {
 			return unread(ctx, opOpen, "", err)
 		}
 	}
-	return problem(opOpen, "", interlock.Retryable, errOthers)
+	return fail.New(opOpen, "", interlock.Retryable, errOthers)
 }
 
 func find(entries []entry, key string) entry {

@@ -79,12 +79,12 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 		now, err := readValue(e)
 		switch {
 		case err != nil:
-			return problem(what, name, interlock.Definite, err)
+			return fail.New(what, name, interlock.Definite, err)
 		case driver.Plausible(value.Token.Counter(), v.client.now(v.now)) != nil:
-			return problem(what, name, interlock.Definite, fmt.Errorf("%w: %d is more than %v ahead of the agent's clock",
+			return fail.New(what, name, interlock.Definite, fmt.Errorf("%w: %d is more than %v ahead of the agent's clock",
 				interlock.ErrImplausibleToken, int64(value.Token), interlock.MaxAhead))
 		case value.Token < now.Token:
-			return problem(what, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: now.Token, Got: value.Token})
+			return fail.New(what, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: now.Token, Got: value.Token})
 		}
 		err = v.write(ctx, what, name, e, value)
 		var moved *refusal
@@ -92,7 +92,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 			return err
 		}
 	}
-	return problem(what, name, interlock.Retryable, errOthers)
+	return fail.New(what, name, interlock.Retryable, errOthers)
 }
 
 // check rejects values that the store never accepts.
@@ -105,7 +105,7 @@ func (v *Values) check(ctx context.Context, what, name string, value driver.Valu
 	case len(value.Data) > driver.MaxValue:
 		return refused(what, name, fmt.Errorf("it has %d bytes, at most %d are allowed", len(value.Data), driver.MaxValue))
 	case ctx.Err() != nil:
-		return unsent(ctx, what, name)
+		return fail.Unsent(ctx, what, name)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 		return driver.Value{}, err
 	}
 	if ctx.Err() != nil {
-		return driver.Value{}, unsent(ctx, what, name)
+		return driver.Value{}, fail.Unsent(ctx, what, name)
 	}
 	e, err := v.read(ctx, what, name)
 	if err != nil {
@@ -148,7 +148,7 @@ func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 	}
 	value, err := readValue(e)
 	if err != nil {
-		err = problem(what, name, interlock.Definite, err)
+		err = fail.New(what, name, interlock.Definite, err)
 	}
 	return value, err
 }
@@ -173,7 +173,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 		index = next
 		value, err := readValue(e)
 		if err != nil {
-			return problem(what, name, interlock.Definite, err)
+			return fail.New(what, name, interlock.Definite, err)
 		}
 		// a wiped or restored store has earlier values
 		if news := value.Token > last.Token || value.Token == last.Token && !same(value, last); (news || !reported) && ctx.Err() == nil {
@@ -182,7 +182,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 		}
 		backoff.Sleep(ctx, v.pace.least)
 	}
-	return unsent(ctx, what, name)
+	return fail.Unsent(ctx, what, name)
 }
 
 func same(a, b driver.Value) bool {
@@ -196,7 +196,7 @@ func (v *Values) await(ctx context.Context, what, name string, index uint64) (en
 	all, next, err := v.client.read(rctx, v.layout.value(name), query{index: index, wait: v.pace.quiet})
 	switch {
 	case ctx.Err() != nil:
-		return entry{}, 0, unsent(ctx, what, name)
+		return entry{}, 0, fail.Unsent(ctx, what, name)
 	case err != nil:
 		return entry{}, 0, unread(rctx, what, name, err)
 	case len(all) == 0:

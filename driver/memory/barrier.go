@@ -56,7 +56,7 @@ func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Busin
 		return driver.BarrierAnswer{}, err
 	}
 	if ctx.Err() != nil {
-		return driver.BarrierAnswer{}, problem("pass barrier", c.Transaction, interlock.Definite, context.Cause(ctx))
+		return driver.BarrierAnswer{}, fail.Unsent(ctx, "pass barrier", c.Transaction)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *remembered) run(c driver.BarrierCall, next driver.BarrierState, busines
 		answer.Ran = true
 		return answer, nil
 	case err != nil:
-		return driver.BarrierAnswer{}, problem("pass barrier", c.Transaction, interlock.Uncertain,
+		return driver.BarrierAnswer{}, fail.New("pass barrier", c.Transaction, interlock.Uncertain,
 			fmt.Errorf("the business of %s failed; its earlier effects remain: %w", c.Phase, err))
 	case first:
 		r.result = bytes.Clone(result)
@@ -129,9 +129,9 @@ func (b *Barrier) Forget(ctx context.Context, mark time.Time, except []string, l
 	}
 	switch {
 	case ctx.Err() != nil:
-		return 0, problem("forget branches", "", interlock.Definite, context.Cause(ctx))
+		return 0, fail.Unsent(ctx, "forget branches", "")
 	case time.Until(mark) > interlock.MaxAhead:
-		return 0, problem("forget branches", "", interlock.Definite,
+		return 0, fail.New("forget branches", "", interlock.Definite,
 			fmt.Errorf("the mark %v is more than %v ahead of the clock", mark, interlock.MaxAhead))
 	}
 	b.mu.Lock()

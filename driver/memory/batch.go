@@ -18,10 +18,10 @@ var errNotDistinct = errors.New("names and owners are required, each once")
 // driver.Batch.
 func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]driver.Grant, error) {
 	if ctx.Err() != nil {
-		return nil, problem("acquire all", "", interlock.Definite, context.Cause(ctx))
+		return nil, fail.Unsent(ctx, "acquire all", "")
 	}
 	if !driver.Distinct(requests) {
-		return nil, problem("acquire all", "", interlock.Bug, errNotDistinct)
+		return nil, fail.New("acquire all", "", interlock.Bug, errNotDistinct)
 	}
 	calls := make([]*call, len(requests))
 	for i, r := range requests {

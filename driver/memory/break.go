@@ -32,7 +32,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	case d.isClosed():
 		return nil, interlock.ErrClosed
 	case ctx.Err() != nil:
-		return nil, problem("show forced releases", name, interlock.Definite, context.Cause(ctx))
+		return nil, fail.Unsent(ctx, "show forced releases", name)
 	}
 	return d.space.brokenOf(name, limit), nil
 }
@@ -46,7 +46,7 @@ func (d *Driver) breakable(ctx context.Context, b driver.Break) error {
 		return err
 	}
 	if err := b.Validate(); err != nil {
-		return problem(op, b.Name, interlock.Bug, err)
+		return fail.New(op, b.Name, interlock.Bug, err)
 	}
 	return nil
 }

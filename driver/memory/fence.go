@@ -51,7 +51,7 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	defer f.mu.Unlock()
 	now, seen := time.Now(), f.marks[r.Resource].Token
 	if seen > r.Token || seen == r.Token && r.Strict {
-		return problem(op, r.Resource, interlock.Definite,
+		return fail.New(op, r.Resource, interlock.Definite,
 			&interlock.StaleTokenError{Resource: r.Resource, Seen: seen, Got: r.Token})
 	}
 	if err := plausible(op, r.Resource, r.Token, now); err != nil {
@@ -125,7 +125,7 @@ func entering(ctx context.Context, r driver.Raise, writes []driver.Write) error 
 		return noToken(op, r.Resource, r.Token)
 	}
 	if slices.ContainsFunc(writes, func(w driver.Write) bool { return w.Key == "" }) {
-		return problem(op, r.Resource, interlock.Bug, errors.New("a key to be written is empty"))
+		return fail.New(op, r.Resource, interlock.Bug, errors.New("a key to be written is empty"))
 	}
 	return nil
 }
@@ -133,9 +133,9 @@ func entering(ctx context.Context, r driver.Raise, writes []driver.Write) error 
 func asking(ctx context.Context, op, resource string) error {
 	switch {
 	case resource == "" || len(resource) > driver.MaxName:
-		return problem(op, resource, interlock.Bug, interlock.ErrName)
+		return fail.New(op, resource, interlock.Bug, interlock.ErrName)
 	case ctx.Err() != nil:
-		return problem(op, resource, interlock.Definite, context.Cause(ctx))
+		return fail.Unsent(ctx, op, resource)
 	}
 	return nil
 }
@@ -145,14 +145,10 @@ func plausible(op, resource string, t interlock.Token, now time.Time) error {
 	if t.Counter() <= interlock.CounterAt(now.Add(interlock.MaxAhead)) {
 		return nil
 	}
-	return problem(op, resource, interlock.Definite, fmt.Errorf("%w: %d is more than %v ahead of the clock",
+	return fail.New(op, resource, interlock.Definite, fmt.Errorf("%w: %d is more than %v ahead of the clock",
 		interlock.ErrImplausibleToken, int64(t), interlock.MaxAhead))
 }
 
 func noToken(op, resource string, t interlock.Token) error {
-	return problem(op, resource, interlock.Bug, fmt.Errorf("%d is not a token", int64(t)))
-}
-
-func problem(op, resource string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: "memory", Name: resource, Kind: kind, Err: err}
+	return fail.New(op, resource, interlock.Bug, fmt.Errorf("%d is not a token", int64(t)))
 }

@@ -45,7 +45,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 		case d.isClosed():
 			return interlock.ErrClosed
 		case ctx.Err() != nil:
-			return problem("watch", prefix, interlock.Definite, context.Cause(ctx))
+			return fail.Unsent(ctx, "watch", prefix)
 		}
 		select {
 		case <-box.Woken():

@@ -51,7 +51,7 @@ func (s *Idempotency) Claim(ctx context.Context, c driver.IdempotencyClaim) (dri
 		return driver.IdempotencyRecord{}, err
 	}
 	if c.Owner == "" || c.Fingerprint == "" || c.Lease <= 0 {
-		return driver.IdempotencyRecord{}, problem(op, c.ID.Key, interlock.Bug,
+		return driver.IdempotencyRecord{}, fail.New(op, c.ID.Key, interlock.Bug,
 			errors.New("it needs an owner, a fingerprint and a lease"))
 	}
 	s.mu.Lock()
@@ -86,7 +86,7 @@ func (s *Idempotency) Update(ctx context.Context, u driver.IdempotencyUpdate) er
 	case r == nil && u.Forget:
 		return nil
 	case r == nil || r.record.Owner != u.Owner:
-		return problem(op, u.ID.Key, interlock.Definite, interlock.ErrLost)
+		return fail.New(op, u.ID.Key, interlock.Definite, interlock.ErrLost)
 	case r.record.Finished:
 		return nil
 	case u.Forget:
@@ -107,7 +107,7 @@ func (s *Idempotency) Update(ctx context.Context, u driver.IdempotencyUpdate) er
 // Unfinished lists the records that no process works on; see driver.Idempotency.
 func (s *Idempotency) Unfinished(ctx context.Context, q driver.IdempotencyQuery) ([]driver.IdempotencyRecord, error) {
 	if ctx.Err() != nil {
-		return nil, problem("list requests", q.Operation, interlock.Definite, context.Cause(ctx))
+		return nil, fail.Unsent(ctx, "list requests", q.Operation)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *Idempotency) Unfinished(ctx context.Context, q driver.IdempotencyQuery)
 // Remove removes records whose retention has ended; see driver.Idempotency.
 func (s *Idempotency) Remove(ctx context.Context, limit int) (int, error) {
 	if ctx.Err() != nil {
-		return 0, problem("remove requests", "", interlock.Definite, context.Cause(ctx))
+		return 0, fail.Unsent(ctx, "remove requests", "")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +148,7 @@ func requesting(ctx context.Context, op string, id driver.IdempotencyID) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return problem(op, id.Key, interlock.Definite, context.Cause(ctx))
+		return fail.Unsent(ctx, op, id.Key)
 	}
 	return nil
 }

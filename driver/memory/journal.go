@@ -59,7 +59,7 @@ func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if seen := j.epochs[shard]; seen > epoch {
-		return problem(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: epoch})
+		return fail.New(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: epoch})
 	}
 	if err := plausible(op, name, epoch, time.Now()); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (j *Journal) append(a *driver.Append) error {
 		return &driver.PositionError{Transaction: a.Transaction, After: a.After, Found: cloneHead(t.head)}
 	}
 	if t.head.Shard != a.Shard {
-		return problem("append", a.Transaction, interlock.Bug, fmt.Errorf("it is in shard %d, not in %d", t.head.Shard, a.Shard))
+		return fail.New("append", a.Transaction, interlock.Bug, fmt.Errorf("it is in shard %d, not in %d", t.head.Shard, a.Shard))
 	}
 	if a.After == 0 && a.Shards != 0 && a.Shards != j.shards {
 		return &driver.ShardsError{Stored: j.shards, Opened: a.Shards}
@@ -132,9 +132,9 @@ func (j *Journal) owned(op string, shard int, epoch interlock.Token) error {
 	name, seen := driver.ShardName(shard), j.epochs[shard]
 	switch {
 	case seen > epoch:
-		return problem(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: epoch})
+		return fail.New(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: epoch})
 	case seen < epoch:
-		return problem(op, name, interlock.Bug, fmt.Errorf("no owner has entered with epoch %d", epoch))
+		return fail.New(op, name, interlock.Bug, fmt.Errorf("no owner has entered with epoch %d", epoch))
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 		return nil, err
 	}
 	if until.IsZero() {
-		return nil, problem("claim", driver.ShardName(shard), interlock.Bug, errors.New("the new due time is missing"))
+		return nil, fail.New("claim", driver.ShardName(shard), interlock.Bug, errors.New("the new due time is missing"))
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

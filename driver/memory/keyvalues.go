@@ -32,7 +32,7 @@ func (s *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 		}
 	}
 	if ctx.Err() != nil {
-		return nil, problem("get keys", "", interlock.Definite, context.Cause(ctx))
+		return nil, fail.Unsent(ctx, "get keys", "")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,10 +53,10 @@ func (s *KeyValues) get(key string) driver.KeyValue {
 func (s *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	const op = "swap keys"
 	if err := driver.CheckSwaps(swaps); err != nil {
-		return 0, problem(op, "", interlock.Bug, err)
+		return 0, fail.New(op, "", interlock.Bug, err)
 	}
 	if ctx.Err() != nil {
-		return 0, problem(op, swaps[0].Key, interlock.Definite, context.Cause(ctx))
+		return 0, fail.Unsent(ctx, op, swaps[0].Key)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *KeyValues) swap(w driver.Swap) {
 // Scan reads a range of keys; see driver.KeyValues. The caller owns the values.
 func (s *KeyValues) Scan(ctx context.Context, from, to string, limit int) (got []driver.KeyValue, err error) {
 	if ctx.Err() != nil {
-		return nil, problem("scan keys", from, interlock.Definite, context.Cause(ctx))
+		return nil, fail.Unsent(ctx, "scan keys", from)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

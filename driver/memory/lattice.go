@@ -30,7 +30,7 @@ func (s *Lattices) Merge(ctx context.Context, name string, delta driver.Lattice,
 		return err
 	}
 	if err := delta.Check(); err != nil {
-		return problem(op, name, interlock.Bug, err)
+		return fail.New(op, name, interlock.Bug, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -36,7 +35,7 @@ func (l *Limiter) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 	answers := make([]driver.LimitAnswer, len(calls))
 	for i, call := range calls {
 		if answers[i].Err = call.Check(); answers[i].Err == nil && ctx.Err() != nil {
-			answers[i].Err = problem("limit", call[0].Key, interlock.Definite, context.Cause(ctx))
+			answers[i].Err = fail.Unsent(ctx, "limit", call[0].Key)
 		}
 		if answers[i].Err == nil {
 			answers[i] = l.take(call)

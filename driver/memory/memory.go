@@ -45,7 +45,10 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
+
+const fail = failure.Driver("memory")
 
 // DefaultTTL is the default of Options.TTL.
 const DefaultTTL = 30 * time.Second
@@ -145,8 +148,7 @@ func (d *Driver) Guarantees() interlock.Guarantees {
 // Acquire waits until r.Owner holds r.Name.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if ctx.Err() != nil {
-		return driver.Grant{}, &interlock.Error{Op: "acquire", Driver: "memory", Name: r.Name,
-			Kind: interlock.Definite, Err: context.Cause(ctx)}
+		return driver.Grant{}, fail.Unsent(ctx, "acquire", r.Name)
 	}
 	c, err := d.begin(r)
 	if err != nil {
@@ -169,12 +171,10 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		case <-c.wake: // and confirm
 		case <-d.done:
 		case <-ctx.Done():
-			return driver.Grant{}, &interlock.Error{Op: "acquire", Driver: "memory", Name: r.Name,
-				Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+			return driver.Grant{}, fail.Unanswered(ctx, "acquire", r.Name)
 		}
 		if d.isClosed() {
-			return driver.Grant{}, &interlock.Error{Op: "acquire", Driver: "memory", Name: r.Name,
-				Kind: interlock.Uncertain, Err: errNoAnswer}
+			return driver.Grant{}, fail.New("acquire", r.Name, interlock.Uncertain, errNoAnswer)
 		}
 	}
 }
@@ -214,7 +214,7 @@ func (d *Driver) Lock(_ context.Context, name string) (driver.LockState, error) 
 
 func (d *Driver) begin(r driver.Request) (*call, error) {
 	if r.Name == "" || len(r.Name) > driver.MaxName {
-		return nil, &interlock.Error{Op: "acquire", Driver: "memory", Name: r.Name, Kind: interlock.Bug, Err: interlock.ErrName}
+		return nil, fail.New("acquire", r.Name, interlock.Bug, interlock.ErrName)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -50,7 +50,7 @@ func (o *Once) Claim(ctx context.Context, d driver.Delivery, lease time.Duration
 	case known && was.done:
 		return driver.ClaimedDone, nil
 	case known && was.owner != d.Owner:
-		return driver.Unclaimed, problem("claim message", d.ID, interlock.Retryable,
+		return driver.Unclaimed, fail.New("claim message", d.ID, interlock.Retryable,
 			&interlock.HeldError{Name: d.ID, Owner: was.owner, Until: was.until})
 	}
 	o.put(d, false, lease)
@@ -66,7 +66,7 @@ func (o *Once) Done(ctx context.Context, d driver.Delivery, keep time.Duration) 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if was, known := o.get(d); known && was.owner != d.Owner {
-		return problem(op, d.ID, interlock.Definite, interlock.ErrLost)
+		return fail.New(op, d.ID, interlock.Definite, interlock.ErrLost)
 	}
 	o.put(d, true, keep)
 	return nil
@@ -100,10 +100,10 @@ func delivering(ctx context.Context, op string, d driver.Delivery, keep time.Dur
 		return err
 	}
 	if keep < time.Millisecond || keep > driver.MaxKeep {
-		return problem(op, d.ID, interlock.Bug, fmt.Errorf("a retention of %v is invalid: it must be 1ms to %v", keep, driver.MaxKeep))
+		return fail.New(op, d.ID, interlock.Bug, fmt.Errorf("a retention of %v is invalid: it must be 1ms to %v", keep, driver.MaxKeep))
 	}
 	if ctx.Err() != nil {
-		return problem(op, d.ID, interlock.Definite, context.Cause(ctx))
+		return fail.Unsent(ctx, op, d.ID)
 	}
 	return nil
 }

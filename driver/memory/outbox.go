@@ -41,9 +41,9 @@ func (s *Sink) take(ctx context.Context, m driver.Message) error {
 	const op = "publish"
 	switch {
 	case ctx.Err() != nil:
-		return problem(op, m.ID, interlock.Retryable, context.Cause(ctx))
+		return fail.New(op, m.ID, interlock.Retryable, context.Cause(ctx))
 	case m.ID == "" || m.Topic == "":
-		return problem(op, m.ID, interlock.Bug, interlock.ErrName)
+		return fail.New(op, m.ID, interlock.Bug, interlock.ErrName)
 	}
 	if s.refuses != nil {
 		if err := s.refuses(m); err != nil {

@@ -81,7 +81,7 @@ func (p *Participant) Begin(ctx context.Context, x driver.XID) (*Branch, driver.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.branches[x] != nil || p.fates[x] != "" {
-		return nil, nil, problem(op, x.Transaction, interlock.Bug, fmt.Errorf("the branch %q was used before", x.Branch))
+		return nil, nil, fail.New(op, x.Transaction, interlock.Bug, fmt.Errorf("the branch %q was used before", x.Branch))
 	}
 	b := &Branch{participant: p, xid: x, writes: map[string]int64{}}
 	p.branches[x] = b
@@ -91,7 +91,7 @@ func (p *Participant) Begin(ctx context.Context, x driver.XID) (*Branch, driver.
 // asked returns the error for a call with an invalid XID or an ended ctx.
 func asked(ctx context.Context, op string, x driver.XID) error {
 	if err := x.Check(); err != nil {
-		return problem(op, x.Transaction, interlock.Bug, err)
+		return fail.New(op, x.Transaction, interlock.Bug, err)
 	}
 	return asking(ctx, op, x.Transaction)
 }
@@ -106,14 +106,14 @@ func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	defer p.mu.Unlock()
 	switch b := p.branches[x]; {
 	case b != nil && b.prepared.IsZero():
-		return problem(op, x.Transaction, interlock.Bug, errors.New("it is not prepared"))
+		return fail.New(op, x.Transaction, interlock.Bug, errors.New("it is not prepared"))
 	case b != nil:
 		p.finish(x, committed)
 		return nil
 	case p.fates[x] == committed:
 		return nil
 	}
-	return problem(op, x.Transaction, interlock.Definite, fmt.Errorf("%w: no record of it exists", driver.ErrHeuristic))
+	return fail.New(op, x.Transaction, interlock.Definite, fmt.Errorf("%w: no record of it exists", driver.ErrHeuristic))
 }
 
 // Rollback discards the changes of a branch, and prevents a later Prepare of a
@@ -126,7 +126,7 @@ func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.fates[x] == committed {
-		return problem(op, x.Transaction, interlock.Definite, fmt.Errorf("%w: it was committed", driver.ErrHeuristic))
+		return fail.New(op, x.Transaction, interlock.Definite, fmt.Errorf("%w: it was committed", driver.ErrHeuristic))
 	}
 	p.finish(x, rolledBack)
 	return nil
@@ -135,7 +135,7 @@ func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 // InDoubt lists the prepared branches in the order of their names.
 func (p *Participant) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
 	if ctx.Err() != nil {
-		return nil, problem("list branches", "in doubt", interlock.Definite, context.Cause(ctx))
+		return nil, fail.Unsent(ctx, "list branches", "in doubt")
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,9 +207,9 @@ func (b *Branch) work(op, key string, do func()) error {
 func (b *Branch) open(op string) error {
 	switch {
 	case b.participant.branches[b.xid] != b:
-		return problem(op, b.xid.Transaction, interlock.Definite, errors.New("the branch has ended"))
+		return fail.New(op, b.xid.Transaction, interlock.Definite, errors.New("the branch has ended"))
 	case !b.prepared.IsZero():
-		return problem(op, b.xid.Transaction, interlock.Bug, errors.New("the branch is prepared"))
+		return fail.New(op, b.xid.Transaction, interlock.Bug, errors.New("the branch is prepared"))
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func (q *Queue) Replay(name string, ids ...string) error {
 		i := slices.IndexFunc(s.dead, func(m driver.Received) bool { return m.ID == id })
 		if i < 0 {
 			q.mu.Unlock()
-			return problem("replay", id, interlock.Definite, fmt.Errorf("there is no such dead letter"))
+			return fail.New("replay", id, interlock.Definite, fmt.Errorf("there is no such dead letter"))
 		}
 		m := s.dead[i]
 		s.dead = slices.Delete(s.dead, i, i+1)
@@ -158,7 +158,7 @@ func (q *Queue) Resume(name, key string) error {
 	g := q.get(name).keys[key]
 	if g == nil || !g.parked {
 		q.mu.Unlock()
-		return problem("resume key", key, interlock.Definite, fmt.Errorf("it is not parked"))
+		return fail.New("resume key", key, interlock.Definite, fmt.Errorf("it is not parked"))
 	}
 	g.parked, g.ready = false, time.Now()
 	q.mu.Unlock()
@@ -169,7 +169,7 @@ func (q *Queue) Resume(name, key string) error {
 // Claim leases groups that are ready, by priority and waiting time.
 func (s *queue) Claim(ctx context.Context, _ string, lease time.Duration, limit driver.QueueLimit) (all []leasequeue.Group, wait time.Duration, err error) {
 	if ctx.Err() != nil {
-		return nil, 0, problem("receive", s.name, interlock.Definite, context.Cause(ctx))
+		return nil, 0, fail.Unsent(ctx, "receive", s.name)
 	}
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -243,7 +243,7 @@ func (s *queue) Renew(_ context.Context, held []leasequeue.Held, lease time.Dura
 // Settle records outcomes.
 func (s *queue) Settle(ctx context.Context, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
 	if ctx.Err() != nil {
-		return nil, problem("settle", s.name, interlock.Retryable, context.Cause(ctx))
+		return nil, fail.New("settle", s.name, interlock.Retryable, context.Cause(ctx))
 	}
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()

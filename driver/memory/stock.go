@@ -42,7 +42,7 @@ func NewStock() *Stock { return &Stock{items: map[string]*item{}} }
 func (s *Stock) Supply(ctx context.Context, name string, n int64) (driver.StockAnswer, error) {
 	const op = "set supply"
 	if n < 0 || n > driver.MaxQuantity {
-		return driver.StockAnswer{}, problem(op, name, interlock.Bug, fmt.Errorf("a supply of %d", n))
+		return driver.StockAnswer{}, fail.New(op, name, interlock.Bug, fmt.Errorf("a supply of %d", n))
 	}
 	return s.step(ctx, op, name, nil, func(i *item, now time.Time) driver.StockAnswer {
 		if answer := i.room(i.level.Supply-n, now); answer.Outcome != driver.StockDone {
@@ -58,7 +58,7 @@ func (s *Stock) Supply(ctx context.Context, name string, n int64) (driver.StockA
 func (s *Stock) Adjust(ctx context.Context, a driver.StockAdjustment) (driver.StockAnswer, error) {
 	const op = "adjust stock"
 	if err := a.Check(); err != nil {
-		return driver.StockAnswer{}, problem(op, a.Item, interlock.Bug, err)
+		return driver.StockAnswer{}, fail.New(op, a.Item, interlock.Bug, err)
 	}
 	return s.step(ctx, op, a.Item, []string{a.Operation}, func(i *item, now time.Time) driver.StockAnswer {
 		delta, done := i.operations[a.Operation]
@@ -85,7 +85,7 @@ func (s *Stock) Adjust(ctx context.Context, a driver.StockAdjustment) (driver.St
 func (s *Stock) Hold(ctx context.Context, h driver.StockHold) (driver.StockAnswer, error) {
 	const op = "hold"
 	if err := h.Check(); err != nil {
-		return driver.StockAnswer{}, problem(op, h.Item, interlock.Bug, err)
+		return driver.StockAnswer{}, fail.New(op, h.Item, interlock.Bug, err)
 	}
 	return s.step(ctx, op, h.Item, []string{h.Reservation}, func(i *item, now time.Time) driver.StockAnswer {
 		if r := i.reservations[h.Reservation]; r != nil {
@@ -107,7 +107,7 @@ func (s *Stock) Hold(ctx context.Context, h driver.StockHold) (driver.StockAnswe
 func (s *Stock) Settle(ctx context.Context, name, reservation string, to driver.StockState) (driver.StockAnswer, error) {
 	const op = "settle reservation"
 	if to != driver.StockConfirmed && to != driver.StockCancelled {
-		return driver.StockAnswer{}, problem(op, name, interlock.Bug, fmt.Errorf("it cannot become %q", to))
+		return driver.StockAnswer{}, fail.New(op, name, interlock.Bug, fmt.Errorf("it cannot become %q", to))
 	}
 	return s.step(ctx, op, name, []string{reservation}, func(i *item, _ time.Time) driver.StockAnswer {
 		r := i.reservations[reservation]

@@ -39,13 +39,13 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 		return noToken(op, name, value.Token)
 	}
 	if len(value.Data) > driver.MaxValue {
-		return problem(op, name, interlock.Bug, fmt.Errorf("it has %d bytes, at most %d are allowed", len(value.Data), driver.MaxValue))
+		return fail.New(op, name, interlock.Bug, fmt.Errorf("it has %d bytes, at most %d are allowed", len(value.Data), driver.MaxValue))
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now, seen := time.Now(), v.values[name].Token
 	if seen > value.Token {
-		return problem(op, name, interlock.Definite,
+		return fail.New(op, name, interlock.Definite,
 			&interlock.StaleTokenError{Resource: name, Seen: seen, Got: value.Token})
 	}
 	if err := plausible(op, name, value.Token, now); err != nil {

@@ -32,7 +32,7 @@ func (s *Versions) Apply(ctx context.Context, name string, v driver.Versioned) (
 func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
 	const op = "replace state"
 	if v.Stamp.Compare(old) <= 0 {
-		return 0, driver.Versioned{}, problem(op, name, interlock.Bug, fmt.Errorf("%v is not newer than %v", v.Stamp, old))
+		return 0, driver.Versioned{}, fail.New(op, name, interlock.Bug, fmt.Errorf("%v is not newer than %v", v.Stamp, old))
 	}
 	return s.write(ctx, op, name, v, func(stored driver.Versioned) driver.VersionOutcome { return v.JudgeReplace(old, stored) })
 }
@@ -43,7 +43,7 @@ func (s *Versions) write(ctx context.Context, op, name string, v driver.Versione
 		return 0, driver.Versioned{}, err
 	}
 	if err := v.Check(); err != nil {
-		return 0, driver.Versioned{}, problem(op, name, interlock.Bug, err)
+		return 0, driver.Versioned{}, fail.New(op, name, interlock.Bug, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,7 +61,7 @@ func (d *Driver) check(ctx context.Context, r driver.Request) error {
 		return err
 	}
 	if r.Owner == "" || len(r.Owner) > driver.MaxName {
-		return problem(opAcquire, r.Name, interlock.Bug, fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName))
+		return fail.New(opAcquire, r.Name, interlock.Bug, fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName))
 	}
 	if ctx.Err() != nil {
 		return notSent(ctx, opAcquire, r.Name)
@@ -105,7 +105,7 @@ func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, errClosed(opAcquire, r.Name)
+		return nil, fail.Closed(opAcquire, r.Name)
 	}
 	if s.ended {
 		return nil, again(r.Name, interlock.ErrSessionEnded)

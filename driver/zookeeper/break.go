@@ -59,7 +59,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 			return none, false, prelude(err)
 		}
 	}
-	return none, false, problem(opBreak, b.Name, interlock.Retryable, errNoRecords)
+	return none, false, fail.New(opBreak, b.Name, interlock.Retryable, errNoRecords)
 }
 
 var errNoRecords = errors.New("the node of the records was deleted repeatedly")
@@ -69,7 +69,7 @@ func (d *Driver) checkBreak(ctx context.Context, b driver.Break) error {
 		return err
 	}
 	if err := b.Validate(); err != nil {
-		return problem(opBreak, b.Name, interlock.Bug, err)
+		return fail.New(opBreak, b.Name, interlock.Bug, err)
 	}
 	if ctx.Err() != nil {
 		return notSent(ctx, opBreak, b.Name)

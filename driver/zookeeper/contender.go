@@ -76,8 +76,8 @@ func (c *contender) queue(p driver.Place) {
 	}
 }
 
-// created records its node. The driver's mutex is held.
-func (c *contender) created(node string) {
+// setNode records its node. The driver's mutex is held.
+func (c *contender) setNode(node string) {
 	c.node, c.unsure = node, false
 	if !c.session.ended {
 		c.session.nodes.own[node] = c

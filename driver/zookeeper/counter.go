@@ -52,7 +52,7 @@ func (c *tokenCounter) raise(ctx context.Context, floor int64) (base, error) {
 			return base{}, err
 		}
 	}
-	return base{}, problem(opRaise, "", interlock.Retryable, errors.New("other clients kept changing it"))
+	return base{}, fail.New(opRaise, "", interlock.Retryable, errors.New("other clients kept changing it"))
 }
 
 const opRaise = "raise base of tokens"
@@ -137,7 +137,7 @@ func (c *tokenCounter) repair(ctx context.Context, b base, server time.Time, imp
 }
 
 func refusedBase(err error) error {
-	return problem(opRaise, "", interlock.Definite, err)
+	return fail.New(opRaise, "", interlock.Definite, err)
 }
 
 // write writes data over b, and fails if the base is no longer b.
@@ -244,7 +244,7 @@ func (d *Driver) Token(ctx context.Context, czxid int64) (interlock.Token, error
 			return s.token(czxid)
 		}
 	}
-	return 0, problem("convert transaction id", "", interlock.Definite, fmt.Errorf("no base is known for %#x", czxid))
+	return 0, fail.New("convert transaction id", "", interlock.Definite, fmt.Errorf("no base is known for %#x", czxid))
 }
 
 // Zxid returns the transaction that created the node of the contender with a token. Its errors are
@@ -261,7 +261,7 @@ func (d *Driver) Zxid(ctx context.Context, token interlock.Token) (int64, error)
 		}
 		until = s.Since
 	}
-	return 0, problem("convert token", "", interlock.Definite, fmt.Errorf("no base of this namespace yields %v", token))
+	return 0, fail.New("convert token", "", interlock.Definite, fmt.Errorf("no base of this namespace yields %v", token))
 }
 
 func (d *Driver) baseForConversion(ctx context.Context) (base, error) {

@@ -11,7 +11,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// enter gives c a node of this session in the queue. It returns the queue if that was listed
+// enter gives c a node of this session in the queue, in up to attempts rounds. A round finds out
+// whether an earlier request has created the node (settle). If there is a node, it checks whose it
+// is (verify); otherwise it sends a request (create). enter returns the queue if that was listed
 // after the node was created.
 func (d *Driver) enter(ctx context.Context, s *session, c *contender) (q queue, err error) {
 	for range attempts {
@@ -69,7 +71,7 @@ func (d *Driver) hasNode(c *contender) bool {
 // looks for the node's random part. The client sends in order, and a majority has agreed to a
 // later request first. So a node that is missing then will never be created.
 func (d *Driver) settle(ctx context.Context, s *session, c *contender) error {
-	if err := d.created(ctx, s, c); err != nil {
+	if err := d.awaitCreation(ctx, s, c); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -86,13 +88,13 @@ func (d *Driver) settle(ctx context.Context, s *session, c *contender) error {
 	defer d.mu.Unlock()
 	c.unsure = false
 	if i := q.find(c.id); i >= 0 {
-		c.created(c.lock + "/" + q[i].name)
+		c.setNode(c.lock + "/" + q[i].name)
 	}
 	return nil
 }
 
-// created waits for the end of a request that creates c's node.
-func (d *Driver) created(ctx context.Context, s *session, c *contender) error {
+// awaitCreation waits for the end of a request that creates c's node.
+func (d *Driver) awaitCreation(ctx context.Context, s *session, c *contender) error {
 	d.mu.Lock()
 	creating := c.creating
 	d.mu.Unlock()
@@ -105,7 +107,7 @@ func (d *Driver) created(ctx context.Context, s *session, c *contender) error {
 	case <-creating:
 		return nil
 	case <-ctx.Done():
-		return problem(opAcquire, c.name, interlock.Uncertain, context.Cause(ctx))
+		return fail.Unanswered(ctx, opAcquire, c.name)
 	}
 }
 
@@ -127,13 +129,13 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, e
 	if err != nil {
 		return nil, prelude(err)
 	}
-	over := make(chan struct{})
+	e := entry{s, c, b, make(chan struct{})}
 	d.mu.Lock()
-	c.creating, c.scale = over, b.scale
+	c.creating, c.scale = e.over, b.scale
 	d.mu.Unlock()
-	list, err := shared(ctx, &d.entries, opAcquire, c.name, c.lock, entry{s, c, b, over})
+	list, err := shared(ctx, &d.entries, opAcquire, c.name, c.lock, e)
 	if err != nil && interlock.Kind(err) != interlock.Uncertain {
-		d.noteCreated(c, over, nil, 0, zk.ErrNoServer) // no effect if the outcome is noted already
+		d.noteUnsent(e) // no effect if the outcome is noted already
 	}
 	switch {
 	case errors.Is(err, zk.ErrBadVersion):
@@ -153,7 +155,8 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, e
 func (d *Driver) enterAlone(ctx context.Context, e entry) ([]string, error) {
 	return ask(ctx, e.s, opAcquire, e.c.name, func(conn *zk.Conn) ([]string, error) {
 		if d.hasLeft(e) { // its Acquire may have returned already
-			return d.noteCreated(e.c, e.over, nil, 0, zk.ErrNoServer), zk.ErrNoServer
+			d.noteUnsent(e)
+			return nil, zk.ErrNoServer
 		}
 		var lists chan []string
 		if !d.isExpectedFirst(e) {
@@ -166,7 +169,7 @@ func (d *Driver) enterAlone(ctx context.Context, e entry) ([]string, error) {
 			}
 		}
 		responses, err := e.s.multi([]*entryCall{{Ask: e}})
-		list := d.noteCreated(e.c, e.over, responses, 0, err)
+		list := d.noteCreated(e, responses, 0, err)
 		if list == nil && err == nil && lists != nil {
 			list = <-lists
 		}
@@ -180,23 +183,27 @@ func (d *Driver) hasLeft(e entry) bool {
 	return e.c.state != asking || e.s.ended
 }
 
-// noteCreated records the outcome of a request whose node number i is c's, even if no caller
-// waits for it any more. It returns the queue up to c if c's node proves that.
-func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.MultiResponse, i int, err error) (q []string) {
+// noteUnsent records that the request of e had no effect.
+func (d *Driver) noteUnsent(e entry) { d.noteCreated(e, nil, 0, zk.ErrNoServer) }
+
+// noteCreated records the outcome of a request whose node number i is e's, even if no caller
+// waits for it any more. It returns the queue up to the node if the node proves that.
+func (d *Driver) noteCreated(e entry, responses []zk.MultiResponse, i int, err error) (q []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.creating != over {
+	c := e.c
+	if c.creating != e.over {
 		return nil
 	}
 	c.creating = nil
-	close(over)
+	close(e.over)
 	switch {
 	case err == nil:
-		c.created(responses[2+i].String)
+		c.setNode(responses[2+i].String)
 		if c.session.conn.SessionID() == c.session.id {
 			c.czxid = responses[1].Stat.Mzxid
 		}
-		if e := c.session.nodes.followed(c); e != nil && e.parent != 0 {
+		if last := c.session.nodes.followed(c); last != nil && last.parent != 0 {
 			q = []string{below(c.node)}
 		}
 	case kindOf(err) == interlock.Uncertain:

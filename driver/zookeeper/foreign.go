@@ -30,7 +30,7 @@ func (d *Driver) refuse(name string, q queue) error {
 	if !found || d.options.TolerateKazoo {
 		return nil
 	}
-	return problem(opAcquire, name, interlock.Definite, &FamilyError{Name: name, Node: n.name})
+	return fail.New(opAcquire, name, interlock.Definite, &FamilyError{Name: name, Node: n.name})
 }
 
 // withdraw removes c from the queue, and returns the error why.

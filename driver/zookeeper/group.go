@@ -47,11 +47,11 @@ func shared[Q, A any](ctx context.Context, g *group.Group[Q, A], op, name, key s
 	switch _, wrapped := errors.AsType[*interlock.Error](err); {
 	case err == nil || wrapped:
 	case errors.Is(err, interlock.ErrClosed):
-		err = errClosed(op, name)
+		err = fail.Closed(op, name)
 	case errors.Is(err, group.ErrUnsent):
 		err = notSent(ctx, op, name)
 	default:
-		err = problem(op, name, interlock.Uncertain, context.Cause(ctx))
+		err = fail.Unanswered(ctx, op, name)
 	}
 	return answer, err
 }
@@ -63,7 +63,7 @@ func (d *Driver) enterTogether(calls []*entryCall) {
 	var same, others []*entryCall
 	for _, c := range calls {
 		if d.hasLeft(c.Ask) {
-			d.noteCreated(c.Ask.c, c.Ask.over, nil, 0, zk.ErrNoServer)
+			d.noteUnsent(c.Ask)
 			c.Err = again(c.Ask.c.name, zk.ErrNoServer)
 		} else if c.Ask.s == first.s && c.Ask.base.version == first.base.version && c.Ask.base.mark == first.base.mark {
 			same = append(same, c)
@@ -84,7 +84,7 @@ func (d *Driver) enterTogether(calls []*entryCall) {
 		}
 		answers := make([][]string, len(same))
 		for i, c := range same {
-			answers[i] = d.noteCreated(c.Ask.c, c.Ask.over, responses, i, err)
+			answers[i] = d.noteCreated(c.Ask, responses, i, err)
 		}
 		return answers, err
 	})
@@ -98,9 +98,9 @@ func (d *Driver) enterTogether(calls []*entryCall) {
 			continue
 		}
 		if interlock.Kind(err) != interlock.Uncertain {
-			d.noteCreated(c.Ask.c, c.Ask.over, nil, 0, zk.ErrNoServer) // no effect if the outcome is noted already
+			d.noteUnsent(c.Ask) // no effect if the outcome is noted already
 		}
-		c.Err = problem(opAcquire, c.Ask.c.name, interlock.Kind(err), errors.Unwrap(err))
+		c.Err = fail.New(opAcquire, c.Ask.c.name, interlock.Kind(err), errors.Unwrap(err))
 	}
 }
 
@@ -146,7 +146,7 @@ func (d *Driver) removeTogether(calls []*removalCall) {
 	}
 	for _, c := range calls {
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
-			c.Err = problem(opRelease, c.Ask.name, interlock.Kind(err), errors.Unwrap(err))
+			c.Err = fail.New(opRelease, c.Ask.name, interlock.Kind(err), errors.Unwrap(err))
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (l layout) check(op, name string) error {
 	if why == "" {
 		return nil
 	}
-	return problem(op, "", interlock.Bug, fmt.Errorf("%w: %s", interlock.ErrName, why))
+	return fail.New(op, "", interlock.Bug, fmt.Errorf("%w: %s", interlock.ErrName, why))
 }
 
 // rawFault returns why a name is not a valid path; empty if it is.

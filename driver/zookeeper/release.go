@@ -34,7 +34,7 @@ func (d *Driver) endClaim(name, owner string) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, errClosed(opRelease, name)
+		return nil, fail.Closed(opRelease, name)
 	}
 	c := d.contenders[identity{name, owner}]
 	if c == nil {
@@ -61,7 +61,7 @@ func (d *Driver) returned(c *contender) {
 // clear deletes all nodes that ZooKeeper may have of a leaving contender. A node of a session
 // that expired here is found by its random part, and deleted under the present session.
 func (d *Driver) clear(ctx context.Context, s *session, c *contender) error {
-	if err := d.created(ctx, s, c); err != nil {
+	if err := d.awaitCreation(ctx, s, c); err != nil {
 		return err
 	}
 	d.mu.Lock()

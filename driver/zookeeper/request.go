@@ -9,7 +9,10 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
+
+const fail = failure.Driver(driverName)
 
 var (
 	errSlow         = errors.New("zookeeper did not answer in time")
@@ -33,7 +36,7 @@ func ask[T any](ctx context.Context, s *session, op, name string, request func(*
 	var none T
 	replies := make(chan reply, 1)
 	if err := s.maySend(); err != nil {
-		return none, problem(op, name, interlock.Retryable, err)
+		return none, fail.New(op, name, interlock.Retryable, err)
 	}
 	if ctx.Err() != nil {
 		return none, notSent(ctx, op, name)
@@ -43,7 +46,7 @@ func ask[T any](ctx context.Context, s *session, op, name string, request func(*
 		replies <- reply{value, err}
 	}
 	if !s.d.start(task) {
-		return none, errClosed(op, name)
+		return none, fail.Closed(op, name)
 	}
 	bound := time.NewTimer(s.pace.request)
 	defer bound.Stop()
@@ -54,9 +57,9 @@ func ask[T any](ctx context.Context, s *session, op, name string, request func(*
 		}
 		return r.value, nil
 	case <-bound.C:
-		return none, problem(op, name, interlock.Uncertain, errSlow)
+		return none, fail.New(op, name, interlock.Uncertain, errSlow)
 	case <-ctx.Done():
-		return none, problem(op, name, interlock.Uncertain, context.Cause(ctx))
+		return none, fail.Unanswered(ctx, op, name)
 	}
 }
 
@@ -82,7 +85,7 @@ func (s *session) failed(op, name string, err error) error {
 }
 
 func failed(op, name string, err error) error {
-	return problem(op, name, kindOf(err), err)
+	return fail.New(op, name, kindOf(err), err)
 }
 
 // kindOf classifies an error of the client. A refused request had no effect; without a server,
@@ -109,20 +112,12 @@ func prelude(err error) error {
 	if err == nil || interlock.Kind(err) != interlock.Uncertain {
 		return err
 	}
-	return problem("prepare", "", interlock.Retryable, errors.Unwrap(err))
-}
-
-func problem(op, name string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
+	return fail.New("prepare", "", interlock.Retryable, errors.Unwrap(err))
 }
 
 // again returns the error that the place in the queue is lost, or was never taken.
 func again(name string, cause error) error {
-	return problem(opAcquire, name, interlock.Retryable, cause)
-}
-
-func errClosed(op, name string) error {
-	return problem(op, name, interlock.Bug, interlock.ErrClosed)
+	return fail.New(opAcquire, name, interlock.Retryable, cause)
 }
 
 // notSent wraps the end of ctx before anything was sent. It is Retryable if ctx ended by a
@@ -132,7 +127,7 @@ func notSent(ctx context.Context, op, name string) error {
 	if errors.Is(cause, errSlow) {
 		kind = interlock.Retryable
 	}
-	return problem(op, name, kind, cause)
+	return fail.New(op, name, kind, cause)
 }
 
 // sync makes our server catch up with its leader. It writes nothing, so it suits calls that only

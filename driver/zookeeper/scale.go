@@ -40,16 +40,16 @@ func (s scale) follows(prev scale) bool {
 
 func (s scale) token(czxid int64) (interlock.Token, error) {
 	const op = "make token"
-	fail := func(err error) (interlock.Token, error) {
-		return 0, problem(op, "", interlock.Definite, fmt.Errorf("of transaction %#x on base %d and anchor %#x: %w", czxid, s.Base, s.Anchor, err))
+	refuse := func(err error) (interlock.Token, error) {
+		return 0, fail.New(op, "", interlock.Definite, fmt.Errorf("of transaction %#x on base %d and anchor %#x: %w", czxid, s.Base, s.Anchor, err))
 	}
 	switch {
 	case s.Base < 1 || s.Base > interlock.MaxCounter || s.Anchor < 0 || czxid < 1:
-		return fail(errors.New("it is not a base of tokens"))
+		return refuse(errors.New("it is not a base of tokens"))
 	case !s.covers(czxid):
-		return fail(errSpent)
+		return refuse(errSpent)
 	case s.Base+czxid-s.Anchor > interlock.MaxCounter:
-		return fail(errExhausted)
+		return refuse(errExhausted)
 	}
 	return interlock.NewToken(s.Base+czxid-s.Anchor, 0)
 }

@@ -51,7 +51,7 @@ func (d *Driver) newSession() (*session, error) {
 		zk.WithDialer(s.link.connect), zk.WithEventCallback(s.receive), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
 	if err != nil {
 		s.cancel()
-		return nil, problem(opOpen, "", interlock.Definite, err)
+		return nil, fail.New(opOpen, "", interlock.Definite, err)
 	}
 	s.conn = conn
 	d.tasks.Go(func() { // newSession runs in a task, so that Close does not wait yet
@@ -62,7 +62,7 @@ func (d *Driver) newSession() (*session, error) {
 	case <-s.up:
 	case <-ctx.Done():
 		d.abandon(s)
-		return nil, problem(opOpen, "", interlock.Retryable, context.Cause(ctx))
+		return nil, fail.New(opOpen, "", interlock.Retryable, context.Cause(ctx))
 	}
 	if err := s.begin(ctx, sent); err != nil {
 		d.abandon(s)
@@ -99,7 +99,7 @@ func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
 	s.id, s.ttl, s.pace, s.term = s.conn.SessionID(), ttl, paceOf(ttl), boottime.NewLease(sent, ttl)
 	s.d.mu.Unlock()
 	if ttl < minTTL {
-		return problem(opOpen, "", interlock.Definite, fmt.Errorf("the server granted a session of %v; at least %v is required", ttl, minTTL))
+		return fail.New(opOpen, "", interlock.Definite, fmt.Errorf("the server granted a session of %v; at least %v is required", ttl, minTTL))
 	}
 	for _, a := range s.d.options.Auth {
 		_, err := ask(ctx, s, "authenticate", "", func(c *zk.Conn) (struct{}, error) {

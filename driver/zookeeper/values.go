@@ -70,7 +70,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 			return err
 		}
 	}
-	return problem(opPut, name, interlock.Retryable, errors.New("other clients kept writing it"))
+	return fail.New(opPut, name, interlock.Retryable, errors.New("other clients kept writing it"))
 }
 
 func (v *Values) check(ctx context.Context, op, name string) error {
@@ -84,16 +84,16 @@ func (v *Values) check(ctx context.Context, op, name string) error {
 }
 
 func (v *Values) checkValue(name string, value driver.Value) error {
-	fail := func(kind interlock.ErrorKind, format string, args ...any) error {
-		return problem(opPut, name, kind, fmt.Errorf(format, args...))
+	refuse := func(kind interlock.ErrorKind, format string, args ...any) error {
+		return fail.New(opPut, name, kind, fmt.Errorf(format, args...))
 	}
 	switch {
 	case !value.Token.Valid():
-		return fail(interlock.Bug, "%d is not a token", int64(value.Token))
+		return refuse(interlock.Bug, "%d is not a token", int64(value.Token))
 	case len(value.Data) > driver.MaxValue:
-		return fail(interlock.Bug, "the value has %d bytes, at most %d are allowed", len(value.Data), driver.MaxValue)
+		return refuse(interlock.Bug, "the value has %d bytes, at most %d are allowed", len(value.Data), driver.MaxValue)
 	case value.Token.Counter() > interlock.CounterAt(v.now().Add(interlock.MaxAhead)):
-		return fail(interlock.Definite, "%w: %d is more than %v ahead of the clock of this machine",
+		return refuse(interlock.Definite, "%w: %d is more than %v ahead of the clock of this machine",
 			interlock.ErrImplausibleToken, int64(value.Token), interlock.MaxAhead)
 	}
 	return nil
@@ -107,7 +107,7 @@ func (v *Values) putOnce(ctx context.Context, name string, value driver.Value) e
 		return prelude(err)
 	}
 	if value.Token < was.Token {
-		return problem(opPut, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: was.Token, Got: value.Token})
+		return fail.New(opPut, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: was.Token, Got: value.Token})
 	}
 	data := append(encode(header{value.Token, text(value.Source)}), '\n')
 	data = append(data, value.Data...)
@@ -177,7 +177,7 @@ func readValue(op, name string, f *found) (driver.Value, error) {
 	line, data, cut := bytes.Cut(f.data, []byte{'\n'})
 	var h header
 	if err := json.Unmarshal(line, &h); err != nil || !cut || !h.Token.Valid() {
-		return driver.Value{}, problem(op, name, interlock.Definite, errors.New("its node does not hold a value"))
+		return driver.Value{}, fail.New(op, name, interlock.Definite, errors.New("its node does not hold a value"))
 	}
 	return driver.Value{Data: data, Token: h.Token, Source: string(h.Source), Written: time.UnixMilli(f.stat.Mtime)}, nil
 }
@@ -195,7 +195,7 @@ func (v *Values) ask(ctx context.Context, op, name string, request func() (*foun
 	case ctx.Err() != nil:
 		return nil, notSent(ctx, op, name)
 	case v.conn.State() != zk.StateHasSession:
-		return nil, problem(op, name, interlock.Retryable, errNotConnected)
+		return nil, fail.New(op, name, interlock.Retryable, errNotConnected)
 	}
 	replies := make(chan reply, 1)
 	go func() {
@@ -209,6 +209,6 @@ func (v *Values) ask(ctx context.Context, op, name string, request func() (*foun
 		}
 		return r.found, nil
 	case <-ctx.Done():
-		return nil, problem(op, name, interlock.Uncertain, context.Cause(ctx))
+		return nil, fail.Unanswered(ctx, op, name)
 	}
 }

@@ -58,9 +58,9 @@ func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 	defer d.mu.Unlock()
 	switch {
 	case d.closed:
-		return g, true, errClosed(opAcquire, c.name)
+		return g, true, fail.Closed(opAcquire, c.name)
 	case c.state == leaving:
-		return g, true, problem(opAcquire, c.name, interlock.Definite, interlock.ErrReleased)
+		return g, true, fail.New(opAcquire, c.name, interlock.Definite, interlock.ErrReleased)
 	case c.state == dropped:
 		return g, true, again(c.name, fmt.Errorf("its node was deleted: %w", interlock.ErrLost))
 	case c.state == outdated, c.session.term.Remaining() <= 0:
@@ -179,7 +179,7 @@ func (d *Driver) pause(ctx context.Context, s *session, c *contender, before str
 		case <-c.changed:
 			return nil
 		case <-ctx.Done():
-			return problem(opAcquire, c.name, interlock.Uncertain, context.Cause(ctx))
+			return fail.Unanswered(ctx, opAcquire, c.name)
 		case <-beat.C:
 			f, err := s.get(ctx, opAcquire, c.name, before)
 			if err == nil && f == nil {

@@ -76,7 +76,7 @@ func (d *Driver) subscribe(s *session, sub *subscription) error {
 	defer d.mu.Unlock()
 	switch {
 	case d.closed:
-		return errClosed(opWatch, sub.prefix)
+		return fail.Closed(opWatch, sub.prefix)
 	case s.ended:
 		return interrupted(sub.prefix)
 	}
@@ -97,7 +97,7 @@ func (d *Driver) news(s *session, sub *subscription) (paths []string, missed boo
 	defer d.mu.Unlock()
 	switch {
 	case d.closed:
-		return nil, false, errClosed(opWatch, sub.prefix)
+		return nil, false, fail.Closed(opWatch, sub.prefix)
 	case s.ended:
 		return nil, false, interrupted(sub.prefix)
 	}
@@ -106,7 +106,7 @@ func (d *Driver) news(s *session, sub *subscription) (paths []string, missed boo
 }
 
 func interrupted(prefix string) error {
-	return problem(opWatch, prefix, interlock.Retryable, interlock.ErrSessionEnded)
+	return fail.New(opWatch, prefix, interlock.Retryable, interlock.ErrSessionEnded)
 }
 
 // subscription is one call of Watch.

@@ -84,10 +84,10 @@ func (o *Options) complete() (Options, error) {
 		c.Now = time.Now
 	}
 	if err := c.Seed.Validate(); err != nil {
-		return c, problem("open", "", interlock.Bug, err)
+		return c, fail.New("open", "", interlock.Bug, err)
 	}
 	if why := c.fault(); why != "" {
-		return c, problem("open", "", interlock.Bug, fmt.Errorf("%s", why))
+		return c, fail.New("open", "", interlock.Bug, fmt.Errorf("%s", why))
 	}
 	return c, nil
 }
@@ -290,7 +290,7 @@ func (d *Driver) sessionOrOpening() (*session, *opening, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return nil, nil, errClosed(opOpen, "")
+		return nil, nil, fail.Closed(opOpen, "")
 	}
 	if d.session != nil {
 		if d.session.term.Remaining() > 0 {
@@ -314,7 +314,7 @@ func (d *Driver) open(o *opening) {
 		s.cancel()
 		err = again("", interlock.ErrSessionEnded)
 		if d.closed {
-			err = errClosed(opOpen, "")
+			err = fail.Closed(opOpen, "")
 		}
 	}
 	if err == nil {
