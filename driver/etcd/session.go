@@ -78,23 +78,25 @@ func (s *session) start() error {
 		return err
 	}
 	s.d.tasks.Go(s.watch.follow)
-	s.d.tasks.Go(s.renew)
+	s.d.tasks.Go(func() { s.keep(s.ttl/3, s.checkNow, s.renewOnce) })
 	s.d.tasks.Go(s.maintain)
 	return nil
 }
 
-// renew keeps the lease alive until the session ends.
-func (s *session) renew() {
-	next := time.NewTimer(s.ttl / 3)
+// keep calls renew after pause, then after the time that renew returns, until that is negative or
+// the session ends. now requests a call at once.
+func (s *session) keep(pause time.Duration, now <-chan struct{}, renew func() time.Duration) {
+	next := time.NewTimer(pause)
 	defer next.Stop()
-	for {
+	for pause >= 0 {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.checkNow:
+		case <-now:
 		case <-next.C:
 		}
-		next.Reset(s.renewOnce())
+		pause = renew()
+		next.Reset(pause)
 	}
 }
 

@@ -65,7 +65,7 @@ func (s *session) waiting(ctx context.Context, name string) (*waitLease, error) 
 		return nil, again(name, interlock.ErrSessionEnded)
 	}
 	s.wait = w
-	s.d.tasks.Go(func() { s.renewWaiting(w) })
+	s.d.tasks.Go(func() { s.keep(granted/3, nil, func() time.Duration { return s.renewWaiting(w) }) })
 	return w, nil
 }
 
@@ -79,24 +79,12 @@ func (s *session) waitingNow() *waitLease {
 	return s.wait
 }
 
-// renewWaiting keeps w alive for as long as a contender may need it.
-func (s *session) renewWaiting(w *waitLease) {
-	next := time.NewTimer(w.ttl / 3)
-	defer next.Stop()
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-next.C:
-		}
-		if !s.needs(w) {
-			return
-		}
-		next.Reset(s.renewWaitingOnce(w))
+// renewWaiting sends one renewal of w, and returns how long to wait for the next; -1 if no contender
+// needs w any more.
+func (s *session) renewWaiting(w *waitLease) time.Duration {
+	if !s.needs(w) {
+		return -1
 	}
-}
-
-func (s *session) renewWaitingOnce(w *waitLease) time.Duration {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.d.pace.request, max(0, w.term.Remaining())), errSlow)
 	defer cancel()
 	sent := boottime.Now()
