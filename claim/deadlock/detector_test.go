@@ -416,24 +416,33 @@ func TestUnknownVersion(t *testing.T) {
 	})
 }
 
-// TestVerdictAsItIsAcquired: a claim that is granted at the moment of the verdict is released.
+// TestVerdictAsItIsAcquired: a claim that is granted at the moment of the verdict is released, also
+// if the caller had cancelled before.
 func TestVerdictAsItIsAcquired(t *testing.T) {
-	virtual.Test(t, func(t *testing.T) {
-		s := newSystem(t)
-		ctx := newDetector(t, nil).Task(t.Context(), "t", 0)
-		_, err := s.acquire(ctx, "a")
-		testbed.OK(t, err)
-		claim, err := Wrap(Resource{Board: s.board}, func(ctx context.Context, _ string) (*lock.Claim, error) {
-			<-ctx.Done()
-			return s.locks.Acquire(t.Context(), "b")
-		})(ctx, "a")
-		if claim != nil || !errors.As(err, new(*Error)) {
-			t.Errorf("the verdict is %v", err)
-		}
-		if _, err := s.locks.TryAcquire(t.Context(), "b"); err != nil {
-			t.Errorf("b is kept: %v", err)
-		}
-	})
+	for _, cancelled := range []bool{false, true} {
+		virtual.Test(t, func(t *testing.T) {
+			s := newSystem(t)
+			found := make(chan observe.DeadlockFound, 1)
+			caller, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ctx := newDetector(t, &Options{Hooks: &observe.Deadlock{Found: func(e observe.DeadlockFound) { found <- e }}}).Task(caller, "t", 0)
+			_, err := s.acquire(ctx, "a")
+			testbed.OK(t, err)
+			claim, err := Wrap(Resource{Board: s.board}, func(context.Context, string) (*lock.Claim, error) {
+				if cancelled {
+					cancel()
+				}
+				<-found
+				return s.locks.Acquire(t.Context(), "b")
+			})(ctx, "a")
+			if claim != nil || cancelled != errors.Is(err, context.Canceled) || cancelled == errors.As(err, new(*Error)) {
+				t.Errorf("the verdict is %v", err)
+			}
+			if _, err := s.locks.TryAcquire(t.Context(), "b"); err != nil {
+				t.Errorf("b is kept: %v", err)
+			}
+		})
+	}
 }
 
 func TestMisuse(t *testing.T) {

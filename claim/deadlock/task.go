@@ -1,6 +1,7 @@
 package deadlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,13 +108,14 @@ func Wait(ctx context.Context, r Resource, wait func(ctx context.Context) error)
 	if got = err == nil && m.hold(number); got {
 		return end, nil
 	}
-	if found := (*Error)(nil); errors.As(context.Cause(ctx), &found) {
+	cause := context.Cause(ctx)
+	if found := (*Error)(nil); errors.As(cause, &found) {
 		if !errors.As(err, new(*Error)) {
 			err = errors.Join(found, err)
 		}
 		err = &interlock.Error{Op: "await", Name: r.Name, Kind: interlock.Retryable, Err: err}
 	}
-	return nil, err
+	return nil, cmp.Or(err, cause) // a verdict ends a wait also after its context has ended
 }
 
 // wait records a wait and returns its number. If the wait is granted, the hold has the same
