@@ -68,7 +68,7 @@ func (l *leader) step(ctx context.Context) error {
 	case do == forever:
 		return errOver
 	case do == wait:
-		backoff.Sleep(ctx, min(-tick.Late, lookAgain))
+		backoff.Sleep(ctx, -max(tick.Late, -lookAgain))
 		return nil
 	case do == give:
 		return l.giveUp(ctx, tick)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -326,6 +327,23 @@ func TestTheEndOfATimetableEndsRun(t *testing.T) {
 			t.Errorf("Run returned %v and %v", one.err, two.err)
 		}
 		b.logged(l, "1m0s run", "2m0s run", "3m0s run")
+	})
+}
+
+// distant is due after more time than a time.Duration can hold.
+type distant struct{ asked atomic.Int64 }
+
+func (d *distant) Next(time.Time) time.Time {
+	if d.asked.Add(1) > 1000 {
+		panic("the leader does not wait")
+	}
+	return begin.AddDate(300, 0, 0)
+}
+
+func TestADistantTickIsWaitedFor(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.process(schedule.Options{Times: &distant{}}, nil)
+		after(time.Hour)
 	})
 }
 
