@@ -146,7 +146,7 @@ func (s *Semaphore) try(ctx context.Context, n names, slots []int, wanted int, p
 		switch {
 		case err == nil:
 			*p = append(*p, &Permit{name: n.name, slot: i, own: own})
-		case !errors.Is(err, interlock.ErrHeld):
+		case !errors.Is(err, interlock.ErrHeld) && !errors.Is(err, interlock.ErrReentered):
 			return err
 		}
 	}

@@ -48,7 +48,7 @@ var ErrSize = errors.New("the number of permits does not match")
 // Options configure a [Semaphore]; nil and the zero value are valid.
 type Options struct {
 	// Lock configures the locks behind the semaphore; nil means the defaults. Wait bounds a
-	// whole call. Hooks report the locks by their own names: NAME#door is the door, NAME#s#0
+	// whole call. Reentrant is ignored. Hooks report the locks by their own names: NAME#door is the door, NAME#s#0
 	// the first slot. MaxHold bounds a permit, and the time for which a contender holds the
 	// door; after that it queues again.
 	Lock *lock.Options
@@ -96,6 +96,7 @@ func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
 	options := *cmp.Or(o, &Options{})
 	inner := *cmp.Or(options.Lock, &lock.Options{})
 	s := &Semaphore{view: view, values: options.Values, driver: d.Guarantees().Driver, size: permits, wait: inner.Wait}
+	inner.Reentrant = false // each permit has a slot of its own
 	if s.wait > 0 {
 		inner.Wait = 0
 	}

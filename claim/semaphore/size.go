@@ -7,8 +7,8 @@ import (
 	"strconv"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // sizeLock returns the name of the lock for changes of the number of permits; its token
@@ -35,13 +35,12 @@ func (s *Semaphore) Resize(ctx context.Context, name string, permits int) error 
 	if err != nil {
 		return s.fail(ctx, name, err)
 	}
-	err = s.values.Put(c.Context(), n.sizeLock(), driver.Value{
+	inside, stop := join.Context(ctx, c.Context())
+	defer stop()
+	err = s.values.Put(inside, n.sizeLock(), driver.Value{
 		Token: c.Token(), Source: c.Owner(), Data: strconv.AppendInt(nil, int64(permits), 10)})
-	return errors.Join(err, release(ctx, c))
+	return errors.Join(err, c.Release(ctx)) // waiters look again when it is free
 }
-
-// release releases the lock of a change; waiters look again when it is free.
-func release(ctx context.Context, c *lock.Claim) error { return c.Release(ctx) }
 
 func (s *Semaphore) bug(name, format string, args ...any) error {
 	return &interlock.Error{Op: "resize", Driver: s.driver, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/claim/semaphore"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -73,6 +74,47 @@ func TestSeveralPermitsAtOnce(t *testing.T) {
 		if _, err := here.AcquireN(b.Context(), name, 6); !errors.Is(err, semaphore.ErrSize) {
 			b.Errorf("six of five: %v", err)
 		}
+	})
+}
+
+// TestPermitUnderAPermit: a slot that the caller's own context holds is taken, as all others are.
+func TestPermitUnderAPermit(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		for _, reentrant := range []bool{false, true} {
+			s, _ := b.process(2, &semaphore.Options{Lock: &lock.Options{Reentrant: reentrant}})
+			for range 20 { // slots are tried from a random one
+				p := b.acquire(s)
+				q, err := s.Acquire(p.Context(), name)
+				testbed.OK(b, err)
+				if _, err := s.TryAcquire(q.Context(), name); !errors.Is(err, interlock.ErrHeld) {
+					b.Errorf("slots %d and %d, then %v", p.Slot(), q.Slot(), err)
+				}
+				b.release(p, q)
+			}
+		}
+	})
+}
+
+// silent is values that answer no Put.
+type silent struct{ driver.Values }
+
+func (silent) Put(ctx context.Context, _ string, _ driver.Value) error {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Hour):
+	}
+	return context.Cause(ctx)
+}
+
+func TestResizeEndsWithItsContext(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		s, _ := b.process(1, &semaphore.Options{Values: silent{}})
+		ctx, cancel := context.WithTimeout(b.Context(), time.Second)
+		defer cancel()
+		if err := s.Resize(ctx, name, 2); !errors.Is(err, context.DeadlineExceeded) {
+			b.Errorf("got %v", err)
+		}
+		b.mustBeEmpty()
 	})
 }
 
