@@ -22,6 +22,10 @@ const MessageKeyHeader = "Interlock-Message-Key"
 // atOnce is the number of keys whose messages one Publish sends concurrently.
 const atOnce = 16
 
+// maxMessage is the length in bytes that [Receive] accepts of a message as JSON, in which a payload
+// is a third longer.
+const maxMessage = 2 << 20
+
 // Messages returns a [driver.Sink] that sends each message to the owner of its key. It sends a
 // request to path at that member, where [Receive] handles it. It routes a message without a key
 // by its id. It sends the messages of one topic and key one after the other.
@@ -40,13 +44,14 @@ func Messages(m *partition.Map, path string, o *Options) driver.Sink {
 
 // Receive returns a handler for the messages that [Messages] sends to this member. It calls
 // handle under the claim of the partition of the message's key; see [Owner]. The kind of
-// handle's error decides whether the message is sent again.
+// handle's error decides whether the message is sent again. It accepts 2 MiB of JSON, or MaxBody
+// if that is more.
 func Receive(g *partition.Group, handle func(ctx context.Context, c interlock.Claim, m driver.Message) error, o *Options) http.Handler {
 	options := o.resolve()
 	return Owner(g, messageKey, func(w http.ResponseWriter, r *http.Request) {
 		c, _ := Claim(r.Context())
 		var m driver.Message
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, options.MaxBody)).Decode(&m); err != nil {
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, max(options.MaxBody, maxMessage))).Decode(&m); err != nil {
 			http.Error(w, "the message cannot be read", codeOf(err))
 			return
 		}
