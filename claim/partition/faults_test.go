@@ -106,7 +106,7 @@ func TestAMapThatWasClosedIsNotWaitedFor(t *testing.T) {
 		m.Close()
 		select {
 		case err := <-done:
-			if !errors.Is(err, interlock.ErrClosed) {
+			if !errors.Is(err, interlock.ErrClosed) || interlock.Kind(err) != interlock.Bug {
 				t.Error(err)
 			}
 		case <-time.After(time.Hour):

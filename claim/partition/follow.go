@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -162,18 +163,16 @@ func (m *Map) until(ctx context.Context, done func(picture) bool) error {
 			return nil
 		}
 		var err error
+		kind := interlock.Retryable
 		select {
 		case <-changed:
 			continue
 		case <-ctx.Done():
-			if err = failed; err == nil {
-				err = context.Cause(ctx)
-			}
+			err = cmp.Or(failed, context.Cause(ctx))
 		case <-m.ctx.Done():
-			err = context.Cause(m.ctx)
+			err, kind = context.Cause(m.ctx), interlock.Bug
 		}
-		return &interlock.Error{Op: "look at group", Driver: m.d.Guarantees().Driver, Name: m.names.group,
-			Kind: interlock.Retryable, Err: err}
+		return &interlock.Error{Op: "look at group", Driver: m.d.Guarantees().Driver, Name: m.names.group, Kind: kind, Err: err}
 	}
 }
 
