@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Running is work that [Fenced.Start] started. It is safe for concurrent use.
@@ -22,7 +23,7 @@ type Running struct {
 //	defer sweeps.Close(ctx)
 func (f *Fenced) Start(name string, fn func(ctx context.Context, c interlock.Claim) error) *Running {
 	ctx, stop := context.WithCancelCause(context.Background())
-	r := &Running{stop: stop, ended: make(chan struct{})}
+	r := &Running{stop: stop, ended: make(chan struct{}), err: failure.ErrNoReturn}
 	go func() { // until Close
 		defer close(r.ended)
 		r.err = f.Keep(ctx, name, fn)
@@ -31,7 +32,8 @@ func (f *Fenced) Start(name string, fn func(ctx context.Context, c interlock.Cla
 }
 
 // Ended returns a channel that is closed when the work has ended: after Close, after fn has
-// returned nil, or after an error that Keep does not retry. Close returns that error.
+// returned nil or ended its goroutine, or after an error that Keep does not retry. Close returns
+// that error.
 func (r *Running) Ended() <-chan struct{} { return r.ended }
 
 // Close cancels the context of the work. It blocks until the work has returned and the lock is

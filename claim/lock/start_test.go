@@ -3,12 +3,14 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -57,15 +59,23 @@ func TestSweeps(t *testing.T) {
 	})
 }
 
-// TestStartEnds: Close returns the error of work that a repetition cannot help.
+// TestStartEnds: Close returns the error of work that a repetition cannot help, or that ended its
+// goroutine.
 func TestStartEnds(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		locks, _ := b.process(nil)
-		bug := &interlock.Error{Op: "test", Kind: interlock.Bug, Err: errors.New("a bug")}
-		work := locks.Start(name, func(context.Context, interlock.Claim) error { return bug })
-		<-work.Ended()
-		if err := work.Close(b.Context()); !errors.Is(err, bug) {
-			t.Errorf("Close returned %v; want the bug", err)
+		var bug error = &interlock.Error{Op: "test", Kind: interlock.Bug, Err: errors.New("a bug")}
+		for _, want := range []error{bug, failure.ErrNoReturn} {
+			work := locks.Start(name, func(context.Context, interlock.Claim) error {
+				if want != bug {
+					runtime.Goexit()
+				}
+				return bug
+			})
+			<-work.Ended()
+			if err := work.Close(b.Context()); !errors.Is(err, want) {
+				t.Errorf("Close returned %v; want %v", err, want)
+			}
 		}
 	})
 }
