@@ -112,7 +112,7 @@ func (s *Sweeper) run(ctx context.Context) {
 				s.failed(err)
 			}
 		}
-		backoff.Sleep(ctx, s.options.Every+time.Duration(rand.Float64()*float64(s.options.Every)/4))
+		_ = backoff.Sleep(ctx, s.options.Every) && backoff.Sleep(ctx, rand.N(s.options.Every/4+1))
 	}
 }
 

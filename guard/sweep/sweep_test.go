@@ -3,6 +3,7 @@ package sweep_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,6 +66,25 @@ func TestSweeper(t *testing.T) {
 		time.Sleep(time.Hour)
 		if calls != 2 {
 			t.Errorf("%d passes", calls)
+		}
+	})
+}
+
+// TestLongestInterval: there is one pass.
+func TestLongestInterval(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		passes := 0
+		s, err := sweep.New(&database{}, &sweep.Options{Every: math.MaxInt64}, sweep.Func(func(ctx context.Context, _ interlock.SQL, _ int) (int, error) {
+			if passes++; passes > 10 {
+				<-ctx.Done()
+			}
+			return 0, nil
+		}))
+		testbed.OK(t, err)
+		time.Sleep(time.Hour)
+		testbed.OK(t, s.Close(t.Context()))
+		if passes != 1 {
+			t.Errorf("%d passes", passes)
 		}
 	})
 }
