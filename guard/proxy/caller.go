@@ -99,6 +99,7 @@ func (p *Caller) Do(ctx context.Context, c interlock.Claim, resource, operation 
 	tried, sent := false, began
 	status, tried, err = p.turn(ctx, c, call, func(ctx context.Context, call *Call) (int, error) {
 		sent = p.options.now()
+		defer call.sent(true) // also if send panics
 		status, err := send(ctx, call)
 		return status, call.outcome(ctx, err)
 	})

@@ -71,17 +71,24 @@ func testACallEndsWithItsConnection(t *testing.T, db *databases.DB) {
 }
 
 // testACallThatIsOverSendsNothing: a request that a Send left running is not sent after
-// its outcome is returned, even under a valid claim.
+// its outcome is returned, even under a valid claim, nor after a panic.
 func testACallThatIsOverSendsNothing(t *testing.T, db *databases.DB) {
 	for name, calls := range map[string]*proxy.Caller{"strict": caller(t, db, nil), "loose": looseCaller()} {
-		var left *proxy.Call
-		_, err := calls.Do(t.Context(), grant(1, bound), "api", "a", func(_ context.Context, call *proxy.Call) (int, error) {
-			left = call
-			return 0, &interlock.Error{Op: "give up", Kind: interlock.Retryable, Err: errors.New("too slow")}
-		})
-		wantKind(t, err, interlock.Retryable, nil)
-		if left.Ready() == nil {
-			t.Errorf("%s: it may have been sent, and the error denies that", name)
+		for _, panics := range []bool{false, true} {
+			var left *proxy.Call
+			func() {
+				defer func() { _ = recover() }()
+				_, err := calls.Do(t.Context(), grant(1, bound), "api", "a", func(_ context.Context, call *proxy.Call) (int, error) {
+					if left = call; panics {
+						panic("no")
+					}
+					return 0, &interlock.Error{Op: "give up", Kind: interlock.Retryable, Err: errors.New("too slow")}
+				})
+				wantKind(t, err, interlock.Retryable, nil)
+			}()
+			if left.Ready() == nil {
+				t.Errorf("%s, panic %v: it may be sent, and the caller cannot know that", name, panics)
+			}
 		}
 	}
 }
