@@ -108,8 +108,11 @@ func (r Rows) Clause(d driver.Dialect) (string, error) {
 	return strings.ToUpper("for update" + how), nil
 }
 
+// longest is the longest bound of a wait that PostgreSQL accepts, in whole days.
+const longest = 24 * 24 * time.Hour
+
 // seconds rounds up.
-func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+func seconds(d time.Duration) int64 { return int64((min(d, longest) + time.Second - 1) / time.Second) }
 
 // boundWait sets PostgreSQL's lock_timeout for the next statements; restore resets it. MariaDB
 // has the bound in the statement itself.
@@ -121,7 +124,7 @@ func (r Rows) boundWait(ctx context.Context, t sqltable.Tables) (restore func() 
 	var former string
 	_, err = t.Row(ctx, `select current_setting('lock_timeout')`, nil, &former)
 	if err == nil {
-		_, err = t.Exec(ctx, set, fmt.Sprintf("%dms", max(1, r.Wait.Milliseconds())))
+		_, err = t.Exec(ctx, set, fmt.Sprintf("%dms", max(1, min(r.Wait, longest).Milliseconds())))
 	}
 	return func() error {
 		_, err := t.Exec(ctx, set, former)

@@ -52,8 +52,8 @@ type Rows struct {
 	Table, Key string
 	// Mode is the behavior for a locked row; zero waits.
 	Mode Mode
-	// Wait bounds each wait of mode Wait; 0 keeps the session's own bound. MariaDB rounds it up
-	// to whole seconds.
+	// Wait bounds each wait of mode Wait; 0 keeps the session's own bound. More than 24 days
+	// count as 24 days. MariaDB rounds it up to whole seconds.
 	Wait time.Duration
 }
 

@@ -3,6 +3,7 @@ package rowlock_test
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -65,7 +66,7 @@ func testWaitIsForTheStatementOnly(t *testing.T, w world) {
 	w.in(t, func(ctx context.Context, tx driver.SQL) {
 		before := w.lockTimeout(t, tx)
 		r := accounts
-		r.Wait = 3 * time.Second
+		r.Wait = math.MaxInt64
 		_, err := rowlock.Lock(ctx, tx, r, "a")
 		testbed.OK(t, err)
 		if after := w.lockTimeout(t, tx); after != before {
