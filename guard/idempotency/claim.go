@@ -85,20 +85,26 @@ func (s *Store) give(ctx context.Context, r *Request, forget bool) error {
 	return s.record(ctx, driver.IdempotencyUpdate{ID: r.id, Owner: r.owner, Forget: forget})
 }
 
-// look reads the record again after an unknown outcome. It waits for a transaction that is
-// still running.
-func (s *Store) look(ctx context.Context, r *Request) error {
+// settle reads the record again if a phase has an unknown outcome. It waits for a transaction
+// that is still running. The caller has r.busy.
+func (r *Request) settle(ctx context.Context) error {
+	if r.doubt == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	now, err := s.claim(ctx, driver.IdempotencyClaim{ID: r.id, Owner: r.owner, Fingerprint: r.record.Fingerprint,
-		Lease: s.options.Lease})
+	now, err := r.store.claim(ctx, driver.IdempotencyClaim{ID: r.id, Owner: r.owner, Fingerprint: r.record.Fingerprint,
+		Lease: r.store.options.Lease})
 	switch {
 	case err != nil:
 		return err
 	case now.record.Owner != r.owner || now.record.Attempt != r.record.Attempt:
 		return &interlock.Error{Op: "look at request", Name: r.id.Key, Kind: interlock.Definite, Err: interlock.ErrLost}
 	}
-	r.points, r.record.Finished, r.record.Answer = now.points, now.record.Finished, now.record.Answer
+	if r.points = now.points; now.record.Finished { // it was the last phase
+		r.doubt()
+	}
+	r.doubt = nil
 	return nil
 }
 

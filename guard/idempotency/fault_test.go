@@ -24,12 +24,16 @@ type doubtful struct {
 	doubt   string
 	at      int64 // counted from 1; 0 means none
 	commits atomic.Int64
+	down    atomic.Bool // the transaction that begins after that commit fails
 	late    sync.WaitGroup
 }
 
 var doubts = []string{"done", "not done", "done later"}
 
 func (d *doubtful) Begin(ctx context.Context) (driver.Tx[tx], error) {
+	if d.commits.Load() == d.at && d.down.CompareAndSwap(true, false) {
+		return nil, &interlock.Error{Op: "begin", Kind: interlock.Definite, Err: errors.New("down")}
+	}
 	t, err := d.Beginner.Begin(ctx)
 	return doubtfulTx{t, d}, err
 }
@@ -86,6 +90,34 @@ func testCommitInDoubt(t *testing.T, w world) {
 					t.Errorf("%s: effects: %s, want %s", key, got, want)
 				}
 			}
+		}
+	}
+}
+
+// testDoubtThatLasts: a phase has an unknown outcome, which the store cannot tell. The outcome is
+// looked up before the next phase, so that no attempt repeats the phase.
+func testDoubtThatLasts(t *testing.T, w world) {
+	for _, next := range []string{"pay", "send", "decline"} {
+		d := &doubtful{Beginner: w.DB, doubt: "done", at: 2}
+		d.down.Store(true)
+		records := idempotency.NewSQL[tx](d, idempotency.Table{})
+		store := open(t, records, nil)
+		_, err := store.Do(t.Context(), order(next), func(ctx context.Context) (idempotency.Response, error) {
+			_, err := phase(ctx, records, "pay")
+			wantKind(t, err, interlock.Uncertain, nil)
+			if next == "decline" {
+				idempotency.From(ctx).Decline()
+				return answer(429, ""), nil
+			}
+			_, err = phase(ctx, records, next)
+			return answer(500, ""), errors.Join(err, errors.New("failed"))
+		})
+		if err != nil && err.Error() != "failed" {
+			t.Errorf("%s: %v", next, err)
+		}
+		_, err = store.Do(t.Context(), order(next), inDoubt(records, next, false))
+		if got := w.effects(t, next); err != nil || !strings.HasPrefix(got, "pay by 1, send by ") {
+			t.Errorf("then %s: effects %s, %v", next, got, err)
 		}
 	}
 }

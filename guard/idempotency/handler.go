@@ -148,7 +148,7 @@ func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
 		response := out.response()
 		kept := h.Keep(response.Status)
 		switch {
-		case attempt.answered(): // the answer of LastPhase takes precedence
+		case attempt.answered(ctx): // the answer of LastPhase takes precedence
 		case response.digest != "" && (!kept || attempt.declined.Load()):
 			return response, errTooLarge
 		case kept:

@@ -310,6 +310,7 @@ func TestStoreOutOfReach(t *testing.T) {
 		{failing{claim: down}, "store-unavailable", 0},
 		{failing{claim: unknown}, "outcome-unknown", 0},
 		{failing{finish: unknown}, "outcome-unknown", 1},
+		{failing{finish: down}, "outcome-unknown", 1},
 		{failing{finish: &interlock.Error{Op: "finish", Kind: interlock.Definite, Err: interlock.ErrLost}}, "overtaken", 1},
 	} {
 		c.records.Idempotency = memory.NewIdempotency()

@@ -123,16 +123,19 @@ func enter(ctx context.Context, on driver.Idempotency, name string) (r *Request,
 	if err != nil {
 		return nil, nil, &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: err}
 	}
-	switch {
+	switch err = r.noted(r.settle(ctx)); {
 	case r.over || r.last != nil:
 		err = failure.Bug(op, name, "the request is over")
-	case r.ctx.Err() != nil:
+	case err != nil && !errors.Is(err, interlock.ErrLost): // name may be the phase in doubt
+		err = &interlock.Error{Op: op, Name: name, Kind: interlock.Uncertain, Err: err}
+	case err == nil && r.ctx.Err() != nil:
 		err = &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: context.Cause(r.ctx)}
-	default:
-		return r, leave, nil
 	}
-	leave()
-	return nil, nil, err
+	if err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return r, leave, nil
 }
 
 // inside returns ctx for a phase; it also ends with the lease.

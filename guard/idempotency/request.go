@@ -34,6 +34,7 @@ type Request struct {
 	record driver.IdempotencyRecord
 	points points
 	last   *Response // of LastPhase
+	doubt  func()    // accepts the phase whose outcome is unknown; nil if none is
 	over   bool      // the function has returned
 }
 
@@ -64,8 +65,9 @@ func (r *Request) Input() []byte { return r.record.Input }
 func (r *Request) Decline() { r.declined.Store(true) }
 
 // answered reports whether the last phase has recorded the answer.
-func (r *Request) answered() bool {
+func (r *Request) answered(ctx context.Context) bool {
 	defer r.wait()()
+	_ = r.settle(ctx)
 	return r.last != nil
 }
 
@@ -107,18 +109,20 @@ func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response
 	returned = true
 	end()
 	switch {
-	case r.answered():
+	case r.answered(ctx):
 		return *r.last, true, nil
 	case err != nil:
 		// If the release fails, the lease expires.
 		_ = s.give(ctx, r, false)
 		return Response{}, false, err
 	case r.declined.Load():
-		_ = s.give(ctx, r, len(r.points) == 0)
+		_ = s.give(ctx, r, len(r.points) == 0 && r.doubt == nil)
 		return response, false, nil
 	}
-	if err := s.record(ctx, r.finish(response)); err != nil {
+	if err := s.record(ctx, r.finish(response)); errors.Is(err, interlock.ErrLost) {
 		return Response{}, false, failure.About("finish request", r.id.Key, err)
+	} else if err != nil { // whatever its kind: the request was executed
+		return Response{}, false, &interlock.Error{Op: "finish request", Name: r.id.Key, Kind: interlock.Uncertain, Err: err}
 	}
 	return response, true, nil
 }

@@ -136,14 +136,11 @@ func (s *SQL[T]) commit(ctx context.Context, r *Request, name string, do work[T]
 		if !unknown {
 			return again(err), err
 		}
-		if failed := r.store.look(ctx, r); failed != nil {
+		r.doubt = accept
+		if failed := r.settle(ctx); failed != nil {
 			return false, errors.Join(err, failed)
 		}
-		if _, done := r.points.find(name); done {
-			return false, nil
-		}
-		if r.record.Finished {
-			accept()
+		if _, done := r.points.find(name); done || r.last != nil {
 			return false, nil
 		}
 		return true, ofKind(err, interlock.Uncertain, interlock.Retryable)

@@ -22,6 +22,7 @@ func TestSQL(t *testing.T) {
 		{"a completer finishes what was left", testCompleterFinishes},
 		{"a reaper removes what is old, and reports what is unfinished", testReaper},
 		{"a commit of unknown outcome is looked up", testCommitInDoubt},
+		{"a doubt that lasts is looked up before the next phase", testDoubtThatLasts},
 		{"every level of isolation", testIsolation},
 		{"a handler's last phase is its answer", testLastPhaseOverHTTP},
 		{"a clock that was set back loses nothing", testClockSetBack},

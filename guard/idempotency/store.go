@@ -93,7 +93,7 @@ type Func func(ctx context.Context) (Response, error)
 //   - a [*NotKeptError]: the request was executed, with an answer too large to be stored
 //   - an [interlock.ErrLost]: fn ran, but another attempt began meanwhile, and its answer
 //     counts. Phases of this attempt that were not committed by then are not committed
-//   - an Uncertain error: the answer may have been stored; a retry finds out
+//   - an Uncertain error: fn may have run, and its answer may have been stored; a retry finds out
 //   - any other error of the store: fn did not run
 //
 // If ctx ends, the context of fn ends. Records that follow are still written.
