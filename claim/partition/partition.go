@@ -100,8 +100,8 @@ type Options struct {
 	// Work runs while this member owns a partition, beside the functions of [Group.Do]; nil
 	// means none. Its context ends with [ErrDraining] when the partition is about to move, and
 	// with the claim's cause when the claim is lost. The partition is released only after Work
-	// has returned. If Work returns an error before that, the member releases the partition;
-	// after a pause this or another member acquires it again.
+	// has returned. If Work returns an error or ends its goroutine before that, the member
+	// releases the partition; after a pause this or another member acquires it again.
 	Work Work
 	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Partition

@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -133,10 +134,14 @@ func (p *partition) open(claim *lock.Claim, layout Layout) error {
 	failed := make(chan error, 1)
 	if f := p.group.options.Work; f != nil {
 		p.group.workers.Go(func() {
-			defer p.leave()
-			if err := f(ctx, Partition{Index: p.index, Layout: layout, Claim: offered{claim, p}}); err != nil && ctx.Err() == nil {
-				failed <- err
-			}
+			err := failure.ErrNoReturn
+			defer func() {
+				p.leave()
+				if err != nil && ctx.Err() == nil {
+					failed <- err
+				}
+			}()
+			err = f(ctx, Partition{Index: p.index, Layout: layout, Claim: offered{claim, p}})
 		})
 	}
 	select {
