@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -39,10 +40,11 @@ func (e *Election) Observe(ctx context.Context, name string, each func(Leader)) 
 	if err := e.check(op, name); err != nil {
 		return err
 	}
-	o := &observer{election: e, name: name, each: each, hint: make(chan struct{}, 1), failed: make(chan error, 2)}
-	if err := o.abilities(); err != nil {
+	view, err := lock.ViewOf(e.driver)
+	if err != nil {
 		return err
 	}
+	o := &observer{election: e, name: name, each: each, view: view, hint: make(chan struct{}, 1), failed: make(chan error, 2)}
 	e.mu.Lock()
 	if err := context.Cause(e.ctx); err != nil {
 		e.mu.Unlock()
@@ -58,11 +60,10 @@ func (e *Election) Observe(ctx context.Context, name string, each func(Leader)) 
 
 // observer is one call of Observe.
 type observer struct {
-	election  *Election
-	name      string
-	each      func(Leader)
-	watcher   driver.Watcher
-	inspector driver.Inspector
+	election *Election
+	name     string
+	each     func(Leader)
+	view     lock.View
 
 	hint   chan struct{} // look again; capacity 1
 	failed chan error    // a watch ended permanently
@@ -73,27 +74,12 @@ type observer struct {
 	value driver.Value
 }
 
-func (o *observer) abilities() error {
-	var unmet []string
-	var watches, inspects bool
-	if o.watcher, watches = o.election.driver.(driver.Watcher); !watches {
-		unmet = append(unmet, "observing elections requires a driver that watches locks")
-	}
-	if o.inspector, inspects = o.election.driver.(driver.Inspector); !inspects {
-		unmet = append(unmet, "observing elections requires a driver that shows locks")
-	}
-	if unmet == nil {
-		return nil
-	}
-	return &interlock.UnmetError{Driver: o.election.name, Unmet: unmet}
-}
-
 func (o *observer) run(ctx context.Context, cancel context.CancelCauseFunc) error {
 	var watches sync.WaitGroup
 	defer watches.Wait()
 	defer cancel(nil)
 	watches.Go(func() {
-		o.watch(ctx, func() error { return o.watcher.Watch(ctx, o.name, o.changed) })
+		o.watch(ctx, func() error { return o.view.Watch(ctx, o.name, o.changed) })
 	})
 	if values := o.election.options.Values; values != nil {
 		watches.Go(func() {
@@ -163,7 +149,7 @@ func (o *observer) follow(ctx context.Context) error {
 		if !o.complete() {
 			continue
 		}
-		state, err := o.inspector.Lock(ctx, o.name)
+		state, err := o.view.Lock(ctx, o.name)
 		timer.Reset(o.lookAgain(state, &failed, err))
 		switch {
 		case err != nil && ctx.Err() == nil && !worthRepeating(err):

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
@@ -54,7 +55,8 @@ func (p picture) locate(key string) Location {
 // A Map is a view of a group that is kept up to date. A router that owns nothing uses it. It is
 // safe for concurrent use.
 type Map struct {
-	d      service
+	d      driver.Fenced
+	locks  lock.View // of d
 	values driver.Values
 	names  names
 	tell   listener
@@ -93,7 +95,7 @@ func Follow(ctx context.Context, d driver.Fenced, values driver.Values, group st
 }
 
 func follow(d driver.Fenced, values driver.Values, group string, tell listener) (*Map, error) {
-	s, err := needs(d)
+	view, err := lock.ViewOf(d)
 	if err != nil {
 		return nil, err
 	}
@@ -101,12 +103,12 @@ func follow(d driver.Fenced, values driver.Values, group string, tell listener) 
 	if err != nil {
 		return nil, err
 	}
-	m := &Map{d: s, values: values, names: n, tell: tell,
+	m := &Map{d: d, locks: view, values: values, names: n, tell: tell,
 		poke: make(chan struct{}, 1), changed: make(chan struct{}), hints: map[string]bool{}}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
 	m.done.Go(m.run)
 	m.done.Go(func() {
-		m.keep(func() error { return s.Watch(m.ctx, n.all(), m.hint) })
+		m.keep(func() error { return view.Watch(m.ctx, n.all(), m.hint) })
 	})
 	m.done.Go(func() {
 		m.keep(func() error { return values.Watch(m.ctx, n.layout(), func(driver.Value) { m.look() }) })
@@ -276,7 +278,7 @@ func (m *Map) draw(last picture) (picture, error) {
 		case !one:
 			return m.ask(ctx)
 		}
-		l, err := m.d.Lock(ctx, name)
+		l, err := m.locks.Lock(ctx, name)
 		if err != nil {
 			return p, err
 		}
@@ -295,7 +297,7 @@ func (m *Map) ask(ctx context.Context) (p picture, err error) {
 	if p.record, p.stored, err = m.read(ctx); err != nil {
 		return p, err
 	}
-	locks, more, err := m.d.Locks(ctx, m.names.all(), maxLocks)
+	locks, more, err := m.locks.Locks(ctx, m.names.all(), maxLocks)
 	if err == nil && more {
 		err = fmt.Errorf("the group has more than %d locks", maxLocks)
 	}

@@ -121,28 +121,6 @@ func (o *Options) resolve() (Options, error) {
 	return r, nil
 }
 
-// service is what a group needs from a lock driver.
-type service interface {
-	driver.Fenced
-	driver.Inspector
-	driver.Watcher
-}
-
-// needs returns d as a service, or an error that names what it lacks.
-func needs(d driver.Fenced) (service, error) {
-	var unmet []string
-	if _, ok := d.(driver.Inspector); !ok {
-		unmet = append(unmet, "a group lists the owners of partitions, and this driver does not list locks (driver.Inspector)")
-	}
-	if _, ok := d.(driver.Watcher); !ok {
-		unmet = append(unmet, "a group needs a driver that watches locks, and this one does not")
-	}
-	if s, ok := d.(service); ok {
-		return s, nil
-	}
-	return nil, &interlock.UnmetError{Driver: d.Guarantees().Driver, Unmet: unmet}
-}
-
 // names are the names of a group's locks. They share one brace, so on Redis they share a hash
 // slot, and with it one order of tokens.
 type names struct{ group string }
