@@ -47,7 +47,8 @@ internal/join           ->
 internal/failure        -> . driver
 internal/sqltable       -> . driver internal/failure
 internal/hints          ->
-internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join
+internal/renewal        -> . driver driver/boottime internal/failure internal/hints
+internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join internal/renewal
 internal/leasetable/leasetabletest -> . driver
 internal/leasequeue     -> . driver driver/boottime internal/hints internal/join
 internal/prepared       -> . driver internal/failure internal/sqltable

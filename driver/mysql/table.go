@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 type leases = leasetable.Table
 
 // Table is a fenced lock by rows with a lease, on the user's own database/sql pool. It works behind
-// poolers in any mode. It is safe for concurrent use, and has one goroutine, and one for each
+// poolers in any mode. It is safe for concurrent use, and has two goroutines, and one for each
 // statement under way.
 type Table struct {
 	*leases
@@ -36,14 +35,8 @@ var (
 // OpenTable blocks for up to 10 s, or until ctx ends.
 func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 	options, err := o.withDefaults()
-	if err == nil && db == nil {
-		err = errors.New("a pool is required")
-	}
-	if err != nil {
-		return nil, problem("open", "", interlock.Bug, err)
-	}
-	if ctx.Err() != nil {
-		return nil, fail.Unsent(ctx, "open", "")
+	if err = leasetable.CheckOpening(ctx, fail, err, db != nil, "a pool is required"); err != nil {
+		return nil, err
 	}
 	rows := &tableRows{db: db, options: options, missing: true}
 	f, err := rows.open(ctx)

@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/internal/renewal"
 )
 
 // Modes of contend.lua.
@@ -29,7 +30,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err := d.evicts.permit(ctx, request{op: "acquire", name: r.Name}, whenever); err != nil {
 		return driver.Grant{}, err
 	}
-	d.held.stopEvents(r.Owner)
+	d.held.StopEvents(r.Owner)
 	w := d.waiting.enter(r, lock)
 	defer d.waiting.leave(w)
 	mode := enqueue
@@ -70,7 +71,7 @@ func (d *Driver) granted(w *waiter, n wakeup) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	return driver.Grant{Lease: d.held.addFor(w.request, w.keys[0], n.sent, n.lease, n.due), Token: token}, nil
+	return driver.Grant{Lease: d.held.AddFor(w.request, n.sent, n.lease, n.due), Token: token}, nil
 }
 
 // Release ends the grant or the wait of owner on name; see driver.Fenced.
@@ -79,7 +80,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	if err != nil {
 		return err
 	}
-	d.held.remove(owner)
+	d.held.Remove(owner)
 	words := []string{lock, d.pushes.channel, owner}
 	_, err = d.conn.eval(ctx, request{op: "release", name: name, owner: owner}, releaseScript,
 		batch{keys: words[:1], args: words[1:]})
@@ -138,7 +139,7 @@ type waiter struct {
 	woken  chan struct{} // has an entry if unread; nil until the first read
 
 	// Guarded by waiters.mu.
-	due       boottime.Instant // of the next heartbeat; never until there is a place
+	due       boottime.Instant // of the next heartbeat; renewal.Never until there is a place
 	answered  boottime.Instant // when the latest answered request was sent
 	place     int64            // the latest place in an answer; 0 if none
 	placeSent boottime.Instant // when the latest request answered with place was sent
@@ -163,11 +164,11 @@ type wakeup struct {
 }
 
 func newWaiters(d *Driver) *waiters {
-	return &waiters{d: d, wake: make(chan struct{}, 1), all: map[string]*waiter{}, armed: never}
+	return &waiters{d: d, wake: make(chan struct{}, 1), all: map[string]*waiter{}, armed: renewal.Never}
 }
 
 func newWaiter(r driver.Request, lock string) *waiter {
-	return &waiter{request: r, keys: [1]string{lock}, due: never}
+	return &waiter{request: r, keys: [1]string{lock}, due: renewal.Never}
 }
 
 // enter registers the waiter before its first request is sent, because a push may
@@ -289,7 +290,7 @@ func (ws *waiters) sendAllNow() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, w := range ws.all {
-		if w.due != never {
+		if w.due != renewal.Never {
 			w.due = boottime.Sent()
 		}
 	}

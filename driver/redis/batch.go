@@ -28,7 +28,7 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 		return nil, err
 	}
 	for _, w := range ws {
-		d.held.stopEvents(w.request.Owner)
+		d.held.StopEvents(w.request.Owner)
 		asked.owners = append(asked.owners, w.request.Owner)
 	}
 	sent := boottime.Sent()
@@ -44,7 +44,7 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 		return d.grantedAll(ws, sent, replies)
 	}
 	for _, w := range ws { // the script released what an earlier call had acquired
-		d.held.remove(w.request.Owner)
+		d.held.Remove(w.request.Owner)
 	}
 	w := ws[obstacle-1]
 	if replies[0].status == statusFailed {

@@ -166,9 +166,7 @@ func TestRefusedNamesAreNotKept(t *testing.T) {
 	if _, err := d.AcquireAll(t.Context(), all); !errors.Is(err, interlock.ErrHeld) {
 		t.Fatal(err)
 	}
-	d.held.mu.Lock()
-	defer d.held.mu.Unlock()
-	if n := len(d.held.held); n != 0 {
+	if n := d.held.Len(); n != 0 {
 		t.Errorf("%d leases are kept", n)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/renewal"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -27,9 +28,8 @@ func (n *told) request(name string) driver.Request {
 	}}
 }
 
-// Here the answers to requests sent before the end arrive after it: that of a
-// heartbeat with a new place, and that of a renewal.
-func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
+// Here the answer to a heartbeat, with a new place, arrives after the end.
+func TestNoEventAfterAnError(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), nil)
@@ -59,50 +59,10 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 
 	release(t, d, "x", r.Owner)
 	release(t, d, "x", owner)
-	grant, err := d.Acquire(t.Context(), r)
-	testbed.OK(t, err)
-	h := holdingOf(d.held, r.Owner)
-	d.held.settle(h, boottime.Now(), 0, extension{ours: true})
-	if n.renewed.Load() != 1 || grant.Lease.Remaining() <= 0 {
-		t.Fatal("a renewal is not reported while it is held")
-	}
-	release(t, d, "x", r.Owner)
-	d.held.settle(h, boottime.Now(), 0, extension{ours: true})
-	d.held.settle(h, boottime.Now(), 0, extension{})
-	d.held.settle(h, boottime.Now(), 0, extension{err: errReply})
-	if n.all() != 2 {
-		t.Fatalf("%d calls after the release", n.all()-2)
-	}
-}
-
-// A release may come while a loss is reported. It must find the holding to stopEvents it,
-// so the holding is removed after the report, not before.
-func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
-	t.Parallel()
-	k := newKeeper(nil, time.Minute)
-	calls := 0
-	r := driver.Request{Name: "x", Owner: "me", Events: driver.Events{Lost: func(error) {
-		if calls++; holdingOf(k, "me") == nil {
-			t.Error("a release would not find it")
-		}
-	}}}
-	k.add(r, "x", boottime.Now())
-	h := holdingOf(k, "me")
-	k.settle(h, boottime.Now(), 0, extension{})
-	k.settle(h, boottime.Now(), 0, extension{})
-	if calls != 1 || holdingOf(k, "me") != nil {
-		t.Fatalf("reported %d times, removed %v", calls, holdingOf(k, "me") == nil)
-	}
-}
-
-func holdingOf(k *keeper, owner string) *holding {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.held[owner]
 }
 
 // eachKind runs test with a driver of each kind, and its keeper.
-func eachKind(t *testing.T, test func(t *testing.T, d driver.Fenced, held *keeper)) {
+func eachKind(t *testing.T, test func(t *testing.T, d driver.Fenced, held *renewal.Keeper)) {
 	t.Run("queue", func(t *testing.T) {
 		d := openOn(t, testbed.Redis(t).Addr(), nil)
 		test(t, d, d.held)
@@ -113,59 +73,58 @@ func eachKind(t *testing.T, test func(t *testing.T, d driver.Fenced, held *keepe
 	})
 }
 
-// A renewal may be under way when its owner acquires again. Its result concerns the
-// former grant, whose events have ended.
-func TestRepeatedAcquireTakesOver(t *testing.T) {
+// A renewal may be under way when its owner acquires again. Its result concerns the former
+// grant, whose events have ended. They end even if the repetition fails, and then the former
+// grant is still renewed.
+func TestRepeatedAcquireEndsEvents(t *testing.T) {
 	t.Parallel()
-	eachKind(t, func(t *testing.T, d driver.Fenced, held *keeper) {
+	eachKind(t, func(t *testing.T, d driver.Fenced, held *renewal.Keeper) {
+		renewing, outcomes := make(chan struct{}, 10), make(chan renewal.Extension)
+		held.Extend = func(context.Context, []*renewal.Holding) []renewal.Extension {
+			renewing <- struct{}{}
+			select {
+			case e := <-outcomes:
+				return []renewal.Extension{e}
+			case <-t.Context().Done():
+				return []renewal.Extension{{}}
+			}
+		}
 		var n told
+		acquire := func(ctx context.Context, r driver.Request) (driver.Lease, error) {
+			r.Renew = time.Millisecond
+			grant, err := d.Acquire(ctx, r)
+			return grant.Lease, err
+		}
 		r := n.request("y")
-		_, err := d.Acquire(t.Context(), r)
+		_, err := acquire(t.Context(), r)
 		testbed.OK(t, err)
-		former := holdingOf(held, r.Owner)
-		grant, err := d.Acquire(t.Context(), r)
+		testbed.Receive(t, renewing, "a renewal of the former grant")
+		present, err := acquire(t.Context(), r)
 		testbed.OK(t, err)
-		held.settle(former, boottime.Now(), 0, extension{})
-		if n.lost.Load() != 0 {
-			t.Error("the present grant received the loss of a former one")
+		outcomes <- renewal.Extension{}
+		testbed.Receive(t, renewing, "a renewal of the present grant")
+		if n.all() != 0 || present.Remaining() <= 0 {
+			t.Errorf("%d events of the former grant, %v remain of the present one", n.all(), present.Remaining())
 		}
-		present := holdingOf(held, r.Owner)
-		if present == nil || present == former || grant.Lease.Remaining() <= 0 {
-			t.Fatal("the former grant took the present one with it")
-		}
-		held.settle(present, boottime.Now(), 0, extension{})
-		if n.lost.Load() != 1 || grant.Lease.Remaining() > 0 {
-			t.Errorf("a loss was reported %d times", n.lost.Load())
-		}
-	})
-}
+		outcomes <- renewal.Extension{}
+		testbed.Eventually(t, "the loss is reported", bound, func() bool { return n.lost.Load() == 1 && present.Remaining() <= 0 })
 
-// No event follows a failed repetition either; the former grant is renewed
-// nevertheless.
-func TestFailedRepetitionIsQuiet(t *testing.T) {
-	t.Parallel()
-	eachKind(t, func(t *testing.T, d driver.Fenced, held *keeper) {
-		var n told
-		r := n.request("z")
-		grant, err := d.Acquire(t.Context(), r)
+		n = told{}
+		r = n.request("z")
+		former, err := acquire(t.Context(), r)
 		testbed.OK(t, err)
+		testbed.Receive(t, renewing, "a renewal")
 		ended, end := context.WithCancel(t.Context())
 		end()
-		if _, err := d.Acquire(ended, r); !errors.Is(err, context.Canceled) {
+		if _, err := acquire(ended, r); !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
-		h := holdingOf(held, r.Owner)
-		if h == nil {
-			t.Fatal("it is not renewed any more")
-		}
-		before := grant.Lease.Remaining()
-		held.settle(h, boottime.Now(), 0, extension{ours: true})
-		if grant.Lease.Remaining() <= before {
-			t.Fatal("the lease was not renewed")
-		}
-		held.settle(h, boottime.Now(), 0, extension{})
-		if n.all() != 0 || grant.Lease.Remaining() > 0 {
-			t.Fatalf("%d calls after the error, %v remain", n.all(), grant.Lease.Remaining())
+		outcomes <- renewal.Extension{Ours: true}
+		testbed.Receive(t, renewing, "another renewal")
+		outcomes <- renewal.Extension{}
+		testbed.Eventually(t, "it is lost", bound, func() bool { return former.Remaining() <= 0 })
+		if n.all() != 0 {
+			t.Errorf("%d events after the error", n.all())
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/internal/renewal"
 )
 
 // ErrEviction: the server may delete keys to free memory, or does not report its
@@ -149,7 +150,7 @@ func (e *eviction) look(ctx context.Context) (reason, err error) {
 // run checks every few seconds, and after checkNow, until ctx ends.
 func (e *eviction) run(ctx context.Context) {
 	if e.asks() {
-		loop(ctx, e.wake, e.next, e.lookAgain)
+		renewal.Loop(ctx, e.wake, e.next, e.lookAgain)
 	}
 }
 

@@ -5,39 +5,49 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock/internal/renewal"
 )
 
+// newKeeper returns what renews leases. Their confirmation may take some time.
+func newKeeper(extend func(context.Context, []*renewal.Holding) []renewal.Extension, ttl time.Duration, s Settings) *renewal.Keeper {
+	bound := time.Second
+	if s.Fsync {
+		bound = silence + fsyncFor
+	}
+	return renewal.New(renewal.Config{Driver: "redis", TTL: ttl, Bound: min(bound, ttl/3), Extend: extend})
+}
+
 // extend extends leases, all in one pipeline.
-func (k *keyspace) extend(ctx context.Context, due []*holding) []extension {
+func (k *keyspace) extend(ctx context.Context, due []*renewal.Holding) []renewal.Extension {
 	r := request{op: "renew"}
-	parts := chunks(k.layout, due, func(h *holding) string { return h.lock })
-	results, err := k.conn.evalAll(ctx, r, renewScript, renewals(parts, k.ttl))
-	found := make(map[*holding]extension, len(due))
+	parts := chunks(k.layout, due, k.layout.held)
+	results, err := k.conn.evalAll(ctx, r, renewScript, k.layout.renewals(parts, k.ttl))
+	found := make(map[*renewal.Holding]renewal.Extension, len(due))
 	for i, part := range parts {
 		answers, err := integers(r, results, i, len(part), err)
 		for j, h := range part {
-			e := extension{err: err}
-			if err == nil {
-				e.ours = answers[j] == 1
-			}
-			found[h] = e
+			found[h] = renewal.Extension{Ours: err == nil && answers[j] == 1, Err: err}
 		}
 	}
-	extensions := make([]extension, len(due))
+	extensions := make([]renewal.Extension, len(due))
 	for i, h := range due {
 		extensions[i] = found[h]
 	}
 	return extensions
 }
 
+// held returns the key of a lock that is held.
+func (l layout) held(h *renewal.Holding) string { return l.prefix + h.Name }
+
 // renewals returns the arguments of renewals, a batch for each part.
-func renewals(parts [][]*holding, ttl time.Duration) []batch {
+func (l layout) renewals(parts [][]*renewal.Holding, ttl time.Duration) []batch {
 	var batches []batch
 	for _, part := range parts {
 		var b batch
 		for _, h := range part {
-			b.keys = append(b.keys, h.lock)
-			b.args = append(b.args, h.request.Owner, milliseconds(h.request.Lease(ttl)))
+			b.keys = append(b.keys, l.held(h))
+			b.args = append(b.args, h.Owner, milliseconds(h.Lease(ttl)))
 		}
 		batches = append(batches, b)
 	}

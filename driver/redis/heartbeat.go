@@ -7,6 +7,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/renewal"
 )
 
 const (
@@ -21,12 +22,12 @@ const (
 	confirmAfter = 20 * time.Millisecond
 )
 
-func (ws *waiters) run(ctx context.Context) { loop(ctx, ws.wake, ws.next, ws.sendHeartbeats) }
+func (ws *waiters) run(ctx context.Context) { renewal.Loop(ctx, ws.wake, ws.next, ws.sendHeartbeats) }
 
 func (ws *waiters) next() boottime.Instant {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.armed = never
+	ws.armed = renewal.Never
 	for _, w := range ws.all {
 		ws.armed = min(ws.armed, w.due)
 	}

@@ -51,6 +51,10 @@ func (l layout) keysOf(lock string) keys {
 	return keys{lock, key + "waiting:" + lock, key + "heard:" + lock, key + "counter", key + "names"}
 }
 
+// batchSize is how many names one request covers. Larger ones delay other clients of
+// the server for longer than they save.
+const batchSize = 100
+
 // chunks divides items into requests: of up to a hundred, and in a cluster of one
 // slot.
 func chunks[T any](l layout, items []T, lock func(T) string) (all [][]T) {

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/renewal"
 )
 
 // A topic is a channel, or the channels that match a pattern.
@@ -55,7 +55,7 @@ func (c *conn) follow(ctx context.Context, r request, to topic, look func(ctx co
 			refused <- err
 		}
 	}()
-	again := time.NewTimer(time.Duration(never))
+	again := time.NewTimer(time.Duration(renewal.Never))
 	defer again.Stop()
 	for {
 		select {
@@ -105,7 +105,7 @@ func (c *conn) subscribe(ctx context.Context, r request, to topic, box *driver.M
 		if err = failure(r, err); err != nil && (over || !confirmed.Load() || interlock.Kind(err) == interlock.Definite) {
 			return harmless(r, err)
 		}
-		pause(ctx, resubscribe.Delay(int(failed.Add(1)), rand.Float64()))
+		resubscribe.Wait(ctx, int(failed.Add(1)))
 	}
 }
 

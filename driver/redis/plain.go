@@ -41,7 +41,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 	if err := p.evicts.permit(ctx, request{op: "acquire", name: r.Name}, whenever); err != nil {
 		return nil, err
 	}
-	p.held.stopEvents(r.Owner)
+	p.held.StopEvents(r.Owner)
 	known := ""
 	for failed := 1; ; failed++ {
 		sent := boottime.Sent()
@@ -50,7 +50,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 		case err != nil:
 			return nil, err
 		case answer.holder == r.Owner:
-			return p.held.add(r, lock, sent), nil
+			return p.held.Add(r, sent), nil
 		case r.NoWait:
 			return nil, answer.heldError(r.Name)
 		}
@@ -116,7 +116,7 @@ func (p *Plain) Release(ctx context.Context, name, owner string) error {
 	if err != nil {
 		return err
 	}
-	p.held.remove(owner)
+	p.held.Remove(owner)
 	_, err = p.conn.eval(ctx, request{op: "release", name: name, owner: owner}, plainReleaseScript,
 		batch{keys: []string{lock}, args: []string{owner}})
 	return err

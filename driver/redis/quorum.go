@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/renewal"
 )
 
 // Quorum is a lock on a majority of several independent servers: Redlock. It does
@@ -38,7 +39,7 @@ type Quorum struct {
 	layout     layout
 	options    QuorumOptions
 	guarantees interlock.Guarantees
-	held       *keeper
+	held       *renewal.Keeper
 	rounds     atomic.Int32  // under way
 	silence    time.Duration // after which a wire closes
 
@@ -78,9 +79,9 @@ func OpenQuorum(ctx context.Context, clients []rueidis.Client, o *QuorumOptions)
 		return nil, err
 	}
 	q.guarantees = quorumGuarantees(known, options)
-	q.held = newKeeper(q.extend, options.TTL-clockStep)
+	q.held = newKeeper(q.extend, options.TTL-clockStep, Settings{})
 	q.ended, q.stop = context.WithCancel(context.Background())
-	q.loops.Go(func() { q.held.run(q.ended) })
+	q.loops.Go(func() { q.held.Run(q.ended) })
 	return q, nil
 }
 

@@ -46,7 +46,7 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 	if ctx.Err() != nil {
 		return nil, unsent(asked, context.Cause(ctx))
 	}
-	q.held.stopEvents(r.Owner)
+	q.held.StopEvents(r.Owner)
 	known := ""
 	for failed := 1; ; failed++ {
 		lease, a, err := q.try(ctx, r, lock, failed == 1 && !r.NoWait)
@@ -106,8 +106,8 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string, brief b
 		q.release(asked, lock, a.mayHold())
 		return nil, a, noMajority(asked, errs)
 	case decisionWon:
-		if boottime.Deadline(sent, q.held.ttl).Sub(boottime.Now()) > q.options.MinWork {
-			return q.held.add(r, lock, sent), a, nil
+		if boottime.Deadline(sent, q.held.TTL).Sub(boottime.Now()) > q.options.MinWork {
+			return q.held.Add(r, sent), a, nil
 		}
 	}
 	return nil, a, nil

@@ -73,12 +73,12 @@ const (
 )
 
 // renewal counts the answers to one round of renewing one lock.
-type renewal struct{ nodes, extended, gone int }
+type renewalTally struct{ nodes, extended, gone int }
 
 // count counts the answer of a node whose vote is granted or young. A young node that names the
 // owner may have voted for another owner before its restart, and been locked again afterwards.
 // The other owner still relies on that vote.
-func (r *renewal) count(answer int64, v vote) {
+func (r *renewalTally) count(answer int64, v vote) {
 	switch {
 	case answer != answerExtended:
 		r.gone++
@@ -99,7 +99,7 @@ const (
 // verdict requires a majority that the owner held all the time. A node that is
 // locked again counts from the next round on, if it is not young: without a
 // majority, another owner may have held and released the lock.
-func (r *renewal) verdict() verdict {
+func (r *renewalTally) verdict() verdict {
 	need := majorityOf(r.nodes)
 	switch {
 	case r.extended >= need:

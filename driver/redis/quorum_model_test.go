@@ -145,7 +145,7 @@ func (w *world) deliver(rules modelRules, c, i int, heard bool) {
 
 // decided returns what client c may conclude from the answers.
 func (w *world) decided(rules modelRules, c int) (won, lost bool) {
-	b, r := tally{nodes: modelNodes}, renewal{nodes: modelNodes}
+	b, r := tally{nodes: modelNodes}, renewalTally{nodes: modelNodes}
 	for _, n := range w.nodes {
 		switch {
 		case n.said[c] == noAnswer:

@@ -16,7 +16,7 @@ func (q *Quorum) Release(ctx context.Context, name, owner string) error {
 		return err
 	}
 	asked := request{op: "release", name: name, owner: owner}
-	q.held.remove(owner)
+	q.held.Remove(owner)
 	if ctx.Err() != nil {
 		return unsent(asked, context.Cause(ctx))
 	}

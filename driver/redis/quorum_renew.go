@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/renewal"
 )
 
 var errReleased = errors.New("it was released meanwhile")
@@ -20,53 +21,53 @@ type nodeAnswers struct {
 }
 
 // extend renews leases on all nodes at once, all leases of a node in one pipeline.
-func (q *Quorum) extend(ctx context.Context, due []*holding) []extension {
-	extensions := make([]extension, len(due))
+func (q *Quorum) extend(ctx context.Context, due []*renewal.Holding) []renewal.Extension {
+	extensions := make([]renewal.Extension, len(due))
 	round := q.enter(due)
 	defer q.leave(round)
 	answers := q.renewAll(ctx, round)
 	for i, h := range due {
 		at := slices.Index(round, h)
 		if at < 0 {
-			extensions[i].err = errReleased
+			extensions[i].Err = errReleased
 			continue
 		}
 		extensions[i] = judge(answers, at)
-		if e := extensions[i]; e.err == nil && !e.ours {
+		if e := extensions[i]; e.Err == nil && !e.Ours {
 			// Some nodes may have been locked again.
-			q.release(request{name: h.request.Name, owner: h.request.Owner}, h.lock, q.everyNode())
+			q.release(request{name: h.Name, owner: h.Owner}, q.layout.prefix+h.Name, q.everyNode())
 		}
 	}
 	return extensions
 }
 
 // enter registers the owners of a round. A release waits for its end.
-func (q *Quorum) enter(due []*holding) []*holding {
+func (q *Quorum) enter(due []*renewal.Holding) []*renewal.Holding {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var round []*holding
+	var round []*renewal.Holding
 	end := make(chan struct{})
 	for _, h := range due {
-		if !h.isReleased() {
+		if !h.IsReleased() {
 			round = append(round, h)
-			q.round[h.request.Owner] = end
+			q.round[h.Owner] = end
 		}
 	}
 	return round
 }
 
-func (q *Quorum) leave(round []*holding) {
+func (q *Quorum) leave(round []*renewal.Holding) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(round) > 0 {
-		close(q.round[round[0].request.Owner])
+		close(q.round[round[0].Owner])
 	}
 	clear(q.round)
 }
 
 // renewAll asks all nodes, and waits for those that are not skipped.
-func (q *Quorum) renewAll(ctx context.Context, round []*holding) []nodeAnswers {
-	batches := renewals(chunks(q.layout, round, func(h *holding) string { return h.lock }), q.options.TTL)
+func (q *Quorum) renewAll(ctx context.Context, round []*renewal.Holding) []nodeAnswers {
+	batches := q.layout.renewals(chunks(q.layout, round, q.layout.held), q.options.TTL)
 	answers := make([]nodeAnswers, len(q.nodes))
 	asked := request{op: "renew"}
 	var asking sync.WaitGroup
@@ -99,8 +100,8 @@ func (q *Quorum) readRound(from *node, wait func() (results, error), n int) node
 }
 
 // judge returns the outcome of lease i.
-func judge(answers []nodeAnswers, i int) extension {
-	r := renewal{nodes: len(answers)}
+func judge(answers []nodeAnswers, i int) renewal.Extension {
+	r := renewalTally{nodes: len(answers)}
 	var errs []error
 	for _, a := range answers {
 		if a.err != nil {
@@ -111,11 +112,11 @@ func judge(answers []nodeAnswers, i int) extension {
 	}
 	switch r.verdict() {
 	case verdictKept:
-		return extension{ours: true}
+		return renewal.Extension{Ours: true}
 	case verdictLost:
-		return extension{}
+		return renewal.Extension{}
 	}
-	return extension{err: noMajority(request{op: "renew"}, errs)}
+	return renewal.Extension{Err: noMajority(request{op: "renew"}, errs)}
 }
 
 func (q *Quorum) everyNode() []int {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/renewal"
 )
 
 // DefaultTTL is the default of Options.TTL.
@@ -52,7 +53,7 @@ type keyspace struct {
 	layout     layout
 	ttl        time.Duration
 	guarantees interlock.Guarantees
-	held       *keeper
+	held       *renewal.Keeper
 	evicts     *eviction
 
 	ended context.Context // done when Close is called
@@ -116,9 +117,9 @@ func open(ctx context.Context, client rueidis.Client, o *Options, guarantees fun
 	}
 	k := &keyspace{conn: c, layout: layoutOn(client, options.Prefix), ttl: options.TTL, guarantees: guarantees(f, options.TTL),
 		evicts: newEviction(c, keepsAll).checkedNow()}
-	k.held = newKeeper(k.extend, options.TTL).patient(settingsOf(client))
+	k.held = newKeeper(k.extend, options.TTL, settingsOf(client))
 	k.ended, k.stop = context.WithCancel(context.Background())
-	k.loops.Go(func() { k.held.run(k.ended) })
+	k.loops.Go(func() { k.held.Run(k.ended) })
 	k.loops.Go(func() { k.evicts.run(k.ended) })
 	return k, nil
 }

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,7 +68,7 @@ func (s *subscriber) run(ctx context.Context) {
 		if failed.Load() >= s.patience || interlock.Kind(err) == interlock.Definite {
 			s.once.Do(func() { s.first <- err })
 		}
-		pause(ctx, resubscribe.Delay(int(failed.Add(1)), rand.Float64()))
+		resubscribe.Wait(ctx, int(failed.Add(1)))
 	}
 }
 
@@ -103,11 +102,4 @@ func unsubscribe(ctx context.Context, client rueidis.Client, t topic) {
 }
 
 // pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
+func pause(ctx context.Context, d time.Duration) { backoff.Sleep(ctx, d) }

@@ -69,15 +69,6 @@ func newGroups(d failure.Driver, rows Rows) *groups {
 	return g
 }
 
-// take gives the row to the owner, unless another has it.
-func (g *groups) take(ctx context.Context, r driver.Request) (Row, error) { return g.takes.do(ctx, r) }
-
-// free releases the name if owner has it.
-func (g *groups) free(ctx context.Context, name, owner string) error {
-	_, err := g.frees.do(ctx, driver.Request{Name: name, Owner: owner})
-	return err
-}
-
 // group sends asks of one kind.
 type group struct {
 	*asks

@@ -49,7 +49,7 @@ func takeAll(t *testing.T, g *groups, names ...string) (errs []error) {
 	errs = make([]error, len(names))
 	var all sync.WaitGroup
 	for i, name := range names {
-		all.Go(func() { _, errs[i] = g.take(t.Context(), driver.Request{Name: name, Owner: "o"}) })
+		all.Go(func() { _, errs[i] = g.takes.do(t.Context(), driver.Request{Name: name, Owner: "o"}) })
 		time.Sleep(time.Microsecond) // virtual: in this order
 	}
 	all.Wait()
@@ -66,7 +66,7 @@ func TestAsksThatWaitShareAStatement(t *testing.T) {
 		}
 		g.close()
 		g.running.Wait()
-		if err := g.free(t.Context(), "a", "o"); !errors.Is(err, interlock.ErrClosed) {
+		if _, err := g.frees.do(t.Context(), driver.Request{Name: "a", Owner: "o"}); !errors.Is(err, interlock.ErrClosed) {
 			t.Error(err)
 		}
 	})
@@ -78,16 +78,16 @@ func TestAsksOfOneOwnerAreInOrder(t *testing.T) {
 		g := r.groups()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_, err := g.take(ctx, driver.Request{Name: "a", Owner: "o"})
+		_, err := g.takes.do(ctx, driver.Request{Name: "a", Owner: "o"})
 		if interlock.Kind(err) != interlock.Uncertain {
 			t.Errorf("a missing answer: %v", err)
 		}
-		go func() { _ = g.free(t.Context(), "a", "o") }()
+		go func() { _, _ = g.frees.do(t.Context(), driver.Request{Name: "a", Owner: "o"}) }()
 		synctest.Wait()
 		if !slices.Equal(r.statements, []string{"take[a]"}) {
 			t.Errorf("the release overtook: %q", r.statements)
 		}
-		if err := g.free(t.Context(), "a", "other"); err != nil {
+		if _, err := g.frees.do(t.Context(), driver.Request{Name: "a", Owner: "other"}); err != nil {
 			t.Error(err)
 		}
 		g.close()
@@ -106,7 +106,7 @@ func TestWithdrawnAskIsNotSent(t *testing.T) {
 		time.Sleep(time.Millisecond) // virtual: both are under way
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_, err := g.take(ctx, driver.Request{Name: "c", Owner: "o"})
+		_, err := g.takes.do(ctx, driver.Request{Name: "c", Owner: "o"})
 		if interlock.Kind(err) != interlock.Definite {
 			t.Errorf("nothing was sent: %v", err)
 		}

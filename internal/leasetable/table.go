@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/renewal"
 )
 
 // Rows is the table in one database. Each method is one transaction, bounded by the driver
@@ -66,12 +67,12 @@ type Config struct {
 }
 
 // Table implements driver.Fenced but for its Guarantees, and driver.Inspector, driver.Watcher
-// and driver.Breaker. It has one goroutine, and one for each running statement.
+// and driver.Breaker. It has two goroutines, and one for each running statement.
 type Table struct {
 	Config
 	rows    Rows
 	groups  *groups
-	keeper  *keeper
+	keeper  *renewal.Keeper
 	waiters hints.Waiters
 
 	life  context.Context // of every goroutine; ended by Close
@@ -82,14 +83,17 @@ type Table struct {
 // New returns a Table that is not started. It does no I/O.
 func New(rows Rows, c Config) *Table {
 	t := &Table{Config: c, rows: rows, groups: newGroups(c.Driver, rows)}
-	t.keeper = &keeper{table: t, wake: make(chan struct{}, 1), held: map[string]*holding{}}
+	t.keeper = renewal.New(renewal.Config{Driver: c.Driver, TTL: c.TTL, Bound: c.TTL / 3, Extend: t.extend, Split: t.alike})
 	t.life, t.stop = context.WithCancel(context.Background())
 	return t
 }
 
 // Start runs renewals, sweeps and loops until Close.
 func (t *Table) Start(loops ...func(life context.Context)) {
-	for _, loop := range append(loops, t.keeper.run) {
+	sweeps := func(life context.Context) {
+		renewal.Loop(life, nil, func() boottime.Instant { return t.Sweeps.Next }, t.sweep)
+	}
+	for _, loop := range append(loops, t.keeper.Run, sweeps) {
 		t.loops.Go(func() { loop(t.life) })
 	}
 }
@@ -102,7 +106,7 @@ func (t *Table) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err := t.Driver.CheckNames("acquire", r.Name, r.Owner); err != nil {
 		return driver.Grant{}, err
 	}
-	t.keeper.silence(r.Owner)
+	t.keeper.StopEvents(r.Owner)
 	woken, leave := t.waiters.Enter(r.Name)
 	defer leave()
 	for refusals := 1; ; refusals++ {
@@ -127,7 +131,7 @@ func (t *Table) take(ctx context.Context, r driver.Request) (Row, error) {
 	if err := t.usable(ctx, "acquire", r.Name); err != nil {
 		return Row{}, err
 	}
-	return t.groups.take(ctx, r)
+	return t.groups.takes.do(ctx, r)
 }
 
 // grant starts the renewals of the lease.
@@ -139,12 +143,10 @@ func (t *Table) grant(r driver.Request, row Row) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	lease := boottime.NewLease(row.Sent, r.Lease(t.TTL))
-	if lease.Remaining() <= 0 {
+	if boottime.Deadline(row.Sent, r.Lease(t.TTL)) <= boottime.Now() {
 		return driver.Grant{}, t.Driver.New("acquire", r.Name, interlock.Uncertain, interlock.ErrExpired)
 	}
-	t.keeper.add(r, lease, row.Sent)
-	return driver.Grant{Lease: lease, Token: token}, nil
+	return driver.Grant{Lease: t.keeper.Add(r, row.Sent), Token: token}, nil
 }
 
 // Pause waits before the next attempt: for a time or a hint. It fails if ctx or the driver's life ends.
@@ -167,12 +169,13 @@ func (t *Table) Release(ctx context.Context, name, owner string) error {
 	if err := t.Driver.CheckNames("release", name, owner); err != nil {
 		return err
 	}
-	t.keeper.remove(owner)
+	t.keeper.Remove(owner)
 	if err := t.usable(ctx, "release", name); err != nil {
 		return err
 	}
 	defer t.Wake(name)
-	return t.groups.free(ctx, name, owner)
+	_, err := t.groups.frees.do(ctx, driver.Request{Name: name, Owner: owner})
+	return err
 }
 
 // usable rejects a call after Close, or whose context has ended.
