@@ -59,19 +59,17 @@ type request struct {
 	passing         bool     // its writes need no confirmation
 }
 
-// ownerCount returns the number of owners.
-func (r request) ownerCount() int {
+// eachOwner yields the owners.
+func (r request) eachOwner(yield func(owner string) bool) {
 	if r.owner != "" {
-		return 1
+		yield(r.owner)
+		return
 	}
-	return len(r.owners)
-}
-
-func (r request) ownerAt(i int) string {
-	if r.owner != "" {
-		return r.owner
+	for _, owner := range r.owners {
+		if !yield(owner) {
+			return
+		}
 	}
-	return r.owners[i]
 }
 
 // undated hides a deadline from the client, which may otherwise send synchronously
@@ -110,19 +108,41 @@ type pending[T any] struct {
 	err     error
 }
 
-// begin adds the request to the order of its owners. If it is refused, err is the
-// reason, and there is nothing to run.
+// begin counts the request, and adds it to the order of its owners: a release must not
+// overtake an abandoned acquire request. If the request is refused, err is the reason, and
+// there is nothing to run.
 func (p *pending[T]) begin(ctx context.Context, c *conn, r request) bool {
 	p.conn, p.request, p.ctx = c, r, undated{ctx}
 	if ctx.Err() != nil {
 		p.err = unsent(r, context.Cause(ctx))
 		return false
 	}
-	open := false
-	if p.before, p.ended, open = c.begin(r); !open {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
 		p.err = closed(r)
+		return false
 	}
-	return open
+	c.running.Add(1)
+	p.ended = make(chan struct{})
+	for owner := range r.eachOwner {
+		if last := c.last[owner]; last != nil {
+			p.before = append(p.before, last)
+		}
+		c.last[owner] = p.ended
+	}
+	return true
+}
+
+// endLocked ends the request, with conn.mu held.
+func (p *pending[T]) endLocked() {
+	close(p.ended)
+	for owner := range p.request.eachOwner {
+		if p.conn.last[owner] == p.ended {
+			delete(p.conn.last, owner)
+		}
+	}
+	p.conn.running.Done()
 }
 
 // run sends once the earlier requests have ended, and ends after them in any case.
@@ -134,7 +154,9 @@ func (p *pending[T]) run() {
 		p.conn.abandoned.Add(1) // the client may still have it
 	}
 	_ = turn(context.Background(), p.before)
-	p.conn.end(p.request, p.ended)
+	p.conn.mu.Lock()
+	defer p.conn.mu.Unlock()
+	p.endLocked()
 }
 
 // runAndWait runs a request that begin has admitted, and waits for it. It sends in
@@ -171,45 +193,6 @@ func (p *pending[T]) wait() (value T, err error) {
 		return value, uncertain(p.request, context.Cause(ctx))
 	}
 	return p.value, failure(p.request, p.err)
-}
-
-// begin counts a request, unless the driver is closed. It returns the ends of the
-// owners' earlier requests, and that of this one, for end: a release must not
-// overtake an abandoned acquire request.
-func (c *conn) begin(r request) (before []<-chan struct{}, this chan struct{}, open bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, nil, false
-	}
-	c.running.Add(1)
-	this = make(chan struct{})
-	for i := range r.ownerCount() {
-		owner := r.ownerAt(i)
-		if last := c.last[owner]; last != nil {
-			before = append(before, last)
-		}
-		c.last[owner] = this
-	}
-	return before, this, true
-}
-
-// end ends a request.
-func (c *conn) end(r request, this chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.endLocked(r, this)
-}
-
-// endLocked is end with c.mu held.
-func (c *conn) endLocked(r request, this chan struct{}) {
-	close(this)
-	for i := range r.ownerCount() {
-		if owner := r.ownerAt(i); c.last[owner] == this {
-			delete(c.last, owner)
-		}
-	}
-	c.running.Done()
 }
 
 // turn waits for the end of the earlier requests.
@@ -275,22 +258,21 @@ func (c *conn) fields(ctx context.Context, r request, key string) (map[string]st
 	return fields, harmless(r, err)
 }
 
-// evalOnce sends the script in the caller's goroutine if that is possible.
+// evalOnce sends a request in one of four ways. If it needs only the script, and the client's
+// connection is open, these are tried in this order:
+//
+//   - with other requests of its script, if many are under way: see [group]
+//   - on the second connection, if it is alone: see [direct]
+//   - on the client's connection, in the caller's goroutine
+//
+// Otherwise, and if an earlier request of its owner is under way, a goroutine sends it.
 func (c *conn) evalOnce(ctx context.Context, r request, s *script, b batch) (rueidis.RedisMessage, error) {
-	if !c.isPlain(s, r) {
-		return do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
-			results, err := s.run(ctx, c.client, r, []batch{b})
-			if err != nil {
-				return rueidis.RedisMessage{}, err
-			}
-			return results[0].ToMessage()
-		})
-	}
-	if g := c.groups[s]; g.takes(b) {
-		return g.eval(ctx, r, b)
-	}
-	if ctx.Err() == nil {
-		if n := c.enter(r); n > 0 {
+	plain := c.isPlain(s, r)
+	if plain {
+		if g := c.groups[s]; g.takes(b) {
+			return g.eval(ctx, r, b)
+		}
+		if n := c.enter(ctx, r); n > 0 {
 			defer c.leave()
 			if n == 1 && r.owner != "" && c.abandoned.Load() == c.settled.Load() {
 				if l := c.link.direct.take(ctx); l != nil {
@@ -301,8 +283,24 @@ func (c *conn) evalOnce(ctx context.Context, r request, s *script, b batch) (rue
 		}
 	}
 	return do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
-		return c.sendOne(ctx, s, b).ToMessage()
+		if plain {
+			return c.sendOne(ctx, s, b).ToMessage()
+		}
+		results, err := s.run(ctx, c.client, r, []batch{b})
+		if err != nil {
+			return rueidis.RedisMessage{}, err
+		}
+		return results[0].ToMessage()
 	})
+}
+
+// send runs a script on each batch in one pipeline, on the client's connection if only the
+// script is needed.
+func (c *conn) send(ctx context.Context, r request, s *script, batches []batch) ([]rueidis.RedisResult, error) {
+	if len(batches) == 1 && c.isPlain(s, r) {
+		return []rueidis.RedisResult{c.sendOne(ctx, s, batches[0])}, nil
+	}
+	return s.run(ctx, c.client, r, batches)
 }
 
 // sendOne runs a script once on the client's connection, and records that it is open.
@@ -357,8 +355,8 @@ func (c *conn) sendDirect(ctx context.Context, l *line, r request, s *script, b 
 // request of the owner is under way. It returns how many such requests there are, and 0
 // if this one is refused. The client queues it before later requests of its owner, even
 // if its context ends.
-func (c *conn) enter(r request) int64 {
-	if !c.isConnected() {
+func (c *conn) enter(ctx context.Context, r request) int64 {
+	if ctx.Err() != nil || !c.isConnected() {
 		return 0
 	}
 	c.mu.Lock()
@@ -366,8 +364,8 @@ func (c *conn) enter(r request) int64 {
 	if c.closed {
 		return 0
 	}
-	for i := range r.ownerCount() {
-		if c.last[r.ownerAt(i)] != nil {
+	for owner := range r.eachOwner {
+		if c.last[owner] != nil {
 			return 0
 		}
 	}
@@ -409,7 +407,7 @@ func (c *conn) oneSlot(keys []string) error {
 // batches; each result can have its own.
 func (c *conn) evalAll(ctx context.Context, r request, s *script, batches []batch) ([]rueidis.RedisResult, error) {
 	return do(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
-		return s.run(ctx, c.client, r, batches)
+		return c.send(ctx, r, s, batches)
 	})
 }
 

@@ -170,7 +170,7 @@ func (g *group) send(members []*groupMember) {
 		if m.err = err; err == nil {
 			m.value, m.err = answers[i], answers[i].Error()
 		}
-		g.conn.endLocked(m.request, m.ended)
+		m.endLocked()
 		m.wake()
 	}
 }

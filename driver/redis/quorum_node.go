@@ -63,12 +63,7 @@ type results = []rueidis.RedisResult
 // request, which already has its place in its owner's order, and waits for at most timeout.
 func (n *node) ask(ctx context.Context, timeout time.Duration, r request, s *script, batches ...batch) (wait func() (results, error)) {
 	bounded, cancel := context.WithTimeoutCause(ctx, timeout, errNodeSilent)
-	p := &pending[results]{send: func(ctx context.Context) (results, error) {
-		if len(batches) == 1 && n.conn.isPlain(s, r) {
-			return results{n.conn.sendOne(ctx, s, batches[0])}, nil
-		}
-		return s.run(ctx, n.conn.client, r, batches)
-	}}
+	p := &pending[results]{send: func(ctx context.Context) (results, error) { return n.conn.send(ctx, r, s, batches) }}
 	p.begin(bounded, n.conn, r)
 	return func() (results, error) {
 		defer cancel()

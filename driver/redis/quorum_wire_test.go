@@ -120,11 +120,12 @@ func TestWireKeepsOrder(t *testing.T) {
 	openWires(t, q)
 	owner := newOwner()
 	n := q.nodes[0]
-	_, ended, _ := n.conn.begin(request{owner: owner})
+	earlier := &pending[int]{send: func(context.Context) (int, error) { return 0, nil }}
+	earlier.begin(t.Context(), n.conn, request{owner: owner})
 	if n.wireFor(owner) != nil || n.wireFor("another") == nil {
 		t.Error("a request overtakes an earlier one of its owner")
 	}
-	n.conn.end(request{owner: owner}, ended)
+	earlier.run()
 	for _, s := range servers {
 		s.Pause()
 	}
