@@ -172,7 +172,9 @@ func (d *Driver) finished(s *session, calls []*call, a answer) {
 		}
 		return
 	}
-	s.unlocked(a)
+	if a.err != nil { // the session may still have the lock, and would take it twice
+		s.pipe.end(fmt.Errorf("a lock could not be released: %w", a.err))
+	}
 	for _, c := range calls {
 		switch {
 		case a.err == nil && c.kind == callGive && !c.found: // without its row, the lock is still there
@@ -183,14 +185,6 @@ func (d *Driver) finished(s *session, calls []*call, a answer) {
 		case c.done != nil:
 			c.done(a)
 		}
-	}
-}
-
-// unlocked takes the answer to an unlock. If it failed, the session may still have the lock,
-// and would take it twice: so the session ends.
-func (s *session) unlocked(a answer) {
-	if a.err != nil {
-		s.pipe.end(fmt.Errorf("a lock could not be released: %w", a.err))
 	}
 }
 
@@ -289,13 +283,13 @@ func (d *Driver) tried(s *session, calls []*call, a answer) {
 		id, key := c.on.identity, c.on.key
 		switch {
 		case a.err != nil && len(calls) > 1 && !isSessionInvalid(a.err): // one of them is at fault
-			d.perform(s, d.table.retry(now, id, key))
+			d.perform(s, d.table.again(now, id, key, sendRetry))
 		case a.err != nil:
 			d.refused(s, now, c, a)
 		case c.err != nil:
 			d.refused(s, now, c, answer{sent: a.sent, err: c.err})
 		case !c.found:
-			d.perform(s, d.table.missed(now, id, key))
+			d.perform(s, d.table.again(now, id, key, sendTry)) // who has it is found out
 		default:
 			d.perform(s, d.table.tried(now, id, key, c.outcome))
 		}
@@ -419,12 +413,4 @@ func (d *Driver) releasing(s *session, effects []effect, done chan answer) error
 	err := s.pipe.send(c)
 	d.perform(s, effects[1:])
 	return err
-}
-
-// wake tries again for a waiter of this process. It runs under
-// Driver.mu.
-func (d *Driver) wake(s *session, key int64) {
-	now := boottime.Now()
-	d.perform(s, d.table.wake(now, key))
-	d.reschedule(now)
 }

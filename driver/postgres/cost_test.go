@@ -88,7 +88,7 @@ func TestCostOfAHandOver(t *testing.T) {
 	for range handOvers {
 		next := await(t, y, "hot")
 		give(t, x, "hot", owner)
-		g := receive(t, next, "the next holder")
+		g := testbed.Receive(t, next, "the next holder")
 		testbed.OK(t, g.err)
 		owner, x, y = g.owner, y, x
 	}
@@ -118,7 +118,7 @@ func longTable(t testing.TB, server *testbed.Server) *Table {
 	t.Helper()
 	d, err := OpenTable(t.Context(), operator(t, server.URL()), &TableOptions{TTL: time.Minute})
 	testbed.OK(t, err)
-	closeAfter(t, d)
+	testbed.CloseAfter(t, d)
 	return d
 }
 
@@ -152,10 +152,10 @@ func TestCostOfManyLocks(t *testing.T) {
 	if n := value[int](t, o, connected); n > connections { // one of the operator's may have ended
 		t.Errorf("%d connections, before it was %d", n, connections)
 	}
-	receive(t, renewed, "a renewal")
+	testbed.Receive(t, renewed, "a renewal")
 	sent := d.sentCalls()
 	for range 3 {
-		receive(t, renewed, "a renewal")
+		testbed.Receive(t, renewed, "a renewal")
 	}
 	if spent := d.sentCalls() - sent; spent > 5 {
 		t.Errorf("%d requests for 3 renewals of %d locks", spent, many)
@@ -196,7 +196,7 @@ func TestCostOfAHerd(t *testing.T) {
 	before, began := calls(), time.Now()
 	give(t, holder, "hot", owner)
 	for range herd {
-		testbed.OK(t, receive(t, released, "the next holder"))
+		testbed.OK(t, testbed.Receive(t, released, "the next holder"))
 	}
 	took := time.Since(began)
 	spent := calls() - before
@@ -237,7 +237,7 @@ func TestCostOfManyAtOnce(t *testing.T) {
 		testbed.Eventually(t, "the others wait", bound, func() bool { return d.queued() == many })
 		goOn()
 		for range mostFlights + many {
-			testbed.OK(t, receive(t, grants, "an answer"))
+			testbed.OK(t, testbed.Receive(t, grants, "an answer"))
 		}
 		statements, requests = executed(t, o)-statements, d.sentCalls()-requests
 		// 3 requests of 2 statements at most, what stalls them, and a ping.

@@ -63,14 +63,8 @@ type dialing struct {
 // [*PoolerError]; a standby, a version before 14 and a database that is not in UTF-8 are refused, too.
 func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, error) {
 	options, err := o.withDefaults()
-	if err == nil && config == nil {
-		err = errors.New("a configuration is required: see pgx.ParseConfig, or take that of a pool")
-	}
-	if err != nil {
-		return nil, problem("open", "", interlock.Bug, err)
-	}
-	if ctx.Err() != nil {
-		return nil, fail.Unsent(ctx, "open", "")
+	if err = leasetable.CheckOpening(ctx, fail, err, config != nil, "a configuration is required: see pgx.ParseConfig, or take that of a pool"); err != nil {
+		return nil, err
 	}
 	d := &Driver{
 		dialer:  &dialer{config: config.Copy(), namespace: options.Namespace, ttl: options.TTL, seed: options.Seed},

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,12 +23,7 @@ func (l *listener) run(life context.Context) {
 		if l.listen(life) {
 			failed = 1
 		}
-		timer := time.NewTimer(pause.Delay(failed, rand.Float64()))
-		select {
-		case <-life.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		pause.Wait(life, failed)
 	}
 }
 

@@ -146,12 +146,8 @@ func (c *contender) try() effectKind {
 	return sendTake
 }
 
-// missed takes the answer to a first try that has not taken the lock: who has it is found out.
-func (t *table) missed(now boottime.Instant, id identity, key int64) []effect {
-	return t.again(now, id, key, sendTry)
-}
-
-// again repeats the try of id in another way, unless it was released meanwhile.
+// again repeats the try of id in another way, unless it was released meanwhile: after a first try
+// that has not taken the lock, and after an error of a statement that it shared with others.
 func (t *table) again(now boottime.Instant, id identity, key int64, kind effectKind) []effect {
 	if c := t.slot(key).asking; c != nil && t.contenders[id] == c {
 		return []effect{{kind: kind, on: *c}}
@@ -196,11 +192,6 @@ func (t *table) failed(now boottime.Instant, id identity, key int64) []effect {
 	}
 	t.remove(c)
 	return append([]effect{{kind: sendUnlock, on: *c}}, t.advance(now, key)...)
-}
-
-// retry takes an error about a try that shared a statement with others: it is tried alone.
-func (t *table) retry(now boottime.Instant, id identity, key int64) []effect {
-	return t.again(now, id, key, sendRetry)
 }
 
 // release releases whatever id has.

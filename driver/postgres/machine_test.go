@@ -116,7 +116,7 @@ func (w *world) take(n *node, c contender) {
 		w.try(n, c)
 		return
 	}
-	n.heard = append(n.heard, func() []effect { return n.table.missed(now, c.identity, c.key) })
+	n.heard = append(n.heard, func() []effect { return n.table.again(now, c.identity, c.key, sendTry) })
 }
 
 func (w *world) try(n *node, c contender) {

@@ -101,7 +101,7 @@ func TestTableBehindPoolers(t *testing.T) {
 			owner := take(t, a, "x")
 			waiting := await(t, b, "x")
 			give(t, a, "x", owner)
-			next := receive(t, waiting, "the next holder")
+			next := testbed.Receive(t, waiting, "the next holder")
 			testbed.OK(t, next.err)
 			refuse(t, a, "x")
 			give(t, b, "x", next.owner)
@@ -113,6 +113,6 @@ func openTableAt(t testing.TB, url, namespace string) *Table {
 	t.Helper()
 	d, err := OpenTable(t.Context(), operator(t, url), &TableOptions{TTL: suiteTTL, Namespace: namespace})
 	testbed.OK(t, err)
-	closeAfter(t, d)
+	testbed.CloseAfter(t, d)
 	return d
 }

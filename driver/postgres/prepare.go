@@ -189,13 +189,8 @@ func (p *Participant[T]) failed(ctx context.Context, op, name string, at stage, 
 	if err == nil {
 		return nil
 	}
-	var told *interlock.Error
-	if errors.As(err, &told) {
+	if errors.As(err, new(*interlock.Error)) {
 		return err
 	}
-	kind := kindOf(at, err, ctx.Err() != nil)
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", cause, err)
-	}
-	return problem(op, name, kind, err)
+	return problem(op, name, kindOf(at, err, ctx.Err() != nil), driver.WithCause(ctx, err))
 }

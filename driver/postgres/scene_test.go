@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -22,18 +23,8 @@ func openOn(t testing.TB, addr string, ttl time.Duration) *Driver {
 	t.Helper()
 	d, err := Open(t.Context(), configOf(t, urlAt(addr)), &Options{TTL: ttl})
 	testbed.OK(t, err)
-	closeAfter(t, d)
+	testbed.CloseAfter(t, d)
 	return d
-}
-
-func closeAfter(t testing.TB, d driver.Fenced) {
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		defer cancel()
-		if err := d.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
 }
 
 // grantOf is what an Acquire gave.
@@ -47,12 +38,8 @@ type grantOf struct {
 // hold acquires and gives everything.
 func hold(t testing.TB, d driver.Fenced, name string) grantOf {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
-	defer cancel()
-	g := attempt(ctx, d, name, driver.Request{})
-	if g.err != nil {
-		t.Fatalf("acquire %q: %v", name, g.err)
-	}
+	g := attempt(testbed.Bounded(t), d, name, driver.Request{})
+	testbed.OK(t, g.err)
 	return g
 }
 
@@ -72,11 +59,7 @@ func take(t testing.TB, d driver.Fenced, name string) string {
 
 func give(t testing.TB, d driver.Fenced, name, owner string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
-	defer cancel()
-	if err := d.Release(ctx, name, owner); err != nil {
-		t.Fatalf("release %q: %v", name, err)
-	}
+	testbed.OK(t, d.Release(testbed.Bounded(t), name, owner))
 }
 
 // refuse requires that another holds name.
@@ -93,34 +76,9 @@ func refuse(t testing.TB, d driver.Fenced, name string) *interlock.HeldError {
 // await acquires in the background, and returns when it waits.
 func await(t testing.TB, d driver.Fenced, name string) <-chan grantOf {
 	t.Helper()
-	waits, done := make(chan struct{}, 100), make(chan grantOf, 1)
-	go func() {
-		var r driver.Request
-		r.Events.Waiting = func(driver.Place) {
-			select {
-			case waits <- struct{}{}:
-			default:
-			}
-		}
-		done <- attempt(t.Context(), d, name, r)
-	}()
-	select {
-	case <-waits:
-	case g := <-done:
-		t.Fatalf("acquire %q did not wait: %v", name, g.err)
-	case <-time.After(bound):
-		t.Fatalf("acquire %q: no word of waiting", name)
-	}
+	waits, done := make(chan struct{}, 1), make(chan grantOf, 1)
+	r := driver.Request{Events: driver.Events{Waiting: func(driver.Place) { hints.Signal(waits) }}}
+	go func() { done <- attempt(t.Context(), d, name, r) }()
+	testbed.Receive(t, waits, "a place of "+name)
 	return done
-}
-
-func receive[T any](t testing.TB, from <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(bound):
-		t.Fatalf("%s: nothing after %v", what, bound)
-	}
-	panic("unreachable")
 }

@@ -32,7 +32,7 @@ func TestSeed(t *testing.T) {
 				Open: func(t *testing.T, seed driver.Seed) (drivertest.Seeded, error) {
 					d, err := kind.open(t, seed)
 					if err == nil {
-						closeAfter(t, d)
+						testbed.CloseAfter(t, d)
 					}
 					return d, err
 				},
@@ -74,7 +74,7 @@ func TestRepairWhileTokensAreDrawn(t *testing.T) {
 	go func() {
 		other, err := Open(t.Context(), configOf(t, server.URL()), &Options{TTL: time.Minute, Seed: driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "me"}}})
 		if err == nil {
-			closeAfter(t, other)
+			testbed.CloseAfter(t, other)
 		}
 		repaired <- err
 	}()
@@ -82,9 +82,9 @@ func TestRepairWhileTokensAreDrawn(t *testing.T) {
 	go func() { drawn <- attempt(t.Context(), d, "y", driver.Request{}) }()
 	blocked(3)
 	commit()
-	receive(t, gone, "the end of what waited for the schema")
-	testbed.OK(t, receive(t, repaired, "the repair"))
-	if g := receive(t, drawn, "what was drawn meanwhile"); g.err != nil {
+	testbed.Receive(t, gone, "the end of what waited for the schema")
+	testbed.OK(t, testbed.Receive(t, repaired, "the repair"))
+	if g := testbed.Receive(t, drawn, "what was drawn meanwhile"); g.err != nil {
 		t.Errorf("drawn while the counter was repaired: %v", g.err)
 	}
 	g := hold(t, d, "x")
@@ -136,7 +136,7 @@ func TestRepairOfAReservation(t *testing.T) {
 	})
 	exec(t, o, `update interlock_reserved set counter = $1`, interlock.CounterAt(time.Now().Add(5*365*24*time.Hour)))
 	d = open(driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "me"}})
-	closeAfter(t, d)
+	testbed.CloseAfter(t, d)
 	if after := hold(t, d, "x"); after.grant.Token <= before.grant.Token {
 		t.Errorf("token %d after %d", after.grant.Token, before.grant.Token)
 	}

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -23,7 +22,7 @@ type TableOptions = Options
 type leases = leasetable.Table
 
 // Table is a fenced lock by rows with a lease, on the user's own pool. It works behind poolers in any
-// mode. It has one goroutine, one for each statement under way and, without a pooler, one with a
+// mode. It has two goroutines, one for each statement under way and, without a pooler, one with a
 // connection that listens. It is safe for concurrent use.
 type Table struct {
 	*leases
@@ -44,16 +43,11 @@ var (
 // other: processes that share names must use the same one.
 func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table, error) {
 	options, err := o.withDefaults()
-	if err == nil && pool == nil {
-		err = errors.New("a pool is required")
+	if err = leasetable.CheckOpening(ctx, fail, err, pool != nil, "a pool is required"); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return nil, problem("open", "", interlock.Bug, err)
-	}
-	if ctx.Err() != nil {
-		return nil, fail.Unsent(ctx, "open", "")
-	}
-	rows := &tableRows{pool: pool, namespace: options.Namespace, ttl: options.TTL, missing: true}
+	rows := &tableRows{pool: pool, namespace: options.Namespace, ttl: options.TTL}
+	rows.missing.Store(true)
 	f, err := rows.open(ctx, options.Seed)
 	if err != nil {
 		return nil, err
@@ -99,6 +93,15 @@ func isDirect(ctx context.Context, c *pgx.Conn) (bool, error) {
 	var pid uint32
 	err := c.QueryRow(ctx, `select pg_backend_pid()`, pgx.QueryExecModeExec).Scan(&pid)
 	return pid == c.PgConn().PID(), err
+}
+
+// leadsDirectly reports isDirect of a pool.
+func leadsDirectly(ctx context.Context, pool *pgxpool.Pool) (direct bool, err error) {
+	err = pool.AcquireFunc(ctx, func(c *pgxpool.Conn) (err error) {
+		direct, err = isDirect(ctx, c.Conn())
+		return err
+	})
+	return direct, err
 }
 
 // interval returns the pause between tries: long if releases are notified, otherwise growing.

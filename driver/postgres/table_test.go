@@ -74,13 +74,13 @@ func TestSweepDoesNotDelayRenewals(t *testing.T) {
 	testbed.OK(t, err)
 	d, err := OpenTable(t.Context(), o, &TableOptions{TTL: MinTTL}) // sweeps at once
 	testbed.OK(t, err)
-	closeAfter(t, d)
+	testbed.CloseAfter(t, d)
 	var r driver.Request
 	renewed := make(chan error, 100)
 	r.Events.Renewed = func(_ time.Duration, err error) { renewed <- err }
 	g := attempt(t.Context(), d, "x", r)
 	for range 3 {
-		if err := receive(t, renewed, "a renewal"); err != nil || g.grant.Lease.Remaining() <= 0 {
+		if err := testbed.Receive(t, renewed, "a renewal"); err != nil || g.grant.Lease.Remaining() <= 0 {
 			t.Fatalf("renewed with %v, %v left", err, g.grant.Lease.Remaining())
 		}
 	}
@@ -105,7 +105,7 @@ func TestTokensRiseOverASweep(t *testing.T) {
 		return len(granted) > 0 || value[bool](t, o, `select exists (select from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0)`)
 	})
 	testbed.OK(t, tx.Commit(t.Context()))
-	if g := receive(t, granted, "the grant"); g.err != nil || g.grant.Token.Counter() <= ahead {
+	if g := testbed.Receive(t, granted, "the grant"); g.err != nil || g.grant.Token.Counter() <= ahead {
 		t.Errorf("token %d, %v after a sweep; before it was %d", g.grant.Token.Counter(), g.err, ahead)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,8 +25,7 @@ type tableRows struct {
 	ttl       time.Duration
 	direct    bool // no pooler stands between: notifications come, and statements may be prepared
 
-	mu      sync.Mutex
-	missing bool // the tables may not be there
+	missing atomic.Bool // the tables may not be there
 }
 
 const tableSchema = `
@@ -296,7 +295,7 @@ func (t *tableRows) send(ctx context.Context, op, name string, each func(pgx.Row
 		err = errors.Join(err, rows.Err())
 	}
 	if isUndefined(err) { // the data is gone
-		t.setMissing(true)
+		t.missing.Store(true)
 		return problem(op, name, interlock.Retryable, driver.WithCause(bounded, err))
 	}
 	return ofStatement(bounded, op, name, err)
@@ -304,10 +303,7 @@ func (t *tableRows) send(ctx context.Context, op, name string, each func(pgx.Row
 
 // ready creates the tables, if they were not there when they were last used.
 func (t *tableRows) ready(ctx context.Context, op, name string) error {
-	t.mu.Lock()
-	missing := t.missing
-	t.mu.Unlock()
-	if !missing {
+	if !t.missing.Load() {
 		return nil
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
@@ -315,14 +311,8 @@ func (t *tableRows) ready(ctx context.Context, op, name string) error {
 	if err := t.create(bounded); err != nil {
 		return t.failedBefore(bounded, op, name, err)
 	}
-	t.setMissing(false)
+	t.missing.Store(false)
 	return nil
-}
-
-func (t *tableRows) setMissing(missing bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.missing = missing
 }
 
 func (t *tableRows) create(ctx context.Context) error {

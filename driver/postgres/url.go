@@ -84,11 +84,7 @@ func (c connection) KeyValues(string) driver.KeyValues {
 // Notifier is that of [NewNotifier], on the channel name + "_notifier", unless the pool leads through a
 // pooler that shares sessions.
 func (c connection) Notifier(ctx context.Context, name string) (driver.Notifier, func(context.Context) error, error) {
-	direct := false
-	err := c.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
-		direct, err = isDirect(ctx, conn.Conn())
-		return err
-	})
+	direct, err := leadsDirectly(ctx, c.pool)
 	if err != nil || !direct {
 		return nil, nil, err
 	}

@@ -194,11 +194,7 @@ func (v *Values) unwatched(ctx context.Context, name string, err error) error {
 func (v *Values) begin(ctx context.Context) error {
 	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()
-	direct := false
-	err := v.pool.AcquireFunc(bounded, func(c *pgxpool.Conn) (err error) {
-		direct, err = isDirect(bounded, c.Conn())
-		return err
-	})
+	direct, err := leadsDirectly(bounded, v.pool)
 	if err != nil {
 		return ofStatement(bounded, "watch value", "", err)
 	}

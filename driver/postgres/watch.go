@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // handleNotification handles a notification: of a waiter's turn, of a forced release, or for watchers.
@@ -28,7 +29,9 @@ func (d *Driver) handleNotification(s *session, channel, payload string) {
 		return
 	}
 	if key, err := strconv.ParseInt(payload, 10, 64); err == nil {
-		d.wake(s, key)
+		now := boottime.Now()
+		d.perform(s, d.table.wake(now, key))
+		d.reschedule(now)
 	}
 }
 
