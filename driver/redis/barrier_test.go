@@ -200,37 +200,6 @@ func TestBarrierBodies(t *testing.T) {
 	}
 }
 
-// TestBarrierAsksItselfFirst: a repeated debit is answered even if there is no money
-// for a second one.
-func TestBarrierAsksItselfFirst(t *testing.T) {
-	t.Parallel()
-	client := dial(t, testbed.Redis(t).Addr())
-	mustDo(t, client, "SET", "account:{shop}", "10")
-	b := NewBarrier(client, "{shop}")
-	debit := Body{Text: `
-		if tonumber(redis.call('GET', KEYS[1])) < tonumber(ARGV[1]) then return refuse('no money') end
-		redis.call('DECRBY', KEYS[1], ARGV[1])
-		return ARGV[1]`, Keys: []string{"account:{shop}"}, Args: []string{"8"}}
-	for again := range 2 {
-		got, err := b.Call(t.Context(), barrierCall(driver.BarrierFirst, "1"), debit)
-		if err != nil || got.Outcome != driver.BarrierIsDone || got.Ran != (again == 0) || string(got.Result) != "8" {
-			t.Errorf("%+v, %v", got, err)
-		}
-	}
-	if got, err := b.Call(t.Context(), barrierCall(driver.BarrierFirst, "2"), debit); err != nil || got.Outcome != driver.BarrierSaysNo {
-		t.Errorf("%+v, %v", got, err)
-	}
-	credit := Body{Text: "redis.call('INCRBY', KEYS[1], RESULT)", Keys: debit.Keys}
-	for _, step := range []string{"1", "1", "2", "3"} {
-		if got, err := b.Call(t.Context(), barrierCall(driver.BarrierUndo, step), credit); err != nil || got.Outcome != driver.BarrierIsDone {
-			t.Errorf("%+v, %v", got, err)
-		}
-	}
-	if money, err := raw(t, client, "GET", "account:{shop}").ToString(); err != nil || money != "10" {
-		t.Errorf("the account has %s, %v", money, err)
-	}
-}
-
 func ExampleBarrier() {
 	client, err := Dial("redis://127.0.0.1:6379")
 	if err != nil {

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"context"
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -12,11 +11,7 @@ func plainOn(t testing.TB, addr string, o *Options) *Plain {
 	t.Helper()
 	p, err := OpenPlain(t.Context(), dial(t, addr), o)
 	testbed.OK(t, err)
-	t.Cleanup(func() {
-		if err := p.Close(context.Background()); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	testbed.CloseAfter(t, p)
 	return p
 }
 

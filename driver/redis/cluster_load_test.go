@@ -63,29 +63,12 @@ func startLoad(t *testing.T, client rueidis.Client, counters ...string) (l *load
 	return l, func() { cancel(); l.workers.Wait(); l.judge() }
 }
 
-// until repeats what may be repeated, as the portable types do; false means it gave up.
-func (l *load) until(what string, try func(context.Context) error) bool {
-	for end := time.Now().Add(3 * bound); ; time.Sleep(10 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(l.t.Context()), 3*time.Second)
-		err := try(ctx)
-		cancel()
-		kind := interlock.Kind(err)
-		switch {
-		case err == nil:
-			return true
-		case kind != interlock.Retryable && kind != interlock.Uncertain || time.Now().After(end):
-			l.t.Errorf("%s: %v: %v", what, kind, err)
-			return false
-		}
-	}
-}
-
 // raise increments a counter. An increment with an unknown outcome is not repeated.
 func (l *load) raise(d *Driver, lane, name string) {
 	lock, data, owner := "{"+name+"}lock", "{"+name+"}data", newOwner()
 	var grant driver.Grant
 	asked := l.history.Invoke(history.Event{Lane: lane, Op: history.OpAcquire, Key: lock, Owner: owner})
-	if !l.until("acquire "+name, func(ctx context.Context) (err error) {
+	if !persist(l.t, "acquire "+name, func(ctx context.Context) (err error) {
 		grant, err = d.Acquire(ctx, driver.Request{Name: lock, Owner: owner})
 		return err
 	}) {
@@ -93,9 +76,9 @@ func (l *load) raise(d *Driver, lane, name string) {
 		return
 	}
 	asked.Granted(grant.Token, owner)
-	defer l.until("release "+name, func(ctx context.Context) error { return d.Release(ctx, lock, owner) })
+	defer persist(l.t, "release "+name, func(ctx context.Context) error { return d.Release(ctx, lock, owner) })
 	raise := driver.Raise{Resource: lock, Token: grant.Token}
-	if !l.until("enter "+name, func(ctx context.Context) error { return l.fence.Enter(ctx, raise) }) {
+	if !persist(l.t, "enter "+name, func(ctx context.Context) error { return l.fence.Enter(ctx, raise) }) {
 		return
 	}
 	n, ok := l.read(name)
@@ -115,7 +98,7 @@ func (l *load) raise(d *Driver, lane, name string) {
 }
 
 func (l *load) read(name string) (n int64, ok bool) {
-	ok = l.until("read "+name, func(ctx context.Context) (err error) {
+	ok = persist(l.t, "read "+name, func(ctx context.Context) (err error) {
 		n, err = l.client.Do(ctx, l.client.B().Get().Key("{"+name+"}data").Build()).AsInt64()
 		if rueidis.IsRedisNil(err) {
 			err = nil

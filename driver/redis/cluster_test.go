@@ -139,7 +139,7 @@ func storesOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 		if slotOf(name)*3/16384 != i {
 			t.Fatalf("%s is not on master %d", name, i)
 		}
-		storeOnCluster(t, client, name)
+		useStores(t, client, name)
 	}
 	f := NewFence(client)
 	raise := driver.Raise{Resource: "r{x}", Token: tokenOf(t, 5, 0)}
@@ -177,8 +177,20 @@ var storeScripts = []*script{enterScript, rebaseScript, recordEnterScript, putSc
 	idempotencyUpdateScript, idempotencyUnfinishedScript, barrierForgetScript, streamAddScript, limitScript, latticeScript, plainAcquireScript,
 	plainReleaseScript, breakScript, streamPutScript, streamClaimScript, streamRenewScript, streamSettleScript, streamLettersScript, streamReplayScript, streamResumeScript}
 
-// storeOnCluster uses each store once, with a name and keys of its slot.
-func storeOnCluster(t *testing.T, client rueidis.Client, name string) {
+// TestStoresCostOneRequest: each call of a store is one script.
+func TestStoresCostOneRequest(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	useStores(t, client, "a") // the server loads the scripts
+	before := calls(t, client)
+	useStores(t, client, "b")
+	if n := since(t, client, before); n["evalsha"] != 27 || n["eval"] != 0 { // two of them for a break
+		t.Errorf("26 calls cost %v", n)
+	}
+}
+
+// useStores calls each method of the stores, with a name and keys of its slot.
+func useStores(t *testing.T, client rueidis.Client, name string) {
 	ctx, hash := t.Context(), make([]byte, 32)
 	must := func(what string, err error, ok bool) {
 		t.Helper()

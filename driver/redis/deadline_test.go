@@ -75,15 +75,6 @@ func TestConfirmationLastsForTheTTL(t *testing.T) {
 	if left := lives(t, operator, "z"); left < DefaultTTL-5*time.Second {
 		t.Errorf("after the confirmation it lives for %v", left)
 	}
-
-	short := openOn(t, server.Addr(), &Options{TTL: time.Second})
-	_, grant := take(t, short, "y")
-	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		state, err := b.Lock(t.Context(), "y")
-		if err != nil || state.Holder == nil || state.Holder.Foreign || state.Holder.Token != grant.Token {
-			t.Fatalf("while it is renewed it is shown as %+v, %v", state.Holder, err)
-		}
-	}
 }
 
 // A repeated request of the same owner is a renewal too, in plain mode as well.

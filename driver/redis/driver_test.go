@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -31,13 +32,7 @@ func openWith(t testing.TB, client rueidis.Client, o *Options) *Driver {
 	t.Helper()
 	d, err := Open(t.Context(), client, o)
 	testbed.OK(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		defer cancel()
-		if err := d.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
+	testbed.CloseAfter(t, d)
 	return d
 }
 
@@ -49,20 +44,14 @@ func newOwner() string { return fmt.Sprintf("test/%d", owners.Add(1)) }
 func take(t testing.TB, d driver.Fenced, name string) (string, driver.Grant) {
 	t.Helper()
 	r := driver.Request{Name: name, Owner: newOwner()}
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	grant, err := d.Acquire(ctx, r)
-	if err != nil {
-		t.Fatalf("acquire %q: %v", name, err)
-	}
+	grant, err := d.Acquire(testbed.Bounded(t), r)
+	testbed.OK(t, err)
 	return r.Owner, grant
 }
 
 func release(t testing.TB, d driver.Fenced, name, owner string) {
 	t.Helper()
-	if err := d.Release(t.Context(), name, owner); err != nil {
-		t.Fatalf("release %q: %v", name, err)
-	}
+	testbed.OK(t, d.Release(t.Context(), name, owner))
 }
 
 // outcome of an Acquire in the background.
@@ -75,21 +64,14 @@ type outcome struct {
 // await starts to acquire name and returns when it has a place in the queue.
 func await(t testing.TB, d driver.Fenced, name string) <-chan outcome {
 	t.Helper()
-	placed, done := make(chan struct{}, 64), make(chan outcome, 1)
-	r := driver.Request{Name: name, Owner: newOwner(), Events: driver.Events{
-		Waiting: func(driver.Place) { placed <- struct{}{} }}}
+	placed, done := make(chan struct{}, 1), make(chan outcome, 1)
+	r := driver.Request{Name: name, Owner: newOwner(), Events: driver.Events{Waiting: func(driver.Place) { hints.Signal(placed) }}}
 	ctx := t.Context()
 	go func() {
 		grant, err := d.Acquire(ctx, r)
 		done <- outcome{r.Owner, grant, err}
 	}()
-	select {
-	case <-placed:
-	case o := <-done:
-		t.Fatalf("acquire %q ended where it should wait: %+v", name, o)
-	case <-time.After(bound):
-		t.Fatalf("acquire %q: no place", name)
-	}
+	testbed.Receive(t, placed, "a place of "+name)
 	return done
 }
 
@@ -97,9 +79,7 @@ func receive(t testing.TB, done <-chan outcome, within time.Duration) outcome {
 	t.Helper()
 	select {
 	case o := <-done:
-		if o.err != nil {
-			t.Fatal(o.err)
-		}
+		testbed.OK(t, o.err)
 		return o
 	case <-time.After(within):
 		t.Fatalf("no grant within %v", within)

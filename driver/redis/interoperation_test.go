@@ -5,23 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
-
-func TestForeignClientIsExcluded(t *testing.T) {
-	server := testbed.Redis(t)
-	foreign, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
-	owner, _ := take(t, d, "shared")
-	if err := raw(t, foreign, "SET", "shared", "theirs", "NX", "PX", "1000").Error(); !rueidis.IsRedisNil(err) {
-		t.Fatalf("a foreign SET NX went through: %v", err)
-	}
-	release(t, d, "shared", owner)
-	mustDo(t, foreign, "SET", "shared", "theirs", "NX", "PX", "10000")
-}
 
 func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
 	server := testbed.Redis(t)

@@ -47,27 +47,6 @@ func TestLateRequestIsNotKept(t *testing.T) {
 	})
 }
 
-// A late request that gets a place in the queue keeps it no longer than a dead
-// waiter.
-func TestLatePlaceIsNotKept(t *testing.T) {
-	t.Parallel()
-	server := testbed.Redis(t)
-	d := openOn(t, server.Addr(), nil)
-	owner, _ := take(t, d, "x")
-	r := driver.Request{Name: "x", Owner: newOwner()}
-	late, err := d.contend(t.Context(), newWaiter(r, "x"), enqueue)
-	if err != nil || late.status != statusWaiting {
-		t.Fatalf("the late request got %+v, %v", late, err)
-	}
-	waiting := await(t, d, "x")
-	release(t, d, "x", owner)
-	if state := show(t, d, "x"); state.Holder == nil || state.Holder.Owner != r.Owner {
-		t.Fatalf("its turn has come, but the name is held by %+v", state.Holder)
-	}
-	o := receive(t, waiting, acceptFor+heartbeat)
-	release(t, d, "x", o.owner)
-}
-
 // refuse lets an owner get the answer that x is held, and then executes its earlier
 // request of the mode on the free name.
 func refuse(t *testing.T, d *Driver, mode string) (driver.Request, reply) {

@@ -22,10 +22,6 @@ func TestImpossibleOptions(t *testing.T) {
 			t.Errorf("a TTL of %v: %v", ttl, err)
 		}
 	}
-}
-
-func TestOpenWithoutAClient(t *testing.T) {
-	t.Parallel()
 	if _, err := Open(t.Context(), nil, nil); interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "a client is needed") {
 		t.Error(err)
 	}

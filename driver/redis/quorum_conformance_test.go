@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -112,18 +111,10 @@ func (b *quorumBackend) Open(t *testing.T) (driver.Fenced, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Cleanup(func() { closeQuorum(t, q) })
+	testbed.CloseAfter(t, q)
 	d := drivertest.Advisory(q)
 	b.led[d] = proxies
 	return d, nil
-}
-
-func closeQuorum(t testing.TB, q *Quorum) {
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
-	defer cancel()
-	if err := q.Close(ctx); err != nil {
-		t.Errorf("close: %v", err)
-	}
 }
 
 func (b *quorumBackend) Crash(t *testing.T, d driver.Fenced) {

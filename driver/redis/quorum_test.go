@@ -26,25 +26,18 @@ func quorumOn(t testing.TB, servers five, o QuorumOptions) *Quorum {
 	}
 	q, err := OpenQuorum(t.Context(), servers.clients(t), &o)
 	testbed.OK(t, err)
-	t.Cleanup(func() { closeQuorum(t, q) })
+	testbed.CloseAfter(t, q)
 	return q
 }
 
-// takeQuorum repeats what may be repeated, as package lock does: on a busy machine
-// nodes answer too late.
-func takeQuorum(t testing.TB, q *Quorum, r driver.Request) driver.Lease {
+// takeQuorum repeats what may be repeated: on a busy machine nodes answer too late.
+func takeQuorum(t testing.TB, q *Quorum, r driver.Request) (lease driver.Lease) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	for {
-		lease, err := q.Acquire(ctx, r)
-		switch kind := interlock.Kind(err); {
-		case err == nil:
-			return lease
-		case ctx.Err() != nil, kind != interlock.Retryable && kind != interlock.Uncertain:
-			t.Fatalf("acquire %q: %v", r.Name, err)
-		}
-	}
+	insist(t, "acquire "+r.Name, func(ctx context.Context) (err error) {
+		lease, err = q.Acquire(ctx, r)
+		return err
+	})
+	return lease
 }
 
 func (f five) clients(t testing.TB) (all []rueidis.Client) {
@@ -214,8 +207,8 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	openWires(t, second)
 	owner := newOwner()
 	lease := takeQuorum(t, first, driver.Request{Name: "x", Owner: owner})
-	closeQuorum(t, first)   // cut off, so that it does not lock nodes again
-	restarted := time.Now() // the first one, at the earliest: with it there is a majority again
+	testbed.OK(t, first.Close(testbed.Bounded(t))) // cut off, so that it does not lock nodes again
+	restarted := time.Now()                        // the first one, at the earliest: with it there is a majority again
 	for _, s := range servers[:3] {
 		s.Restart()
 	}
@@ -251,7 +244,7 @@ func TestQuorumNeedsTimeToWork(t *testing.T) {
 	q, err := OpenQuorum(t.Context(), clients, &QuorumOptions{TTL: 2 * time.Second, MinWork: time.Second,
 		NodeTimeout: 600 * time.Millisecond, RestartDelay: -1})
 	testbed.OK(t, err)
-	defer closeQuorum(t, q)
+	testbed.CloseAfter(t, q)
 	q.options.MinWork = 1900 * time.Millisecond // as if the requests took longer than a node may take
 	for _, p := range proxies {
 		p.Delay(100 * time.Millisecond)
@@ -341,7 +334,7 @@ func TestQuorumRefusesWhatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if q != nil {
-			closeQuorum(t, q)
+			testbed.CloseAfter(t, q)
 		}
 	}
 }

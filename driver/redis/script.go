@@ -37,7 +37,7 @@ func lua(names ...string) string {
 var (
 	contendScript = newLockScript(lua("clock", "contend_one", "draw", "contend_free", "queue", "contend"))
 	releaseScript = newLockScript(lua("release_free", "clock", "release_push", "draw", "queue", "release"))
-	showScript    = newLockReader(lua("clock", "draw", "queue", "show"))
+	showScript    = reading(newLockScript(lua("clock", "draw", "queue", "show")))
 	renewScript   = newStepwiseScript(valueFormat + lua("renew"))
 	breakScript   = newLockScript(lua("clock", "draw", "queue", "break"))
 
@@ -106,16 +106,10 @@ func newStepwiseScript(source string) *script {
 	return &script{source: source, sha: hex.EncodeToString(sum[:])}
 }
 
-// newLockReader returns a script of queue mode that only reads.
-func newLockReader(source string) *script {
-	s := newLockScript(source)
-	s.reads = true
-	return s
-}
-
 // newReader returns a script that only reads.
-func newReader(source string) *script {
-	s := newStepwiseScript(source)
+func newReader(source string) *script { return reading(newStepwiseScript(source)) }
+
+func reading(s *script) *script {
 	s.reads = true
 	return s
 }

@@ -14,22 +14,29 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// insist repeats what may be repeated, as the portable types do.
-func insist(t *testing.T, what string, try func(context.Context) error) {
-	t.Helper()
-	var err error
-	for end := time.Now().Add(3 * bound); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		err = try(ctx)
+// persist repeats what may be repeated, as the portable types do; false means it gave up.
+func persist(t testing.TB, what string, try func(context.Context) error) bool {
+	for end := time.Now().Add(3 * bound); ; time.Sleep(10 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Second)
+		err := try(ctx)
 		cancel()
-		if err == nil {
-			return
-		}
-		if k := interlock.Kind(err); k != interlock.Retryable && k != interlock.Uncertain {
-			t.Fatalf("%s: %v: %v", what, k, err)
+		kind := interlock.Kind(err)
+		switch {
+		case err == nil:
+			return true
+		case kind != interlock.Retryable && kind != interlock.Uncertain || time.Now().After(end):
+			t.Errorf("%s: %v: %v", what, kind, err)
+			return false
 		}
 	}
-	t.Fatalf("%s: %v", what, err)
+}
+
+// insist is persist, but must succeed.
+func insist(t testing.TB, what string, try func(context.Context) error) {
+	t.Helper()
+	if !persist(t, what, try) {
+		t.FailNow()
+	}
 }
 
 // A master dies, and its replica takes over, under locks and guards whose writes are

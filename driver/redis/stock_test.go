@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -92,30 +91,5 @@ func TestStockOnDamagedKeys(t *testing.T) {
 	_, err := s.Hold(t.Context(), driver.StockHold{Item: "x", Reservation: "r", N: 1, TTL: time.Hour})
 	if interlock.Kind(err) != interlock.Definite || err == nil {
 		t.Errorf("%v", err)
-	}
-}
-
-// TestStockCosts: each call is one request, and one script.
-func TestStockCosts(t *testing.T) {
-	t.Parallel()
-	client := dial(t, testbed.Redis(t).Addr())
-	s, ctx := NewStock(client, nil), t.Context()
-	round := func(id string) {
-		_, supplied := s.Supply(ctx, "x", 10)
-		_, held := s.Hold(ctx, driver.StockHold{Item: "x", Reservation: id, N: 1, TTL: time.Hour})
-		_, settled := s.Settle(ctx, "x", id, driver.StockConfirmed)
-		_, adjusted := s.Adjust(ctx, driver.StockAdjustment{Item: "x", Operation: id, Delta: 1})
-		_, shown := s.Level(ctx, "x")
-		testbed.OK(t, errors.Join(supplied, held, settled, adjusted, shown))
-	}
-	round("the scripts are known now")
-	before := calls(t, client)
-	const rounds = 5
-	for i := range rounds {
-		round(fmt.Sprint(i))
-	}
-	after := calls(t, client)
-	if n := after["evalsha"] - before["evalsha"]; n != 5*rounds || after["eval"] != before["eval"] {
-		t.Errorf("%d scripts for %d calls", n, 5*rounds)
 	}
 }
