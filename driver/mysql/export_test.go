@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
 // SweepSize bounds the rows that a sweep of leases removes. A session sweeps after SweepGrants.
@@ -17,6 +18,16 @@ const (
 // Sweep removes rows that were not used for after, and returns how many it has found.
 func (t *Table) Sweep(ctx context.Context, after time.Duration) (found int, err error) {
 	return t.rows.sweep(ctx, after)
+}
+
+// Take takes names by one statement, and returns the counter of the last.
+func (t *Table) Take(ctx context.Context, names ...string) (counter int64, err error) {
+	var asks []*leasetable.Ask
+	for _, name := range names {
+		asks = append(asks, &leasetable.Ask{Request: driver.Request{Name: name, Owner: "o"}})
+	}
+	err = t.rows.Take(ctx, asks)
+	return asks[len(asks)-1].Row.Counter, err
 }
 
 // Sweep removes the rows of free locks.
@@ -39,7 +50,7 @@ func (p *Participant) Detached(ctx context.Context, x driver.XID) (detached, kno
 
 // InPauses calls do instead of the participant's pauses.
 func (p *Participant) InPauses(do func()) {
-	p.pause = func(context.Context, time.Duration) { do() }
+	p.pause = func(context.Context, time.Duration) bool { do(); return true }
 }
 
 // Queued returns the number of waiting tasks.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/rwlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
@@ -125,5 +126,30 @@ func TestSweepSparesTheNext(t *testing.T) {
 			stop()
 			testbed.OK(t, <-done)
 		})
+	}
+}
+
+// TestTokensRiseOverASweep: a row may be removed after a statement for several names has read the
+// counter of removed rows, and before it takes this one.
+func TestTokensRiseOverASweep(t *testing.T) {
+	t.Parallel()
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	admin.do(t, "set global tx_isolation = 'READ-COMMITTED'")
+	d := modes[1].mustOpen(t, server.URL(), nil).(*mysql.Table)
+	ahead := interlock.CounterAt(time.Now().Add(time.Hour))
+	admin.do(t, fmt.Sprintf("insert into interlock_lease values ('b', '', %d, '2021-01-01', '2021-01-01')", ahead),
+		"create trigger slow before insert on interlock_lease for each row set @slept = if(new.name = 'a', sleep(2), 0)")
+	counter := int64(0)
+	taken := testbed.Later(t, bound, func() (err error) {
+		counter, err = d.Take(t.Context(), "a", "b")
+		return err
+	})
+	testbed.Eventually(t, "the statement is at its first row", bound, func() bool {
+		return admin.text(t, "select count(*) from information_schema.processlist where state = 'User sleep'") == "1"
+	})
+	_, _ = d.Sweep(t.Context(), time.Hour) // it fails if the statement keeps it waiting
+	if testbed.OK(t, taken()); counter <= ahead {
+		t.Errorf("counter %d after %d", counter, ahead)
 	}
 }

@@ -67,7 +67,8 @@ insert into {ns}_lease (name, owner, counter, since, expires)
 select w.locked, w.who, ` + firstCounter + `, {now}, {now} + interval w.ttl microsecond
 from (select x'' as locked, x'' as who, 0 as ttl where false union all values {locks}) w` + lockExisting
 
-const firstCounter = `greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1), 0))`
+// firstCounter waits for a sweep under way, at any isolation level.
+const firstCounter = `greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1 lock in share mode), 0))`
 
 const lockExisting = `
 on duplicate key update
@@ -283,6 +284,9 @@ func (t *tableRows) ready(ctx context.Context) error {
 		return nil
 	}
 	err := create(ctx, t.db, t.options, tableSchema, "{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break")
+	if err == nil { // a row that is missing cannot be locked
+		_, err = t.db.ExecContext(ctx, t.options.sql(`insert ignore into {ns}_lease_swept (id, counter) values (1, 0)`))
+	}
 	t.missing = err != nil
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
@@ -75,7 +76,7 @@ type Participant struct {
 	db    *sql.DB
 	slots prepared.Slots
 	keep  time.Duration
-	pause pause
+	pause func(context.Context, time.Duration) bool
 
 	mu   sync.Mutex
 	kept map[driver.XID]*branch // prepared, with their sessions; nil after Close
@@ -105,7 +106,7 @@ func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *Parti
 	if err != nil {
 		return nil, err
 	}
-	p := &Participant{space: space, db: db, slots: prepared.SlotsOf(db, func(db *sql.DB) int { return db.Stats().MaxOpenConnections }), keep: DefaultKeep, pause: sleep, kept: map[driver.XID]*branch{}}
+	p := &Participant{space: space, db: db, slots: prepared.SlotsOf(db, func(db *sql.DB) int { return db.Stats().MaxOpenConnections }), keep: DefaultKeep, pause: backoff.Sleep, kept: map[driver.XID]*branch{}}
 	if o != nil && o.Keep != 0 {
 		p.keep = o.Keep
 	}

@@ -41,7 +41,7 @@ func (p *Participant) awaitDetached(ctx context.Context, op string, x driver.XID
 		if !known {
 			wait = grace
 		}
-		if p.pause(ctx, wait); ctx.Err() != nil {
+		if !p.pause(ctx, wait) {
 			return fail.Unsent(ctx, op, prepared.Name(x))
 		}
 		if !known {

@@ -149,18 +149,6 @@ func (p *Participant) dirty(ctx context.Context, read func(querier) error) error
 	return read(tx)
 }
 
-// pause waits, or returns when ctx ends.
-type pause func(ctx context.Context, d time.Duration)
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 // failed classifies the error of a branch that could not be finished.
 func (p *Participant) failed(ctx context.Context, op string, x driver.XID, err error) error {
 	if err == nil {
