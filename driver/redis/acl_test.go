@@ -2,6 +2,7 @@ package redis
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -51,13 +52,9 @@ func TestLeastRights(t *testing.T) {
 	if err := NewFence(client).Enter(t.Context(), raise, driver.Write{Key: "jobs/data", Value: []byte("x")}); err != nil {
 		t.Errorf("guard: %v", err)
 	}
-	marks, timed := guards(client)
-	for name, call := range marks {
-		if err := call(t.Context()); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for name, call := range timed {
+	all, timed := guards(client)
+	maps.Copy(all, timed)
+	for name, call := range all {
 		if err := call(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -36,14 +36,10 @@ func TestFailover(t *testing.T) {
 	c := goredis.NewFailoverClient(&goredis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel.Addr()}})
 	defer c.Close()
 	client, err := adapter.Client(c, redis.Settings{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer client.Close()
 	f, token := redis.NewFence(client), interlock.Token(1<<12)
-	if err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: token}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, f.Enter(t.Context(), driver.Raise{Resource: "r", Token: token}))
 	master.Kill()
 	testbed.Eventually(t, "the new master answers", 30*time.Second, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -58,9 +54,7 @@ func handOver(t *testing.T, client rueidis.Client) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	d, err := redis.Open(ctx, client, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer d.Close(context.WithoutCancel(ctx))
 	if _, err := d.Acquire(ctx, driver.Request{Name: "x", Owner: "first"}); err != nil {
 		t.Fatal(err)
@@ -87,9 +81,7 @@ func TestWhatIsTakenOver(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	operator := theirs(t, server.Addr())
-	if err := operator.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, operator.Do(t.Context(), "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all").Err())
 	for what, o := range map[string]*goredis.Options{
 		"password": {DB: 1, Username: "app", Password: "pw"},
 		"provider": {DB: 2, CredentialsProvider: func() (string, string) { return "app", "pw" }},
@@ -121,9 +113,7 @@ func TestWhatIsTakenOver(t *testing.T) {
 	c := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{cluster.Servers[0].Addr()}})
 	defer c.Close()
 	client, err := adapter.Client(c, redis.Settings{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer client.Close()
 	for _, resource := range []string{"a", "b", "c", "d"} {
 		if err := redis.NewFence(client).Enter(t.Context(), driver.Raise{Resource: resource, Token: 1 << 12}); err != nil {
