@@ -66,7 +66,7 @@ func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error 
 	a, err := l.request(due, entries, func(sum, payload []byte) error {
 		ctx, cancel := context.WithDeadlineCause(ctx, end, errPatience)
 		defer cancel()
-		return l.journal.try(ctx, end, func() error { return l.journal.store.PutPayload(ctx, l.head.Transaction, sum, payload) })
+		return l.journal.try(ctx, end, func(*error) error { return l.journal.store.PutPayload(ctx, l.head.Transaction, sum, payload) })
 	})
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ var pause = backoff.Policy{First: 10 * time.Millisecond, Max: time.Second}
 // persist appends, and retries until the outcome is known, ctx ends, or the time is over.
 func (j *Journal) persist(ctx context.Context, end time.Time, owner *Shard, a *driver.Append) error {
 	alone := false
-	return j.try(ctx, end, func() error {
+	return j.try(ctx, end, func(lost *error) error {
 		if err := owner.valid(); err != nil {
 			return err
 		}
@@ -123,81 +123,57 @@ func (j *Journal) persist(ctx context.Context, end time.Time, owner *Shard, a *d
 		alone = errors.Is(err, interlock.ErrHeld)
 		var elsewhere *driver.PositionError
 		if errors.As(err, &elsewhere) {
-			return resolveConflict(a, elsewhere)
+			return resolveConflict(a, elsewhere, lost)
 		}
 		return err
 	})
 }
 
-// unknownOutcome is the error of an append of which an attempt may have succeeded: the answer was
-// lost, and a later attempt failed.
-type unknownOutcome struct{ lost, last error }
-
-func (d *unknownOutcome) Error() string                  { return fmt.Sprintf("%v; and then: %v", d.lost, d.last) }
-func (d *unknownOutcome) Unwrap() []error                { return []error{d.lost, d.last} }
-func (d *unknownOutcome) ErrorKind() interlock.ErrorKind { return interlock.Uncertain }
-
-// try calls once until the outcome is known, ctx ends, or the time is over. If the answer of an
-// attempt was lost, a later error is an unknownOutcome, unless the store has shown that nothing
-// was written.
-func (j *Journal) try(ctx context.Context, end time.Time, once func() error) error {
+// try calls once until the outcome is known, ctx ends, or the time is over. lost is the error of an
+// earlier attempt that may have succeeded; once clears it if no attempt has.
+func (j *Journal) try(ctx context.Context, end time.Time, once func(lost *error) error) error {
 	var lost error
 	for attempt := 1; ; attempt++ {
-		err := once()
+		err := once(&lost)
 		if err == nil {
 			return nil
 		}
 		kind := interlock.Kind(err)
-		var final *notWritten
-		switch {
-		case errors.As(err, &final):
-			return err
-		case kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil || time.Until(end) <= 0:
-			return withLost(lost, err)
-		case kind == interlock.Uncertain:
+		wait := min(pause.Delay(attempt, j.random()), time.Until(end))
+		if kind == interlock.Definite || kind == interlock.Bug || !backoff.Sleep(ctx, wait) || time.Until(end) <= 0 {
+			return outcome(lost, err)
+		}
+		if kind == interlock.Uncertain {
 			lost = err
-		}
-		timer := time.NewTimer(min(pause.Delay(attempt, j.random()), time.Until(end)))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		if timer.Stop(); ctx.Err() != nil || time.Until(end) <= 0 {
-			return withLost(lost, err)
 		}
 	}
 }
 
-// withLost returns the last error, as an unknownOutcome if the answer of an earlier attempt was lost.
-func withLost(lost, last error) error {
+// outcome returns the error of repeated attempts, of which the last one failed. It is Uncertain if an
+// earlier one may have succeeded.
+func outcome(lost, last error) error {
 	if lost == nil || interlock.Kind(last) == interlock.Uncertain {
 		return last
 	}
-	return &unknownOutcome{lost, last}
+	return &interlock.Error{Op: "repeat", Kind: interlock.Uncertain, Err: fmt.Errorf("%w; and then: %w", lost, last)}
 }
 
-// notWritten is a rejection which shows that no earlier attempt wrote the records.
-type notWritten struct{ error }
-
-func (a *notWritten) Unwrap() error { return a.error }
-
 // resolveConflict returns nil if the records at the rejected position are those of a: an earlier
-// attempt succeeded. If more records follow them, the outcome is unknown. Equal records in another
-// shard are those of another begin of the same transaction.
-func resolveConflict(a *driver.Append, e *driver.PositionError) error {
+// attempt succeeded. It clears lost if no attempt has. If more records follow them, that is unknown.
+// Equal records in another shard are those of another begin of the same transaction.
+func resolveConflict(a *driver.Append, e *driver.PositionError, lost *error) error {
 	last, elsewhere := a.After+int64(len(a.Records)), a.After == 0 && e.Found.Shard != a.Shard
 	if !elsewhere && e.Found.Position == last && bytes.Equal(e.Found.Sum, a.Records[len(a.Records)-1].Sum) && e.Found.Ended.IsZero() != a.Due.IsZero() {
 		a.Ended = e.Found.Ended
 		return nil
 	}
-	refused := fmt.Errorf("%w: %w", ErrConflict, e)
+	if !elsewhere && e.Found.Position <= last {
+		*lost = nil
+	}
 	if a.After == 0 {
-		refused = fmt.Errorf("%w: %w", ErrExists, e)
+		return fmt.Errorf("%w: %w", ErrExists, e)
 	}
-	if elsewhere || e.Found.Position > last {
-		return refused
-	}
-	return &notWritten{refused}
+	return fmt.Errorf("%w: %w", ErrConflict, e)
 }
 
 // Group commit: while a request is under way, appends are queued and sent together. If none is
