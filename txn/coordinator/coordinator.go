@@ -166,8 +166,8 @@ func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepar
 	log, err := t.server.shard.Begin(ctx, id, kind, now.Add(c.options.Recheck), entries...) // it is driven without a poll
 	if err == nil {
 		c.noteBegun(id)
+		t.prepared = prepared
 	}
-	t.prepared = prepared
 	t.admit(log, err, entries, now)
 	return err
 }
@@ -278,10 +278,10 @@ func (c *Coordinator) place(id string) *server {
 	return nil
 }
 
-// failed reports a failure, except that of a call.
-func (c *Coordinator) failed(transaction string, shard int, err error) {
-	if f := c.options.Hooks.Failed; f != nil {
-		f(observe.CoordinatorFailed{Transaction: transaction, Shard: shard, Err: err})
+// Emit calls a hook with an event, unless the hook is nil. It is for packages of protocols.
+func Emit[E any](hook func(E), e E) {
+	if hook != nil {
+		hook(e)
 	}
 }
 

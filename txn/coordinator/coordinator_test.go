@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -27,8 +26,7 @@ var errDown = errors.New("down")
 // within a poll. One of a former owner is driven at take-over, whatever its due time.
 func TestBeginAndFind(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		do := func(context.Context, string) error { return nil }
-		r := idle(t, nil, nil, do)
+		r := idle(t, nil, nil, succeed)
 		r.begin(t, "before", "call:x")
 		log, _, err := r.Journal().Open(t.Context(), "before")
 		ok(t, err)
@@ -41,25 +39,28 @@ func TestBeginAndFind(t *testing.T) {
 		if synctest.Wait(); !r.ended(t, "here") {
 			t.Error("what was begun here waits")
 		}
-		other := idle(t, r.store, nil, do)
+		other := idle(t, r.store, nil, succeed)
 		other.begin(t, "elsewhere", "call:x")
 		ok(t, other.Await(t.Context(), "elsewhere", func(context.Context) (bool, error) { return r.ended(t, "elsewhere"), nil }))
 		wantKind(t, r.Begin(t.Context(), "here", "call:x", journal.Entry{Kind: "begin"}), interlock.Definite, journal.ErrExists)
 	})
 }
 
-// TestNudge: Nudge drives a transaction that was begun in the user's transaction, and
-// ignores an unknown one.
+// TestNudge: Nudge drives a transaction that was begun in the user's transaction, once. It
+// ignores an unknown one, and one that has ended.
 func TestNudge(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := idle(t, nil, &Options{Poll: time.Hour}, func(context.Context, string) error { return nil })
+		var called atomic.Int64
+		r := idle(t, nil, &Options{Poll: time.Hour}, func(context.Context, string) error { called.Add(1); return nil })
 		r.serve(t, 1)
 		_, err := r.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})
 		ok(t, err)
 		r.Nudge("nothing")
-		r.Nudge("1")
-		if synctest.Wait(); !r.ended(t, "1") {
-			t.Error("not taken up")
+		for range 2 {
+			r.Nudge("1")
+			if synctest.Wait(); !r.ended(t, "1") || called.Load() != 1 || r.calls.driven("1") != 1 || r.holding() != 0 {
+				t.Errorf("called %d times, driven %d times, %d are held", called.Load(), r.calls.driven("1"), r.holding())
+			}
 		}
 	})
 }
@@ -223,26 +224,40 @@ func TestQueuedCall(t *testing.T) {
 	})
 }
 
-// TestHeld: transactions beyond the memory bound are driven as others end.
+// TestHeld: transactions beyond the memory bound are driven as others end, also those that a
+// former owner has claimed.
 func TestHeld(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hang := make(chan struct{})
-		var most atomic.Int64
-		r := idle(t, nil, &Options{Held: 10, PerTarget: 1000}, func(context.Context, string) error { most.Add(1); <-hang; return nil })
-		r.serve(t, 1)
-		other := idle(t, r.store, nil, nil)
-		for i := range 250 {
-			other.begin(t, fmt.Sprint(i), "call:x")
-		}
-		time.Sleep(5 * time.Second)
-		if synctest.Wait(); most.Load() != 10 {
-			t.Errorf("%d in memory", most.Load())
-		}
-		close(hang)
-		for i := range 250 {
-			ok(t, r.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return r.ended(t, fmt.Sprint(i)), nil }))
-		}
-	})
+	for _, claimed := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			hang := make(chan struct{})
+			r := idle(t, nil, &Options{Held: 10, PerTarget: 1000}, func(context.Context, string) error { <-hang; return nil })
+			if !claimed {
+				r.serve(t, 2)
+			}
+			other := idle(t, r.store, nil, nil)
+			for i := range 250 {
+				other.begin(t, fmt.Sprint(i), "call:x")
+			}
+			if claimed {
+				former, err := r.Journal().Own(t.Context(), grant(1), 0)
+				ok(t, err)
+				for left := 250; left > 0; {
+					heads, err := former.Claim(t.Context(), time.Now(), time.Now().Add(time.Minute), 100)
+					ok(t, err)
+					left -= len(heads)
+				}
+				r.serve(t, 2)
+			}
+			time.Sleep(5 * time.Second)
+			if synctest.Wait(); r.holding() != 10 {
+				t.Errorf("%d in memory", r.holding())
+			}
+			close(hang)
+			for i := range 250 {
+				ok(t, r.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return r.ended(t, fmt.Sprint(i)), nil }))
+			}
+		})
+	}
 }
 
 // TestRound: calls are concurrent, with the call in their contexts; each has its own
@@ -419,6 +434,8 @@ func TestMisuse(t *testing.T) {
 			wantKind(t, r.Handle(name, nothing), interlock.Bug, nil)
 		}
 		wantKind(t, r.Handle("new", nil), interlock.Bug, nil)
+		wantKind(t, r.Serve(t.Context(), nil, 0), interlock.Bug, nil)
+		wantKind(t, r.Run(t.Context(), nil), interlock.Bug, nil)
 		r.serve(t, 2)
 		wantKind(t, r.Handle("new", nothing), interlock.Bug, nil)
 		wantKind(t, r.Serve(t.Context(), r.claim, 0), interlock.Bug, nil)
@@ -444,24 +461,16 @@ func TestTruncate(t *testing.T) {
 // TestRun: all shards are served under one claim, until it ends.
 func TestRun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		j, err := journal.New(memory.NewJournal(), &journal.Options{Shards: 8})
-		ok(t, err)
-		defer j.Close()
-		c, err := New(j, nil)
-		ok(t, err)
-		p := &calls{do: func(context.Context, string) error { return nil }, drives: map[string]int{}}
-		ok(t, c.Handle("call", p))
-		claim, served := grant(1), make(chan error, 1)
-		go func() { served <- c.Run(t.Context(), claim) }()
-		synctest.Wait()
+		r := idleOf(t, 8, nil, nil, succeed)
+		r.run(t)
 		for i := range 50 {
-			ok(t, c.Begin(t.Context(), fmt.Sprint(i), "call:x", journal.Entry{Kind: "begin"}))
+			r.begin(t, fmt.Sprint(i), "call:x")
 		}
 		for i := range 50 {
-			ok(t, c.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return p.driven(fmt.Sprint(i)) > 0, nil }))
+			ok(t, r.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return r.calls.driven(fmt.Sprint(i)) > 0, nil }))
 		}
-		claim.End(interlock.ErrReleased)
-		if err := <-served; !errors.Is(err, interlock.ErrReleased) {
+		r.claim.End(interlock.ErrReleased)
+		if err := <-r.served; !errors.Is(err, interlock.ErrReleased) {
 			t.Error(err)
 		}
 	})
@@ -515,7 +524,7 @@ func TestAppendRefused(t *testing.T) {
 // nonetheless, and one that may have begun is looked up.
 func TestReserved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := idle(t, nil, &Options{Poll: time.Hour}, func(context.Context, string) error { return nil })
+		r := idle(t, nil, &Options{Poll: time.Hour}, succeed)
 		r.serve(t, 1)
 		for id, err := range map[string]error{
 			"found": journal.ErrExists,
@@ -552,34 +561,6 @@ func (c *Coordinator) waiting(name string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.waiting)
-}
-
-// TestHeldAtTakeOver: the transactions of a former owner are not all read into memory at
-// once.
-func TestHeldAtTakeOver(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hang := make(chan struct{})
-		r := idle(t, nil, &Options{Held: 10, PerTarget: 1000}, func(context.Context, string) error { <-hang; return nil })
-		other := idle(t, r.store, nil, nil)
-		for i := range 250 {
-			other.begin(t, fmt.Sprint(i), "call:x")
-		}
-		former, err := r.Journal().Own(t.Context(), grant(1), 0)
-		ok(t, err)
-		for left := 250; left > 0; {
-			heads, err := former.Claim(t.Context(), time.Now(), time.Now().Add(time.Minute), 100)
-			ok(t, err)
-			left -= len(heads)
-		}
-		r.serve(t, 2)
-		if synctest.Wait(); r.holding() != 10 {
-			t.Errorf("%d in memory", r.holding())
-		}
-		close(hang)
-		for i := range 250 {
-			ok(t, r.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return r.ended(t, fmt.Sprint(i)), nil }))
-		}
-	})
 }
 
 // TestCrowd: transactions that wait for a target that hangs or is down do not take all
@@ -635,71 +616,35 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestTargetsAreForgotten: few names of healthy targets without calls are kept.
+// TestTargetsAreForgotten: few names of healthy targets without calls are kept, and those of
+// failing ones are bounded, too.
 func TestTargetsAreForgotten(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
-		r.serve(t, 1)
-		for i := range 100 {
-			r.begin(t, fmt.Sprint(i), fmt.Sprint("call:", i))
-		}
-		synctest.Wait()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if len(r.targets) > idleTargets {
-			t.Errorf("%d targets", len(r.targets))
-		}
-	})
-}
-
-// TestSickTargetsAreForgotten: the names of failing targets are bounded, too.
-func TestSickTargetsAreForgotten(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
-		ok(t, r.Handle("once", protocolFunc(func(turn *Turn) error {
-			turn.Round(Task{Target: turn.ID(), Call: branch.Call{Transaction: turn.ID(), Branch: "x", Operation: branch.Do, Attempt: 1},
-				Do: func(context.Context) error { return errDown }})
-			return turn.End(journal.Entry{Kind: "end"})
-		})))
-		r.serve(t, 1)
-		for i := range 5000 {
-			r.begin(t, fmt.Sprint(i), "once:x")
-		}
-		synctest.Wait()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if len(r.targets) > failingTargets {
-			t.Errorf("%d targets", len(r.targets))
-		}
-	})
-}
-
-// TestPanickingDrive: a panic of a protocol is the failure of that transaction.
-func TestPanickingDrive(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var told atomic.Value
-		r := idle(t, nil, &Options{Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { told.Store(e.Err) }}},
-			func(context.Context, string) error { return nil })
-		ok(t, r.Handle("odd", protocolFunc(func(*Turn) error { panic("ouch") })))
-		r.serve(t, 1)
-		r.begin(t, "1", "odd:x")
-		synctest.Wait()
-		err, _ := told.Load().(error)
-		if err == nil || !strings.Contains(err.Error(), "ouch") || interlock.Kind(err) != interlock.Bug {
-			t.Errorf("%v", err)
-		}
-		r.begin(t, "2", "call:x")
-		if synctest.Wait(); !r.ended(t, "2") || r.holding() != 0 {
-			t.Error("others are not driven")
-		}
-	})
+	for most, err := range map[int]error{idleTargets: nil, failingTargets: errDown} {
+		bubble(t, func(t *testing.T) {
+			r := idle(t, nil, nil, nil)
+			ok(t, r.Handle("once", protocolFunc(func(turn *Turn) error {
+				turn.Round(Task{Target: turn.ID(), Do: func(context.Context) error { return err }})
+				return turn.End(journal.Entry{Kind: "end"})
+			})))
+			r.serve(t, 1)
+			for i := range 2 * most {
+				r.begin(t, fmt.Sprint(i), "once:x")
+			}
+			synctest.Wait()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if len(r.targets) > most {
+				t.Errorf("%d targets, at most %d", len(r.targets), most)
+			}
+		})
+	}
 }
 
 // TestLoneFailures: the state of a sick target lasts from one call to the next, even if
 // it is not used between them.
 func TestLoneFailures(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
+		r := idle(t, nil, nil, succeed)
 		ok(t, r.Handle("lone", protocolFunc(func(turn *Turn) error {
 			for range failingAfter {
 				turn.Round(Task{Target: "call:x", Do: func(context.Context) error { return errDown }})
@@ -748,13 +693,6 @@ func TestFlapping(t *testing.T) {
 	})
 }
 
-// TestServeWithoutAClaim is a Bug.
-func TestServeWithoutAClaim(t *testing.T) {
-	r := idle(t, nil, nil, nil)
-	wantKind(t, r.Serve(t.Context(), nil, 0), interlock.Bug, nil)
-	wantKind(t, r.Run(t.Context(), nil), interlock.Bug, nil)
-}
-
 // TestBeginTwiceElsewhere: a Nudge finds a transaction in another shard than that of its id's hash
 // although its begin was repeated.
 func TestBeginTwiceElsewhere(t *testing.T) {
@@ -783,7 +721,7 @@ func TestBeginTwiceElsewhere(t *testing.T) {
 }
 
 // TestGoexit: an action that ends its goroutine has an unknown outcome, alone and among
-// others. A transaction whose protocol does so is found again when it is due.
+// others. A transaction whose protocol panics, or ends its goroutine, is found again when it is due.
 func TestGoexit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var told atomic.Value
@@ -799,7 +737,10 @@ func TestGoexit(t *testing.T) {
 		})))
 		var drives atomic.Int64
 		ok(t, r.Handle("drive", protocolFunc(func(turn *Turn) error {
-			if drives.Add(1) == 1 {
+			switch drives.Add(1) {
+			case 1:
+				panic("ouch")
+			case 2:
 				runtime.Goexit()
 			}
 			return turn.End(journal.Entry{Kind: "end"})
@@ -810,13 +751,15 @@ func TestGoexit(t *testing.T) {
 			t.Error("the calls did not end")
 		}
 		r.begin(t, "2", "drive:x")
-		if synctest.Wait(); r.holding() != 0 || len(r.slots) != 0 {
-			t.Errorf("%d are held, in %d slots", r.holding(), len(r.slots))
+		for _, want := range []string{"panic: ouch", failure.ErrNoReturn.Error()} {
+			if synctest.Wait(); r.holding() != 0 || len(r.slots) != 0 {
+				t.Errorf("%d are held, in %d slots", r.holding(), len(r.slots))
+			}
+			if err, _ := told.Load().(error); !strings.Contains(fmt.Sprint(err), want) || interlock.Kind(err) != interlock.Bug {
+				t.Errorf("reported %v, want %s", err, want)
+			}
+			time.Sleep(2 * time.Minute)
 		}
-		if err, _ := told.Load().(error); !errors.Is(err, failure.ErrNoReturn) || interlock.Kind(err) != interlock.Bug {
-			t.Errorf("reported %v", err)
-		}
-		time.Sleep(2 * time.Minute)
 		if synctest.Wait(); !r.ended(t, "2") {
 			t.Error("it is never driven again")
 		}

@@ -82,7 +82,7 @@ func TestForeignShard(t *testing.T) {
 // TestWaitAsItEnds: a waiter that begins as the transaction ends does not wait for a poll.
 func TestWaitAsItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		owner, other, _ := pair(t, func(context.Context, string) error { return nil })
+		owner, other, _ := pair(t, succeed)
 		for i := range 50 {
 			id := fmt.Sprint(i)
 			owner.begin(t, id, "call:x")
@@ -103,7 +103,7 @@ func TestWaitAsItEnds(t *testing.T) {
 func TestMissedRings(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var b memory.Notifier
-		owner := idle(t, nil, &Options{Notifier: &b}, func(context.Context, string) error { return nil })
+		owner := idle(t, nil, &Options{Notifier: &b}, succeed)
 		owner.serve(t, 1)
 		mute := idle(t, owner.store, nil, nil) // its notifications are lost
 		time.Sleep(time.Second + 200*time.Millisecond)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -138,32 +139,25 @@ func (s *server) background() {
 	}
 	c := s.coordinator
 	c.mu.Lock()
-	jobs := append([]Job{{Name: "retention", Every: c.options.Retention.Every, Run: c.retain}}, c.jobs...)
-	c.mu.Unlock() // take locks s.mu before it
-	for _, j := range jobs {
-		s.mu.Lock()
-		s.running++ // close waits for it
-		s.mu.Unlock()
-		go func() {
-			defer s.turnEnded()
-			s.repeat(j)
-		}()
+	defer c.mu.Unlock()
+	for _, j := range append([]Job{{Name: "retention", Every: c.options.Retention.Every, Run: c.retain}}, c.jobs...) {
+		s.work.Go(func() { s.repeat(j) })
 	}
 }
 
 // repeat runs a job until the server ends, first after a random part of its interval.
 func (s *server) repeat(j Job) {
 	wait := time.Duration(s.coordinator.options.Random() * float64(j.Every) / 4)
-	for s.sleep(wait) && s.checkClaim() == nil {
-		if err := contain(s.ctx, j.Name, "", j.Run); err != nil {
+	for backoff.Sleep(s.ctx, wait) && s.checkClaim() == nil {
+		if err := Contain(s.ctx, j.Name, "", j.Run); err != nil {
 			s.failed("", failure.About(j.Name, "", err))
 		}
 		wait = j.Every + time.Duration(s.coordinator.options.Random()*float64(j.Every)/4)
 	}
 }
 
-// contain calls do in a goroutine of its own. A panic is a Bug, and so is the end of the goroutine.
-func contain(ctx context.Context, op, name string, do func(context.Context) error) error {
+// Contain calls do in a goroutine of its own. A panic is a Bug, and so is the end of the goroutine.
+func Contain(ctx context.Context, op, name string, do func(context.Context) error) error {
 	err := failure.Bug(op, name, "%w", failure.ErrNoReturn)
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -203,9 +197,7 @@ func (c *Coordinator) retain(ctx context.Context) error {
 	if e.Took = c.options.Now().Sub(began); ctx.Err() != nil {
 		return nil
 	}
-	if f := c.options.Hooks.Retained; f != nil {
-		f(e)
-	}
+	Emit(c.options.Hooks.Retained, e)
 	if err == nil {
 		c.sweep(ctx, mark)
 	}
@@ -220,8 +212,8 @@ func (c *Coordinator) sweep(ctx context.Context, mark journal.Mark) {
 		}
 		began := c.options.Now()
 		swept, err := runSweep(ctx, s, mark)
-		if f := c.options.Hooks.Swept; f != nil && ctx.Err() == nil {
-			f(observe.CoordinatorSwept{Name: s.Name, Removed: swept.Removed, Overdue: swept.Overdue, Oldest: swept.Oldest,
+		if ctx.Err() == nil {
+			Emit(c.options.Hooks.Swept, observe.CoordinatorSwept{Name: s.Name, Removed: swept.Removed, Overdue: swept.Overdue, Oldest: swept.Oldest,
 				Took: c.options.Now().Sub(began), Err: err})
 		}
 	}
@@ -230,7 +222,7 @@ func (c *Coordinator) sweep(ctx context.Context, mark journal.Mark) {
 func runSweep(ctx context.Context, s Sweep, mark journal.Mark) (swept SweepResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, SweepTimeout)
 	defer cancel()
-	err = contain(ctx, "sweep", s.Name, func(ctx context.Context) (err error) {
+	err = Contain(ctx, "sweep", s.Name, func(ctx context.Context) (err error) {
 		swept, err = s.Run(ctx, mark)
 		return err
 	})
@@ -314,13 +306,11 @@ func (r Reconciler) run(ctx context.Context, now func() time.Time, since time.Ti
 			break
 		}
 		f.Err = errors.Join(problem, f.Err)
-		if r.Found != nil {
-			r.Found(f)
-		}
+		Emit(r.Found, f)
 		all.Add(f)
 	}
-	if r.Done != nil && ctx.Err() == nil {
-		r.Done(observe.Reconciled{Since: since, Wrong: all.Wrong, Repaired: all.Repaired, Unknown: all.Unknown, Took: now().Sub(began), Err: err})
+	if ctx.Err() == nil {
+		Emit(r.Done, observe.Reconciled{Since: since, Wrong: all.Wrong, Repaired: all.Repaired, Unknown: all.Unknown, Took: now().Sub(began), Err: err})
 	}
 	return all, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -32,14 +33,14 @@ type server struct {
 
 	mu        sync.Mutex
 	active    map[string]*Turn // by id, reserved ones included
-	running   int              // turns that have a goroutine
-	closed    bool
-	drained   chan struct{} // closed once closed is set and running is 0
-	abandoned bool          // appends are rejected
+	closed    bool             // nothing is added to work
+	abandoned bool             // appends are rejected
+
+	work sync.WaitGroup // turns and background jobs
 }
 
 func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard *journal.Shard) *server {
-	s := &server{coordinator: c, shard: shard, claim: claim, due: make(chan struct{}, 1), idle: make(chan struct{}, 1), since: c.options.Now(), drained: make(chan struct{}), active: map[string]*Turn{}}
+	s := &server{coordinator: c, shard: shard, claim: claim, due: make(chan struct{}, 1), idle: make(chan struct{}, 1), since: c.options.Now(), active: map[string]*Turn{}}
 	ctx, s.releaseClaim = join.Context(ctx, claim.Context())
 	s.ctx, s.fail = context.WithCancelCause(ctx)
 	return s
@@ -83,16 +84,15 @@ func (s *server) watch() error {
 func (s *server) close() {
 	s.mu.Lock()
 	s.closed = true
-	if s.running == 0 {
-		close(s.drained)
-	}
 	s.mu.Unlock()
 	s.fail(interlock.ErrClosed)
+	drained := make(chan struct{})
+	go func() { s.work.Wait(); close(drained) }() // ends with the last turn, also a hung one
 	drain := s.coordinator.options.Drain
 	timer := time.NewTimer(drain)
 	defer timer.Stop()
 	select {
-	case <-s.drained:
+	case <-drained:
 	case <-timer.C:
 		s.abandon(drain)
 	}
@@ -105,26 +105,9 @@ func (s *server) abandon(after time.Duration) {
 	s.abandoned = true
 	hung := slices.Sorted(maps.Keys(s.active))
 	s.mu.Unlock()
-	if f := s.coordinator.options.Hooks.Hung; f != nil {
-		for _, id := range hung {
-			f(observe.CoordinatorHung{Transaction: id, Shard: s.shard.Number(), After: after})
-		}
+	for _, id := range hung {
+		Emit(s.coordinator.options.Hooks.Hung, observe.CoordinatorHung{Transaction: id, Shard: s.shard.Number(), After: after})
 	}
-}
-
-// turnEnded counts a running turn as ended.
-func (s *server) turnEnded() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.running--; s.running == 0 && s.closed {
-		close(s.drained)
-	}
-}
-
-// run runs a turn that is counted as running.
-func (s *server) run(t *Turn) {
-	defer s.turnEnded()
-	t.run()
 }
 
 // checkOpen returns an error if the shard was released while the turn that appends was running.
@@ -145,7 +128,7 @@ func (s *server) takeOver() error {
 		switch {
 		case err == nil && due:
 			return s.claimDue()
-		case err == nil || s.permanent(err) != nil || !s.sleep(s.coordinator.options.Poll):
+		case err == nil || s.permanent(err) != nil || !backoff.Sleep(s.ctx, s.coordinator.options.Poll):
 			return err
 		}
 	}
@@ -197,32 +180,10 @@ func (s *server) checkClaim() error {
 	return context.Cause(s.ctx)
 }
 
-// acquireSlot waits for a slot, which Turn.releaseSlot releases.
-func (s *server) acquireSlot() bool {
-	select {
-	case s.coordinator.slots <- struct{}{}:
-		return true
-	case <-s.ctx.Done():
-		return false
-	}
-}
-
-// sleep waits, unless the server ends.
-func (s *server) sleep(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return s.ctx.Err() == nil
-	case <-s.ctx.Done():
-		return false
-	}
-}
-
 // failed reports a failure, unless the server is ending.
 func (s *server) failed(id string, err error) {
 	if s.ctx.Err() == nil {
-		s.coordinator.failed(id, s.shard.Number(), err)
+		Emit(s.coordinator.options.Hooks.Failed, observe.CoordinatorFailed{Transaction: id, Shard: s.shard.Number(), Err: err})
 	}
 }
 
@@ -302,11 +263,10 @@ func (s *server) start(head driver.Head, due bool) bool {
 		s.wakeIfBehind(head)
 		return s.ctx.Err() == nil
 	}
-	if !s.acquireSlot() {
+	if t.due = due; !t.acquireSlot() {
 		s.release(t)
 		return false
 	}
-	t.due, t.hasSlot = due, true
 	return s.launch(t)
 }
 
@@ -319,8 +279,8 @@ func (s *server) launch(t *Turn) bool {
 		s.release(t)
 		return false
 	}
-	s.running++ // close waits for it
-	go s.run(t)
+	s.work.Add(1)
+	go t.run()
 	s.mu.Unlock()
 	return true
 }

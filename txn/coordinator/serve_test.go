@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,19 +12,22 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestServeWaits: Serve returns once no call is running, and the shard can then be served
-// again; leftovers of the first Serve start nothing.
+// TestServeWaits: polls skip a transaction that is driven where it began. Serve returns once no call
+// is running, and the shard can then be served again; leftovers of the first Serve start nothing.
 func TestServeWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		r := idle(t, nil, nil, func(context.Context, string) error { <-hang; return nil })
 		r.serve(t, 1)
 		r.begin(t, "1", "call:x")
+		head, _, err := r.store.Read(t.Context(), "1", 0)
+		if ok(t, err); head.Due.Before(time.Now().Add(59 * time.Second)) {
+			t.Errorf("it is due in %v", time.Until(head.Due))
+		}
 		synctest.Wait()
 		r.mu.Lock()
 		old := r.servers[0]
@@ -52,106 +52,33 @@ func TestServeWaits(t *testing.T) {
 	})
 }
 
-// TestLocksOfBackground: background does not wait for the lock of its server while it holds that of the
-// coordinator, because take locks them in the other order.
-func TestLocksOfBackground(t *testing.T) {
-	r, claim := idle(t, nil, nil, nil), grant(1)
-	shard, err := r.Journal().Own(t.Context(), claim, 0)
-	ok(t, err)
-	s, err := r.addServer(t.Context(), claim, shard)
-	ok(t, err)
-	defer r.removeServer(s)
-	s.mu.Lock()
-	ended := make(chan struct{})
-	go func() { defer close(ended); s.background() }()
-	testbed.Eventually(t, "background waits for the lock of its server", time.Minute, func() bool {
-		all := make([]byte, 1<<20)
-		goroutines := strings.Split(string(all[:runtime.Stack(all, true)]), "\n\n")
-		return slices.ContainsFunc(goroutines, func(g string) bool {
-			return strings.Contains(g, "[sync.Mutex.Lock") && strings.Contains(g, "(*server).background(")
-		})
-	})
-	free := r.mu.TryLock()
-	if free {
-		r.mu.Unlock()
-	}
-	s.mu.Unlock()
-	if <-ended; !free {
-		t.Error("it holds the lock of the coordinator meanwhile")
-	}
-}
-
-// TestEndedMeanwhile: a due transaction that ends before it is read is not driven.
-func TestEndedMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		var called atomic.Int64
-		r := idle(t, nil, nil, func(context.Context, string) error { called.Add(1); return nil })
-		r.serve(t, 1)
-		r.begin(t, "1", "call:x")
-		synctest.Wait()
-		r.Nudge("1")
-		if synctest.Wait(); called.Load() != 1 || r.calls.driven("1") != 1 || r.holding() != 0 {
-			t.Errorf("called %d times, driven %d times", called.Load(), r.calls.driven("1"))
-		}
-	})
-}
-
-// TestBegunHere: other processes and polls skip a transaction that is driven where it
-// began.
-func TestBegunHere(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hang := make(chan struct{})
-		r := idle(t, nil, nil, func(context.Context, string) error { <-hang; return nil })
-		r.serve(t, 1)
-		r.begin(t, "1", "call:x")
-		head, _, err := r.store.Read(t.Context(), "1", 0)
-		if ok(t, err); head.Due.Before(time.Now().Add(59 * time.Second)) {
-			t.Errorf("it is due in %v", time.Until(head.Due))
-		}
-		close(hang)
-	})
-}
-
 // TestTakeOverStoreAway: a new owner whose store cannot list unfinished transactions
 // reports that, retries later, and does not wait for that when its claim ends.
 func TestTakeOverStoreAway(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var told atomic.Int64
-		store := away(t)
-		first := idle(t, store.memory, nil, nil)
-		_, err := first.Journal().Begin(t.Context(), "1", "call:x", time.Now().Add(24*time.Hour), journal.Entry{Kind: "begin"})
+		store := &counted{Journal: memory.NewJournal()}
+		r := idle(t, store, &Options{Poll: time.Minute, Hooks: &observe.Coordinator{Failed: func(observe.CoordinatorFailed) { told.Add(1) }}}, succeed)
+		_, err := r.Journal().Begin(t.Context(), "1", "call:x", time.Now().Add(24*time.Hour), journal.Entry{Kind: "begin"})
 		ok(t, err) // found only at take-over
-		j, err := journal.New(store, &journal.Options{Shards: 1})
-		ok(t, err)
-		defer j.Close()
-		c, err := New(j, &Options{Poll: time.Minute, Hooks: &observe.Coordinator{Failed: func(observe.CoordinatorFailed) { told.Add(1) }}})
-		ok(t, err)
-		p := &calls{do: func(context.Context, string) error { return nil }, drives: map[string]int{}}
-		ok(t, c.Handle("call", p))
-		serve := func(n int64) (*claim, chan error) {
-			claim, served := grant(n), make(chan error, 1)
-			go func() { served <- c.Serve(context.Background(), claim, 0) }()
-			synctest.Wait()
-			return claim, served
-		}
 		store.fail(interlock.Retryable)
-		claim, served := serve(1)
+		r.serve(t, 1)
 		from := time.Now()
-		claim.End(interlock.ErrReleased)
-		wantKind(t, <-served, interlock.Definite, interlock.ErrReleased)
+		r.claim.End(interlock.ErrReleased)
+		wantKind(t, <-r.served, interlock.Definite, interlock.ErrReleased)
 		if d := time.Since(from); d > time.Second || told.Load() != 1 {
 			t.Errorf("it ended after %v, and reported %d failures", d, told.Load())
 		}
-		claim, served = serve(2)
+		r.serve(t, 2)
 		store.fail(0)
 		time.Sleep(time.Minute + time.Second)
-		if synctest.Wait(); p.driven("1") != 1 {
+		if synctest.Wait(); r.calls.driven("1") != 1 {
 			t.Error("what was left is not taken up")
 		}
-		claim.End(interlock.ErrReleased)
-		<-served
+		r.claim.End(interlock.ErrReleased)
+		<-r.served
 		store.fail(interlock.Bug)
-		if _, served = serve(3); !errors.Is(<-served, errDown) {
+		if r.serve(t, 3); !errors.Is(<-r.served, errDown) {
 			t.Error("it does not say why it cannot")
 		}
 	})
@@ -217,7 +144,7 @@ func TestForeign(t *testing.T) {
 			Foreign: func(observe.CoordinatorForeign) { found.Add(1) },
 			Failed:  func(e observe.CoordinatorFailed) { t.Errorf("reported %+v", e) },
 		}}
-		r := idle(t, nil, o, func(context.Context, string) error { return nil })
+		r := idle(t, nil, o, succeed)
 		for _, id := range []string{"a", "b", "c"} {
 			_, err := r.Journal().Begin(t.Context(), id, "other:x", time.Now(), journal.Entry{Kind: "begin"})
 			ok(t, err)
@@ -243,15 +170,8 @@ func TestForeign(t *testing.T) {
 // counted counts, and can fail, the requests of owners for due transactions.
 type counted struct {
 	driver.Journal
-	memory      *memory.Journal
 	due, claims atomic.Int64
 	broken      atomic.Pointer[error]
-}
-
-func away(t *testing.T) *counted {
-	t.Helper()
-	store := memory.NewJournal()
-	return &counted{Journal: store, memory: store}
 }
 
 // fail makes later requests fail with an error of a kind; 0 means none.
@@ -284,23 +204,13 @@ func (c *counted) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 	return c.Journal.Claim(ctx, shard, epoch, by, until, limit)
 }
 
-// scouts returns a coordinator of the protocol "call" that runs on 64 shards, and the
-// result of Run.
-func scouts(t *testing.T, hooks *observe.Coordinator) (*Coordinator, *counted, *calls, chan error) {
+// scouts returns a coordinator of the protocol "call" that runs on 64 shards.
+func scouts(t *testing.T, hooks *observe.Coordinator) (*rig, *counted) {
 	t.Helper()
-	store := away(t)
-	j, err := journal.New(store, &journal.Options{Shards: 64})
-	ok(t, err)
-	t.Cleanup(func() { ok(t, j.Close()) })
-	c, err := New(j, &Options{Hooks: hooks})
-	ok(t, err)
-	p := &calls{do: func(context.Context, string) error { return nil }, drives: map[string]int{}}
-	ok(t, c.Handle("call", p))
-	claim, ran := grant(1), make(chan error, 1)
-	go func() { ran <- c.Run(context.Background(), claim) }()
-	synctest.Wait()
-	t.Cleanup(func() { claim.End(interlock.ErrReleased); synctest.Wait() })
-	return c, store, p, ran
+	store := &counted{Journal: memory.NewJournal()}
+	r := idleOf(t, 64, store, &Options{Hooks: hooks}, succeed)
+	r.run(t)
+	return r, store
 }
 
 // TestIdle: a process sends one request in a poll for all of its shards, and none for an
@@ -308,19 +218,19 @@ func scouts(t *testing.T, hooks *observe.Coordinator) (*Coordinator, *counted, *
 // set back.
 func TestIdle(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		c, store, p, _ := scouts(t, nil)
+		r, store := scouts(t, nil)
 		time.Sleep(time.Minute)
 		if due, claims := store.due.Load(), store.claims.Load(); due < 55 || due > 61 || claims != 0 {
 			t.Errorf("an idle minute costs %d and %d requests", due, claims)
 		}
-		other, err := New(c.Journal(), nil)
+		other, err := New(r.Journal(), nil)
 		ok(t, err)
 		for i := range 20 {
 			id := fmt.Sprint(i)
 			ok(t, other.Begin(t.Context(), id, "call:x", journal.Entry{Kind: "begin"}))
 			time.Sleep(time.Second + time.Millisecond)
-			if synctest.Wait(); p.driven(id) != 1 {
-				t.Fatalf("%s was driven %d times", id, p.driven(id))
+			if synctest.Wait(); r.calls.driven(id) != 1 {
+				t.Fatalf("%s was driven %d times", id, r.calls.driven(id))
 			}
 		}
 		if claims := store.claims.Load(); claims > 20 {
@@ -347,21 +257,21 @@ func TestClockSetBack(t *testing.T) {
 func TestStoreAway(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var told atomic.Int64
-		c, store, p, ran := scouts(t, &observe.Coordinator{Failed: func(observe.CoordinatorFailed) { told.Add(1) }})
+		r, store := scouts(t, &observe.Coordinator{Failed: func(observe.CoordinatorFailed) { told.Add(1) }})
 		store.fail(interlock.Retryable)
 		time.Sleep(10 * time.Second)
 		if n := told.Load(); n < 9 || n > 11 {
 			t.Errorf("reported %d times in ten seconds", n)
 		}
 		store.fail(0)
-		_, err := c.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})
+		_, err := r.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})
 		ok(t, err)
 		time.Sleep(2 * time.Second)
-		if synctest.Wait(); p.driven("1") != 1 {
+		if synctest.Wait(); r.calls.driven("1") != 1 {
 			t.Error("it is not driven")
 		}
 		store.fail(interlock.Bug)
-		if err := <-ran; !errors.Is(err, errDown) {
+		if err := <-r.served; !errors.Is(err, errDown) {
 			t.Error(err)
 		}
 	})

@@ -202,6 +202,7 @@ func (t *Turn) setState(log *journal.Log, entries []journal.Entry) {
 // run drives until the transaction rests and no other writer has appended. After a failure the
 // transaction is due again later.
 func (t *Turn) run() {
+	defer t.server.work.Done()
 	returned := false
 	defer func() {
 		if !returned { // user code ended the goroutine
@@ -304,7 +305,14 @@ func (t *Turn) ownedBefore(entries []journal.Entry) bool {
 
 // acquireSlot waits for a slot, if the turn has none.
 func (t *Turn) acquireSlot() bool {
-	t.hasSlot = t.hasSlot || t.server.acquireSlot()
+	if t.hasSlot {
+		return true
+	}
+	select {
+	case t.server.coordinator.slots <- struct{}{}:
+		t.hasSlot = true
+	case <-t.server.ctx.Done():
+	}
 	return t.hasSlot
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
@@ -68,7 +70,7 @@ func (p *calls) driven(id string) int {
 // rig is a coordinator of the protocol "call".
 type rig struct {
 	*Coordinator
-	store  *memory.Journal
+	store  driver.Journal
 	calls  *calls
 	claim  *claim
 	stop   context.CancelFunc
@@ -76,12 +78,12 @@ type rig struct {
 }
 
 // idle returns a coordinator over a journal of one shard.
-func idle(t *testing.T, store *memory.Journal, o *Options, do func(ctx context.Context, id string) error) *rig {
+func idle(t *testing.T, store driver.Journal, o *Options, do func(ctx context.Context, id string) error) *rig {
 	t.Helper()
 	return idleOf(t, 1, store, o, do)
 }
 
-func idleOf(t *testing.T, shards int, store *memory.Journal, o *Options, do func(ctx context.Context, id string) error) *rig {
+func idleOf(t *testing.T, shards int, store driver.Journal, o *Options, do func(ctx context.Context, id string) error) *rig {
 	t.Helper()
 	if store == nil {
 		store = memory.NewJournal()
@@ -101,6 +103,16 @@ func (r *rig) serve(t *testing.T, n int64) {
 	t.Helper()
 	r.claim, r.stop, r.served = txntest.Serve(t, r.Serve, n)
 }
+
+// run serves all shards under a claim until the test ends.
+func (r *rig) run(t *testing.T) {
+	t.Helper()
+	run := func(ctx context.Context, c interlock.Claim, _ int) error { return r.Run(ctx, c) }
+	r.claim, r.stop, r.served = txntest.Serve(t, run, 1)
+}
+
+// succeed is a call that succeeds.
+func succeed(context.Context, string) error { return nil }
 
 func (r *rig) begin(t *testing.T, id, kind string) {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -55,7 +56,7 @@ func (s *server) yieldShard() error {
 	s.stopTurns()
 	var err error
 	if s.waitIdle(patience) {
-		if err = y.Yield(s.ctx); err == nil && s.sleep(patience) {
+		if err = y.Yield(s.ctx); err == nil && backoff.Sleep(s.ctx, patience) {
 			err = errNotTaken
 		}
 	}
@@ -199,9 +200,7 @@ func (s *server) reportForeign(head driver.Head, due bool) {
 		s.scheduleYield(c.keepFor(f.yields))
 	}
 	c.mu.Unlock()
-	if h := c.options.Hooks.Foreign; h != nil {
-		h(observe.CoordinatorForeign{Transaction: head.Transaction, Type: head.Type, Shard: f.shard, Given: f.yields})
-	}
+	Emit(c.options.Hooks.Foreign, observe.CoordinatorForeign{Transaction: head.Transaction, Type: head.Type, Shard: f.shard, Given: f.yields})
 }
 
 // Foreign returns, by type, the number of unfinished transactions lately found in the shards

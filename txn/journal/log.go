@@ -66,7 +66,7 @@ func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error 
 	a, err := l.request(due, entries, func(sum, payload []byte) error {
 		ctx, cancel := context.WithDeadlineCause(ctx, end, errPatience)
 		defer cancel()
-		return l.journal.try(ctx, end, func(*error) error { return l.journal.store.PutPayload(ctx, l.head.Transaction, sum, payload) })
+		return l.journal.try(ctx, end, func() (bool, error) { return false, l.journal.store.PutPayload(ctx, l.head.Transaction, sum, payload) })
 	})
 	if err != nil {
 		return err
@@ -115,28 +115,28 @@ var pause = backoff.Policy{First: 10 * time.Millisecond, Max: time.Second}
 // persist appends, and retries until the outcome is known, ctx ends, or the time is over.
 func (j *Journal) persist(ctx context.Context, end time.Time, owner *Shard, a *driver.Append) error {
 	alone := false
-	return j.try(ctx, end, func(lost *error) error {
+	return j.try(ctx, end, func() (known bool, err error) {
 		if err := owner.valid(); err != nil {
-			return err
+			return false, err
 		}
-		err := j.enqueue(ctx, end, a, alone)
+		err = j.enqueue(ctx, end, a, alone)
 		alone = errors.Is(err, interlock.ErrHeld)
 		var elsewhere *driver.PositionError
 		if errors.As(err, &elsewhere) {
-			return resolveConflict(a, elsewhere, lost)
+			return resolveConflict(a, elsewhere)
 		}
-		return err
+		return false, err
 	})
 }
 
-// try calls once until the outcome is known, ctx ends, or the time is over. lost is the error of an
-// earlier attempt that may have succeeded; once clears it if no attempt has.
-func (j *Journal) try(ctx context.Context, end time.Time, once func(lost *error) error) error {
-	var lost error
+// try calls once until the outcome is known, ctx ends, or the time is over. known means that the
+// outcome of earlier attempts is known, too.
+func (j *Journal) try(ctx context.Context, end time.Time, once func() (known bool, err error)) error {
+	var lost error // of an earlier attempt that may have succeeded
 	for attempt := 1; ; attempt++ {
-		err := once(&lost)
-		if err == nil {
-			return nil
+		known, err := once()
+		if err == nil || known {
+			return err
 		}
 		kind := interlock.Kind(err)
 		wait := min(pause.Delay(attempt, j.random()), time.Until(end))
@@ -159,21 +159,19 @@ func outcome(lost, last error) error {
 }
 
 // resolveConflict returns nil if the records at the rejected position are those of a: an earlier
-// attempt succeeded. It clears lost if no attempt has. If more records follow them, that is unknown.
-// Equal records in another shard are those of another begin of the same transaction.
-func resolveConflict(a *driver.Append, e *driver.PositionError, lost *error) error {
+// attempt succeeded. If more records follow them, it is not known whether one has. Equal records in
+// another shard are those of another begin of the same transaction.
+func resolveConflict(a *driver.Append, e *driver.PositionError) (known bool, err error) {
 	last, elsewhere := a.After+int64(len(a.Records)), a.After == 0 && e.Found.Shard != a.Shard
 	if !elsewhere && e.Found.Position == last && bytes.Equal(e.Found.Sum, a.Records[len(a.Records)-1].Sum) && e.Found.Ended.IsZero() != a.Due.IsZero() {
 		a.Ended = e.Found.Ended
-		return nil
+		return true, nil
 	}
-	if !elsewhere && e.Found.Position <= last {
-		*lost = nil
-	}
+	known = !elsewhere && e.Found.Position <= last
 	if a.After == 0 {
-		return fmt.Errorf("%w: %w", ErrExists, e)
+		return known, fmt.Errorf("%w: %w", ErrExists, e)
 	}
-	return fmt.Errorf("%w: %w", ErrConflict, e)
+	return known, fmt.Errorf("%w: %w", ErrConflict, e)
 }
 
 // Group commit: while a request is under way, appends are queued and sent together. If none is

@@ -41,7 +41,7 @@ func (j *Journal) checkShardsOnce(ctx context.Context) error {
 	if j.shardsChecked.Load() {
 		return nil
 	}
-	return j.try(ctx, time.Now().Add(j.options.Patience), func(*error) error { return j.CheckShards(ctx) })
+	return j.try(ctx, time.Now().Add(j.options.Patience), func() (bool, error) { return false, j.CheckShards(ctx) })
 }
 
 // checkShardsIn is checkShardsOnce within a transaction of the user. It does not store the first

@@ -368,10 +368,8 @@ func (d *drive) reportCrossing(ctx context.Context, key string, late lateCall) {
 		}
 		return []journal.Entry{record(recordCrossed, key, w)}, nil
 	})
-	if f := d.engine.options.Hooks.Crossed; f != nil {
-		f(observe.SagaCrossed{Saga: d.ID(), Type: d.plan.key(), Step: key, Undo: late.undo, Before: truncate(string(late.input), longestTried),
-			After: truncate(string(p.input), longestTried), Err: err})
-	}
+	coordinator.Emit(d.engine.options.Hooks.Crossed, observe.SagaCrossed{Saga: d.ID(), Type: d.plan.key(), Step: key, Undo: late.undo,
+		Before: truncate(string(late.input), longestTried), After: truncate(string(p.input), longestTried), Err: err})
 }
 
 // callWithFormerInput repeats a call with each former input, the last one first, after the target answered

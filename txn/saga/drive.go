@@ -68,8 +68,9 @@ type endedHere struct {
 }
 
 // execution returns the execution that began the saga in this process, or a new one from its records.
+// That of a function is closed when the saga has begun.
 func (p plan) execution(t *coordinator.Turn) (*execution, error) {
-	if c, ok := t.Prepared().(*execution); ok && t.Fresh() {
+	if c, ok := t.Prepared().(*execution); ok && p.body == nil {
 		c.scheduled = t.Head().Due
 		return c, nil
 	}
@@ -259,43 +260,32 @@ func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
 func (d *drive) announce() {
 	hooks := d.engine.options.Hooks
 	for _, e := range d.reverted {
-		if hooks.Crossed != nil {
-			hooks.Crossed(e)
-		}
+		coordinator.Emit(hooks.Crossed, e)
 	}
 	d.reverted = nil
-	if d.m.state == DeadLetter && hooks.Dead != nil {
+	if d.m.state == DeadLetter {
 		e := observe.SagaDead{Saga: d.ID(), Type: d.plan.name, Reason: d.m.cause()}
 		for _, p := range d.m.dead() {
 			e.Steps = append(e.Steps, p.Step)
 		}
-		hooks.Dead(e)
+		coordinator.Emit(hooks.Dead, e)
 	}
-	if d.m.state != d.reported && d.m.state.Final() && hooks.Ended != nil {
-		hooks.Ended(observe.SagaEnded{Saga: d.ID(), Type: d.plan.name, State: string(d.m.state), Reason: d.m.cause()})
+	if d.m.state != d.reported && d.m.state.Final() {
+		coordinator.Emit(hooks.Ended, observe.SagaEnded{Saga: d.ID(), Type: d.plan.name, State: string(d.m.state), Reason: d.m.cause()})
 	}
 	d.reported = d.m.state
-}
-
-// failedReport reports a failed call of OnEnd.
-func (d *drive) failedReport(err error, wait time.Duration) {
-	if f := d.engine.options.Hooks.Tried; f != nil {
-		f(observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Attempt: d.reports, Err: err, Again: wait})
-	}
 }
 
 // tried reports a failed call, and a step that has failed often.
 func (d *drive) tried(c *call, v verdict) {
 	hooks := d.engine.options.Hooks
-	if hooks.Tried != nil {
-		e := observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Undo: c.phase == inUndo, Attempt: c.trial.calls, Err: c.trial.err}
-		if v == again {
-			e.Again = c.trial.next.Sub(d.Now())
-		}
-		hooks.Tried(e)
+	e := observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Undo: c.phase == inUndo, Attempt: c.trial.calls, Err: c.trial.err}
+	if v == again {
+		e.Again = c.trial.next.Sub(d.Now())
 	}
+	coordinator.Emit(hooks.Tried, e)
 	forever := c.phase == atPivot || c.phase == afterPivot
-	if n := c.trial.attempts; forever && v == again && !c.trial.inProgress && n%d.engine.options.Stuck == 0 && hooks.Stuck != nil {
-		hooks.Stuck(observe.SagaStuck{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Attempts: n, Err: c.trial.err})
+	if n := c.trial.attempts; forever && v == again && !c.trial.inProgress && n%d.engine.options.Stuck == 0 {
+		coordinator.Emit(hooks.Stuck, observe.SagaStuck{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Attempts: n, Err: c.trial.err})
 	}
 }

@@ -196,13 +196,13 @@ func (e *Engine) start(ctx context.Context, definition, id string, input any, at
 	if at.After(e.coordinator.Now()) {
 		_, err = e.coordinator.Journal().Begin(ctx, id, protocol+":"+p.key(), at.Truncate(time.Millisecond), entries...)
 	} else {
-		err = e.coordinator.BeginPrepared(ctx, id, protocol+":"+p.key(), c.reusable(), entries...)
+		err = e.coordinator.BeginPrepared(ctx, id, protocol+":"+p.key(), c, entries...)
 	}
 	if errors.Is(err, journal.ErrExists) {
 		return attach(ctx, e.coordinator.Journal(), p.key(), id, text)
 	}
-	if err == nil && e.options.Hooks.Started != nil {
-		e.options.Hooks.Started(observe.SagaStarted{Saga: id, Type: p.key()})
+	if err == nil {
+		coordinator.Emit(e.options.Hooks.Started, observe.SagaStarted{Saga: id, Type: p.key()})
 	}
 	return err
 }
@@ -224,7 +224,7 @@ func (p plan) opening(id string, input []byte, now, at time.Time) (*execution, e
 	if err != nil {
 		return nil, err
 	}
-	defer c.release()
+	defer c.close()
 	c.pending = []journal.Entry{first}
 	stages, err := c.planner.rest(&c.m)
 	if err != nil || len(stages) == 0 || delayed || stages[0].steps[0].sleep {
@@ -241,37 +241,19 @@ func (c *execution) opened() []journal.Entry {
 	return entries
 }
 
-// release closes a planner that runs code. Others have no resources, and are reused.
-func (c *execution) release() {
-	if c.plan.body != nil {
-		c.close()
-	}
-}
-
-// reusable returns the execution for the turn that begins with it, or nil if the turn makes its own.
-func (c *execution) reusable() any {
-	if c.plan.body != nil {
-		return nil
-	}
-	return c
-}
-
 // deadline returns when a saga that starts now is aborted; zero means never.
 func (p plan) deadline(input []byte, now time.Time) (time.Time, error) {
-	timeout := p.timeout
+	var own time.Duration
 	if p.timeoutOf != nil {
-		own, err := p.timeoutOf(input)
-		if err != nil {
+		var err error
+		if own, err = p.timeoutOf(input); err != nil {
 			return time.Time{}, err
 		}
-		if own > 0 {
-			timeout = own
-		}
 	}
-	if timeout <= 0 {
-		return time.Time{}, nil
+	if timeout := cmp.Or(max(own, 0), p.timeout); timeout > 0 {
+		return now.Add(timeout), nil
 	}
-	return now.Add(timeout), nil
+	return time.Time{}, nil
 }
 
 // attach checks that the existing saga is the one to start.

@@ -281,29 +281,23 @@ func (c *execution) sleep(now time.Time, st stage) (m action, follows bool, err 
 		}
 		p = c.m.find(s.key)
 	}
-	if value, received := c.m.signals[s.key]; received && p.signal {
-		return action{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: value})
-	}
-	if p.signal && p.until.IsZero() && !p.over {
-		until := now.Add(forever)
-		if c.scheduled.After(now) {
+	until := p.until
+	if p.signal && until.IsZero() {
+		if until = now.Add(forever); c.scheduled.After(now) {
 			until = c.scheduled
 		}
+	}
+	output, received := c.m.signals[s.key]
+	switch {
+	case received && p.signal:
+	case now.Before(until) && !p.over:
 		m, err := c.pause(now, until, []*progress{p})
 		return m, false, err
-	}
-	if now.Before(p.until) && !p.over {
-		m, err := c.pause(now, p.until, []*progress{p})
-		return m, false, err
-	}
-	if p.signal && s.absent == nil {
-		if c.m.state != Running { // an operator has ended a wait that has no end
-			return action{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: []byte("null")})
-		}
+	case p.signal && s.absent != nil:
+		output = s.absent
+	case p.signal && c.m.state == Running:
 		return action{}, true, c.note(now, true, record(recordFailed, s.key, why{Error: fmt.Sprintf("no signal %q came in time", s.key)}))
-	}
-	output := s.absent
-	if !p.signal {
+	default: // also if an operator has ended a wait after the pivot that has no end
 		output = []byte("null")
 	}
 	return action{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: output})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -297,7 +298,7 @@ func (d *drive) report() error {
 	p := Policy{}.resolve()
 	wait := coordinator.Delay(p.First, p.Max, branch.ClassUnknown, 0, d.reports, d.Random())
 	d.again = d.Now().Add(wait)
-	d.failedReport(err, wait)
+	coordinator.Emit(d.engine.options.Hooks.Tried, observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Attempt: d.reports, Err: err, Again: wait})
 	return nil
 }
 

@@ -120,14 +120,11 @@ func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Effe
 // reconciles returns the reconciler of sagas. It runs once an hour if any step has a check.
 func (e *Engine) reconciles() coordinator.Reconciler {
 	hooks := e.options.Hooks
-	r := coordinator.Reconciler{Protocol: protocol, Every: -1, Find: e.Reconcile, Done: hooks.Reconciled}
+	r := coordinator.Reconciler{Protocol: protocol, Every: -1, Find: e.Reconcile, Done: hooks.Reconciled, Found: func(f Finding) {
+		coordinator.Emit(hooks.Mismatched, observe.SagaMismatched{Saga: f.ID, Type: f.Type, Step: f.Step, Want: string(f.Want), Got: string(f.Got), Repaired: f.Repaired, Err: f.Err})
+	}}
 	if e.checks() {
 		r.Every = time.Hour
-	}
-	if hooks.Mismatched != nil {
-		r.Found = func(f Finding) {
-			hooks.Mismatched(observe.SagaMismatched{Saga: f.ID, Type: f.Type, Step: f.Step, Want: string(f.Want), Got: string(f.Got), Repaired: f.Repaired, Err: f.Err})
-		}
 	}
 	return r
 }

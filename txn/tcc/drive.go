@@ -216,15 +216,15 @@ func (d *drive) append(entries []journal.Entry) error {
 // announce calls the hooks for an end, and repeatedly for a dead letter.
 func (d *drive) announce() {
 	hooks, o := d.engine.options.Hooks, d.m.outcome(d.Head())
-	if o.State == DeadLetter && hooks.Dead != nil {
+	if o.State == DeadLetter {
 		e := observe.TCCDead{Transaction: o.ID, Type: o.Type, Decision: string(o.Decision), Halted: o.Halted}
 		for _, b := range o.Dead {
 			e.Branches = append(e.Branches, b.Step)
 		}
-		hooks.Dead(e)
+		coordinator.Emit(hooks.Dead, e)
 	}
-	if o.State.Ended() && hooks.Ended != nil {
-		hooks.Ended(observe.TCCEnded{Transaction: o.ID, Type: o.Type, State: string(o.State)})
+	if o.State.Ended() {
+		coordinator.Emit(hooks.Ended, observe.TCCEnded{Transaction: o.ID, Type: o.Type, State: string(o.State)})
 	}
 }
 

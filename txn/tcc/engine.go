@@ -183,9 +183,7 @@ func (m *Engine) Decide(ctx context.Context, id, branch string) (Decision, error
 }
 
 func (m *Engine) decided(id, kind string, d Decision, reason string) {
-	if f := m.options.Hooks.Decided; f != nil {
-		f(observe.TCCDecided{Transaction: id, Type: name(kind), Decision: string(d), Reason: reason})
-	}
+	coordinator.Emit(m.options.Hooks.Decided, observe.TCCDecided{Transaction: id, Type: name(kind), Decision: string(d), Reason: reason})
 }
 
 // An Operator changes transactions by hand. It needs no resources, and owns no shard: the owner of
@@ -291,11 +289,7 @@ func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decis
 // enable it.
 func (m *Engine) reconciles() coordinator.Reconciler {
 	hooks := m.options.Hooks
-	r := coordinator.Reconciler{Protocol: strings.TrimSuffix(protocol, ":"), Find: m.Reconcile, Done: hooks.Reconciled}
-	if hooks.Mismatched != nil {
-		r.Found = func(f Finding) {
-			hooks.Mismatched(observe.TCCMismatched{Transaction: f.ID, Type: f.Type, Branch: f.Step, Decision: string(f.Want), Refused: f.Refused, Err: f.Err})
-		}
-	}
-	return r
+	return coordinator.Reconciler{Protocol: strings.TrimSuffix(protocol, ":"), Find: m.Reconcile, Done: hooks.Reconciled, Found: func(f Finding) {
+		coordinator.Emit(hooks.Mismatched, observe.TCCMismatched{Transaction: f.ID, Type: f.Type, Branch: f.Step, Decision: string(f.Want), Refused: f.Refused, Err: f.Err})
+	}}
 }

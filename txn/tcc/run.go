@@ -258,10 +258,8 @@ func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int,
 
 // tried reports a failed call.
 func (m *Engine) tried(id, kind string, e observe.TCCTried) {
-	if f := m.options.Hooks.Tried; f != nil {
-		e.Transaction, e.Type = id, name(kind)
-		f(e)
-	}
+	e.Transaction, e.Type = id, name(kind)
+	coordinator.Emit(m.options.Hooks.Tried, e)
 }
 
 // attach returns the existing decision, if it is on the same transaction. It waits for the decision of a

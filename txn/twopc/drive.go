@@ -74,7 +74,7 @@ func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
 		}
 		wait := pause.Delay(attempt, t.Random())
 		for i, name := range left {
-			d.engine.tried(observe.TwoPCTried{Transaction: r.String(), Participant: name, Commit: true, Attempt: attempt, Err: a.errs[i], Again: wait})
+			coordinator.Emit(d.engine.options.Hooks.Tried, observe.TwoPCTried{Transaction: r.String(), Participant: name, Commit: true, Attempt: attempt, Err: a.errs[i], Again: wait})
 		}
 		t.Pause(wait, left...) // if the claim ends meanwhile, the next round calls nothing
 	}
@@ -131,14 +131,14 @@ func (d secondPhase) append(t *coordinator.Turn, m machine, entries []journal.En
 }
 
 func (d secondPhase) announce(key string, m machine) {
-	switch {
+	switch hooks := d.engine.options.Hooks; {
 	case m.halted != "":
-		d.engine.halt(observe.TwoPCHalted{Transaction: m.name(key), Participants: m.left(), Reason: m.halted})
+		coordinator.Emit(hooks.Halted, observe.TwoPCHalted{Transaction: m.name(key), Participants: m.left(), Reason: m.halted})
 	case m.state == Heuristic:
-		d.engine.heuristic(observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.withFate(againstDecision),
+		coordinator.Emit(hooks.Heuristic, observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.withFate(againstDecision),
 			Commit: m.decision == Commit, Err: errors.New(m.heuristicErrors())})
-	case m.ended && d.engine.options.Hooks.Ended != nil:
-		d.engine.options.Hooks.Ended(observe.TwoPCEnded{Transaction: m.name(key), State: string(m.state)})
+	case m.ended:
+		coordinator.Emit(hooks.Ended, observe.TwoPCEnded{Transaction: m.name(key), State: string(m.state)})
 	}
 }
 
@@ -206,13 +206,6 @@ func (f *failures) of(m machine, a commitResults, attempt int, now time.Time) (e
 		entries = append(entries, record(recordFailing, name, reasonData{Text: coordinator.Truncate(a.errs[i].Error(), coordinator.MaxFailing), Attempts: f.before[name] + attempt}))
 	}
 	return entries
-}
-
-// halt reports a halted transaction.
-func (m *Engine) halt(e observe.TwoPCHalted) {
-	if f := m.options.Hooks.Halted; f != nil {
-		f(e)
-	}
 }
 
 // haltedError returns the error for a caller that waits for a halted transaction.

@@ -324,25 +324,12 @@ func (m *machine) recordsAfter(a commitResults) []journal.Entry {
 	}
 	entries := a.heuristics
 	for _, name := range m.left() {
-		if !contains(a.failed, entries, name) {
+		isHeuristic := slices.ContainsFunc(a.heuristics, func(e journal.Entry) bool { return e.Step == name })
+		if !isHeuristic && !slices.Contains(a.failed, name) {
 			entries = append(entries, journal.Entry{Kind: recordDone, Step: name})
 		}
 	}
 	return entries
-}
-
-func contains(names []string, entries []journal.Entry, name string) bool {
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	for _, e := range entries {
-		if e.Step == name {
-			return true
-		}
-	}
-	return false
 }
 
 // heuristicErrors returns the errors of heuristic branches.

@@ -231,7 +231,7 @@ func (m *Engine) rollBackOne(ctx context.Context, r run, name string) {
 		if deadline, ok := ctx.Deadline(); ctx.Err() != nil || ok && time.Until(deadline) < wait {
 			wait = 0
 		}
-		m.tried(observe.TwoPCTried{Transaction: r.String(), Participant: name, Attempt: attempt, Err: err, Again: wait})
+		coordinator.Emit(m.options.Hooks.Tried, observe.TwoPCTried{Transaction: r.String(), Participant: name, Attempt: attempt, Err: err, Again: wait})
 		if wait == 0 || !backoff.Sleep(ctx, wait) {
 			return
 		}
@@ -336,15 +336,7 @@ func (m *Engine) isRunning(r run) bool {
 }
 
 func (m *Engine) decided(r run, d Decision, reason string) {
-	if f := m.options.Hooks.Decided; f != nil {
-		f(observe.TwoPCDecided{Transaction: r.String(), Commit: d == Commit, Reason: reason})
-	}
-}
-
-func (m *Engine) tried(e observe.TwoPCTried) {
-	if f := m.options.Hooks.Tried; f != nil {
-		f(e)
-	}
+	coordinator.Emit(m.options.Hooks.Decided, observe.TwoPCDecided{Transaction: r.String(), Commit: d == Commit, Reason: reason})
 }
 
 // recordHeuristicAbort records a branch that an abort could not roll back. If the abort has ended, it
@@ -355,13 +347,7 @@ func (m *Engine) recordHeuristicAbort(ctx context.Context, r run, name string, w
 	if errors.Is(err, journal.ErrExists) {
 		err = nil
 	}
-	m.heuristic(observe.TwoPCHeuristic{Transaction: r.String(), Participants: []string{name}, Err: errors.Join(why, err)})
-}
-
-func (m *Engine) heuristic(e observe.TwoPCHeuristic) {
-	if f := m.options.Hooks.Heuristic; f != nil {
-		f(e)
-	}
+	coordinator.Emit(m.options.Hooks.Heuristic, observe.TwoPCHeuristic{Transaction: r.String(), Participants: []string{name}, Err: errors.Join(why, err)})
 }
 
 // Settle decides a transaction without a decision, whose branches in doubt are too old for a presumed

@@ -63,9 +63,7 @@ func (m *Engine) finish(ctx context.Context, name string, found InDoubt) {
 	if err == nil {
 		err = m.carryOut(ctx, name, found, v)
 	}
-	if f := m.options.Hooks.Orphan; f != nil {
-		f(observe.TwoPCOrphan{Transaction: found.XID.Transaction, Participant: name, Age: found.Age, Verdict: string(v), Err: err})
-	}
+	coordinator.Emit(m.options.Hooks.Orphan, observe.TwoPCOrphan{Transaction: found.XID.Transaction, Participant: name, Age: found.Age, Verdict: string(v), Err: err})
 }
 
 // presumeAbort records an abort and returns the next verdict, which follows an earlier decision.
@@ -98,10 +96,6 @@ func (m *Engine) carryOut(ctx context.Context, name string, found InDoubt, v ver
 
 // gauge reports the state of a participant.
 func (m *Engine) gauge(name string, found []InDoubt, err error) {
-	f := m.options.Hooks.Scanned
-	if f == nil {
-		return
-	}
 	e := observe.TwoPCScanned{Participant: name, InDoubt: len(found), Err: err}
 	for _, d := range found {
 		e.Oldest = max(e.Oldest, d.Age)
@@ -110,7 +104,7 @@ func (m *Engine) gauge(name string, found []InDoubt, err error) {
 			e.BlockedFor = max(e.BlockedFor, d.BlockedFor)
 		}
 	}
-	f(e)
+	coordinator.Emit(m.options.Hooks.Scanned, e)
 }
 
 // An InDoubt is a branch in doubt that a scan has found.
