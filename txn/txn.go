@@ -267,20 +267,17 @@ func (r *Runtime) alone() (leave func(context.Context) error, err error) {
 // pauses is the backoff between two runs of [Runtime.Go].
 var pauses = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second}
 
-// Go runs work in the background until [Runtime.Close]. If work returns before, Go reports that to
-// Options.Failed, and runs it again after a pause of up to 30 s.
+// Go runs work in the background until [Runtime.Close]. If work returns before, panics or ends its
+// goroutine, Go reports that to Options.Failed, and runs it again after a pause of up to 30 s.
 func (r *Runtime) Go(work func(ctx context.Context) error) {
 	r.beside.Go(func() {
 		for failed := 1; r.ctx.Err() == nil; failed++ {
-			err := work(r.ctx)
+			err := coordinator.Contain(r.ctx, "run in the background", "", work)
 			if r.ctx.Err() != nil {
 				return
 			}
 			r.failed(err)
-			select {
-			case <-time.After(pauses.Delay(failed, r.coordinator.Random())):
-			case <-r.ctx.Done():
-			}
+			pauses.Wait(r.ctx, failed)
 		}
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +24,8 @@ import (
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
+
+var ok = testbed.OK
 
 // systems runs a test on backends with a journal, and with locks of each kind: with and without
 // values.
@@ -51,9 +55,7 @@ func open(t *testing.T, url string, o *txn.Options) *shop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
+		ok(t, s.Close(context.Background()))
 	})
 	reserve := saga.Step("reserve", func(_ context.Context, item string) (string, error) { s.drove.Add(1); return item, nil }).
 		Undo("release", func(context.Context, string, *string) error { s.undone.Add(1); return nil })
@@ -75,9 +77,7 @@ func open(t *testing.T, url string, o *txn.Options) *shop {
 	if s.engine, err = saga.New(s.Coordinator(), nil, s.book); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, s.Start(t.Context()))
 	return s
 }
 
@@ -137,9 +137,7 @@ func TestProcessesShareTheWork(t *testing.T) {
 			t.Errorf("%d undos; want 1", n)
 		}
 		// The process that drives it is closed in the middle of its step.
-		if err := here.book.Start(t.Context(), here.engine, "left", "slow"); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, here.book.Start(t.Context(), here.engine, "left", "slow"))
 		driver, other := here, there
 		select {
 		case <-here.slow:
@@ -147,9 +145,7 @@ func TestProcessesShareTheWork(t *testing.T) {
 			driver, other = there, here
 		}
 		close(other.passable)
-		if err := driver.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, driver.Close(t.Context()))
 		if o, err := other.engine.Wait(t.Context(), "left"); err != nil || o.State != saga.Succeeded {
 			t.Errorf("what a closed process left: %v, %v", o.State, err)
 		}
@@ -196,18 +192,12 @@ func TestMisuse(t *testing.T) {
 func TestStartAfterClose(t *testing.T) {
 	ctx := t.Context()
 	b, err := backend.Open(ctx, "memory://closed")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer b.Close(ctx)
 	rt, err := txn.On(ctx, b, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	for range 2 {
-		if err := rt.Close(ctx); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, rt.Close(ctx))
 	}
 	if err := rt.Start(ctx); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrClosed) {
 		t.Errorf("started after Close: %v", err)
@@ -215,36 +205,40 @@ func TestStartAfterClose(t *testing.T) {
 	}
 }
 
-// TestGo: background work runs again after a failure, which is reported, and ends with the runtime.
+// TestGo: background work runs again after a failure, a panic and the end of its goroutine, which are
+// reported, and ends with the runtime.
 func TestGo(t *testing.T) {
 	failure := errors.New("no connection")
 	reported, ended := make(chan error, 1), make(chan error, 1)
 	rt, err := txn.Open(t.Context(), "memory://go", &txn.Options{Failed: func(err error) { reported <- err }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if err := rt.Health(t.Context()); err == nil {
 		t.Error("a runtime that was not started is healthy")
 	}
 	runs := 0
 	rt.Go(func(ctx context.Context) error {
-		if runs++; runs == 1 {
+		switch runs++; runs {
+		case 1:
 			return failure
+		case 2:
+			panic("oops")
+		case 3:
+			runtime.Goexit()
 		}
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return nil
 	})
-	if err := <-reported; err != failure {
-		t.Errorf("reported %v", err)
+	for _, want := range []string{failure.Error(), "panic: oops", "it ended its goroutine"} {
+		if err := <-reported; !strings.Contains(err.Error(), want) {
+			t.Errorf("reported %v, want %s", err, want)
+		}
 	}
-	if err := rt.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	ok(t, rt.Close(t.Context()))
 	select {
 	case <-ended:
 	default:
-		if runs > 1 {
+		if runs > 3 {
 			t.Error("work runs after Close")
 		}
 	}

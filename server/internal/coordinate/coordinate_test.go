@@ -23,6 +23,8 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
+var ok = testbed.OK
+
 const patience = time.Minute
 
 // running is a service that serves requests until it is stopped.
@@ -41,18 +43,12 @@ func start(t *testing.T, url string) *running { return startWith(t, url, Config{
 func startWith(t *testing.T, url string, c Config) *running {
 	t.Helper()
 	target, err := backend.Parse(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	c.Backend, c.Shards, c.TTL, c.Calls.Local, c.Tell = target, 2, 3*time.Second, true, func(err error) { t.Log(err) }
 	s, err := Open(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	transport := &http.Transport{}
 	r := &running{t: t, target: target, address: l.Addr().String(), client: &http.Client{Transport: transport}, stop: stop, ended: make(chan error, 1)}
@@ -191,9 +187,7 @@ func TestHeadersThatDoNotCome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conn, err := net.Dial("tcp", s.address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(patience))
 			_, _ = io.WriteString(conn, sent) // it may reject to read this
@@ -303,26 +297,20 @@ func secrets(t *testing.T, text string) string {
 // rewrite replaces a file, as a rotation of secrets does.
 func rewrite(t *testing.T, file, text string, mode os.FileMode) {
 	t.Helper()
-	if err := errors.Join(os.WriteFile(file+".new", []byte(text), mode), os.Chmod(file+".new", mode), os.Rename(file+".new", file)); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, errors.Join(os.WriteFile(file+".new", []byte(text), mode), os.Chmod(file+".new", mode), os.Rename(file+".new", file)))
 }
 
 // TestSweeps checks that participants over HTTP receive low-water marks.
 func TestSweeps(t *testing.T) {
 	t.Parallel()
 	target, err := backend.Parse(testbed.Postgres(t).URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	var got branchhttp.Mark
 	participant := httptest.NewServer(branchhttp.ForgetHandler(func(_ context.Context, m branchhttp.Mark) (int, error) { got = m; return 0, nil }))
 	defer participant.Close()
 	began := time.Now()
 	s, err := Open(t.Context(), Config{Backend: target, Shards: 2, TTL: 3 * time.Second, Calls: Calls{Local: true}, Sweeps: []string{participant.URL}, Tell: func(err error) { t.Error(err) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer s.Close()
 	if err := s.runtime.Coordinator().Retain(t.Context()); err != nil || got.Before.Before(began.Add(-25*time.Hour)) || len(got.Except) != 0 {
 		t.Errorf("%v; %+v arrived", err, got)

@@ -37,9 +37,7 @@ func TestSlowBodies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, err := net.Dial("tcp", s.address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(patience))
 			_, _ = io.WriteString(conn, sent)
@@ -61,9 +59,7 @@ func TestFewConnections(t *testing.T) {
 			s := startWith(t, "etcd://"+testbed.Etcd(t).Addr(), Config{Access: limit})
 			served := func() (net.Conn, bool) {
 				conn, err := net.Dial("tcp", s.address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				ok(t, err)
 				_ = conn.SetDeadline(time.Now().Add(patience))
 				_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
 				text := make([]byte, 12)
@@ -115,9 +111,7 @@ func TestAddressesThatAreCalled(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	client, err := Calls{}.client(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	call := branch.Call{Transaction: "1", Branch: "a", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
 	_, err = branchhttp.Caller{Client: client}.Post(t.Context(), "http://localhost:"+port, call, nil)
@@ -148,9 +142,7 @@ func TestCallsAreSigned(t *testing.T) {
 	}))
 	defer server.Close()
 	client, err := Calls{Local: true, SecretFile: secrets(t, secret+"\n"+next+"\n")}.client(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer client.CloseIdleConnections()
 	call := branch.Call{Transaction: "order/1.2", Branch: "a.b", Operation: branch.Undo, Attempt: 1, Begun: time.Now()}
 	if _, err := (branchhttp.Caller{Client: client}).Post(t.Context(), server.URL, call, []byte("7")); err != nil || len(wrong) > 0 {
@@ -162,9 +154,7 @@ func TestCallsAreSigned(t *testing.T) {
 		}
 	}
 	open := secrets(t, secret)
-	if err := os.Chmod(open, 0o604); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.Chmod(open, 0o604))
 	if _, err := (Calls{SecretFile: open}).client(nil); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a file that others can read: %v", err)
 	}
@@ -182,22 +172,16 @@ func TestCallsShowACertificate(t *testing.T) {
 	defer server.Close()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := os.WriteFile(ca, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(ca, text, 0o600))
 	c := Calls{Local: true, Certificate: cert, Key: key, CA: ca}
 	client, err := c.client(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer client.CloseIdleConnections()
 	call := branch.Call{Transaction: "1", Branch: "a", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
 	if got, err := (branchhttp.Caller{Client: client}).Post(t.Context(), server.URL, call, nil); err != nil || string(got) != `"testbed"` {
 		t.Errorf("%s, %v", got, err)
 	}
-	if err := os.Chmod(c.Key, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.Chmod(c.Key, 0o644))
 	if _, err := c.client(nil); err == nil {
 		t.Error("a key that others can read is accepted")
 	}

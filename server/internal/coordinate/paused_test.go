@@ -22,27 +22,17 @@ func TestCopiesOnAPausedStore(t *testing.T) {
 	t.Parallel()
 	etcd := testbed.Etcd(t)
 	target, err := backend.Parse("etcd://" + etcd.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	store, disconnect, err := target.Journal(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer disconnect()
 	j, err := journal.New(store, &journal.Options{Patience: 500 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer j.Close()
 	c, err := coordinator.New(j, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	service, err := httpapi.New(c, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	server := httptest.NewServer(service)
 	defer server.Close()
 	client := server.Client()
