@@ -171,8 +171,7 @@ func TestFailingForEver(t *testing.T) {
 			r := serve(t, nil, 1, nil, d)
 			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 			time.Sleep(day)
-			r.stop()
-			<-r.served
+			r.quit()
 			if calls > c.calls+1 || calls < 100 || r.store.Appends() > 4+12+24 { // failures are recorded when their number doubles, or after an hour
 				t.Errorf("%d calls, %d appends", calls, r.store.Appends())
 			}
@@ -180,8 +179,7 @@ func TestFailingForEver(t *testing.T) {
 			hooks := &observe.Coordinator{Foreign: func(observe.CoordinatorForeign) { told++ }}
 			other := serve(t, r.store, 2, &settings{Options: coordinator.Options{Hooks: hooks}}, Define("bill", g.act("p").Pivot()))
 			time.Sleep(4 * time.Hour)
-			other.stop()
-			<-other.served
+			other.quit()
 			if told < 100 || told > 4*60+1 || r.store.Appends() != appends {
 				t.Errorf("reported %d times, %d appends more", told, r.store.Appends()-appends)
 			}

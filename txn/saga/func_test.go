@@ -162,8 +162,7 @@ func TestFuncMismatch(t *testing.T) {
 			r := serve(t, nil, 1, nil, d)
 			ok(t, d.Start(t.Context(), r.engine, "1", 7))
 			synctest.Wait()
-			r.stop()
-			<-r.served
+			r.quit()
 			err := leftAlone(t, r, define(c.body))
 			var m *MismatchError
 			if wantKind(t, err, interlock.Bug, nil); errors.As(err, &m) && m.Step != c.step || !strings.Contains(fmt.Sprint(err), c.says) {
@@ -189,8 +188,7 @@ func leftAlone(t *testing.T, r *rig, d Defined) error {
 	}
 	next := serve(t, r.store, 2, &settings{Options: coordinator.Options{Recheck: time.Hour, Hooks: hooks}}, d)
 	time.Sleep(time.Second)
-	next.stop()
-	<-next.served
+	next.quit()
 	return failed[min(1, len(failed)-1)]
 }
 
@@ -245,8 +243,7 @@ func TestFuncFailsBehindThePivot(t *testing.T) {
 		if ok(t, err); o.State.Final() || len(failed) == 0 || !errors.Is(failed[0], errSeat) || !strings.Contains(failed[0].Error(), "it failed after the pivot") {
 			t.Errorf("%+v, reported %v", o, failed)
 		}
-		r.stop()
-		<-r.served
+		r.quit()
 		_, err = serve(t, r.store, 2, nil, d(nil)).engine.Wait(t.Context(), "1")
 		ok(t, err)
 	})

@@ -184,8 +184,7 @@ func TestParked(t *testing.T) {
 		synctest.Wait()
 		from := time.Now()
 		for time.Since(from) < 7*day {
-			r.stop()
-			<-r.served
+			r.quit()
 			r.serve(t, 2+int64(time.Since(from)/day)) // each owner finds it, and does not drive it
 			time.Sleep(day + time.Hour)
 		}
@@ -213,8 +212,7 @@ func TestParkedElsewhere(t *testing.T) {
 		if ok(t, err); len(heads) != 1 {
 			t.Fatal("there is nothing to claim")
 		}
-		r.stop()
-		<-r.served
+		r.quit()
 		next := serve(t, r.store, 2, nil, d)
 		after, err := next.engine.Look(t.Context(), "1")
 		if ok(t, err); !after.Due.Equal(before.Due) || time.Until(before.Due) < 71*time.Hour {
@@ -238,8 +236,7 @@ func TestRetryByClassOverLongWaits(t *testing.T) {
 			for n := range int64(12) {
 				time.Sleep(10 * time.Minute)
 				if heirs {
-					r.stop()
-					<-r.served
+					r.quit()
 					r.serve(t, n+2)
 				}
 			}
@@ -291,8 +288,7 @@ func TestListUndoesAsChosen(t *testing.T) {
 			ok(t, d.Start(t.Context(), r.engine, "1", ""))
 			if c.restart {
 				time.Sleep(500 * time.Millisecond)
-				r.stop()
-				<-r.served
+				r.quit()
 				calls, longest, broken, wrong = 0, 0, c.broken, c.wrong
 				r = serve(t, r.store, 2, nil, d)
 			}

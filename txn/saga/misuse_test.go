@@ -167,8 +167,7 @@ func TestDeployed(t *testing.T) {
 			r := serve(t, nil, 1, nil, d)
 			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 			synctest.Wait()
-			r.stop()
-			<-r.served
+			r.quit()
 			err := leftAlone(t, r, c.next(g))
 			if wantKind(t, err, interlock.Bug, ErrMismatch); !strings.Contains(fmt.Sprint(err), c.says) {
 				t.Errorf("%v does not say %s", err, c.says)
@@ -190,8 +189,7 @@ func TestUndoWithoutItsStep(t *testing.T) {
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()
-		r.stop()
-		<-r.served
+		r.quit()
 		err := leftAlone(t, r, Define("order", g.undoable("x")))
 		if wantKind(t, err, interlock.Bug, ErrMismatch); !strings.Contains(fmt.Sprint(err), `"unb"`) {
 			t.Errorf("%v does not name the undo", err)
@@ -243,8 +241,7 @@ func TestClockSetBack(t *testing.T) {
 		ok(t, err)
 		foreign := idle(t, r.store, nil, d)
 		ok(t, d.Start(t.Context(), foreign.engine, "2", "in")) // due in an hour, by the owner's clock
-		r.stop()
-		<-r.served
+		r.quit()
 		r.serve(t, 2)
 		from := time.Now()
 		_, err = r.engine.Wait(t.Context(), "2")

@@ -243,8 +243,7 @@ func TestDeadLetter(t *testing.T) {
 			if len(dead) != 6 || ended != 1 || len(dead[0].Steps) != 1 || dead[0].Steps[0] != "b" {
 				t.Errorf("reported %d times, %d ends: %+v", len(dead), ended, dead)
 			}
-			r.stop()
-			<-r.served
+			r.quit()
 			next := serve(t, r.store, 2, nil, d)
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -270,8 +269,7 @@ func TestAchievedWhileStopping(t *testing.T) {
 		r := serve(t, nil, 1, nil, d)
 		ok(t, errors.Join(d.Start(t.Context(), r.engine, "1", ""), d.Start(t.Context(), r.engine, "2", "fails")))
 		synctest.Wait()
-		r.stop()
-		<-r.served
+		r.quit()
 		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a")
 		same(t, "records", r.records(t, "2"), "begin:", "sent:a")
 	})
@@ -351,8 +349,7 @@ func TestManySteps(t *testing.T) {
 				r.serve(t, int64(epoch)+1)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				r.stop()
-				<-r.served
+				r.quit()
 			}
 			undoneAfter(t, g.did())
 			o, err := idle(t, &watched{Journal: store}, nil, define(g)).engine.Look(context.Background(), "1")
@@ -448,8 +445,7 @@ func TestEditComesTooLate(t *testing.T) {
 			r := serve(t, nil, 1, o, d)
 			ok(t, d.Start(t.Context(), r.engine, "1", "old"))
 			synctest.Wait()
-			r.stop()
-			<-r.served
+			r.quit()
 			lost = nil
 			for _, edit := range edits {
 				ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(edit), By{Actor: "ann", Reason: "a typing error"}))

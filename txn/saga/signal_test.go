@@ -64,8 +64,7 @@ func TestSignal(t *testing.T) {
 			}
 			if !c.early && !c.never {
 				time.Sleep(72 * time.Minute)
-				r.stop()
-				<-r.served
+				r.quit()
 				r = serve(t, r.store, 2, nil, d) // of which nothing is in memory
 				ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
 				ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
@@ -155,8 +154,7 @@ func TestStartAt(t *testing.T) {
 			ok(t, d.StartAt(t.Context(), r.engine, "1", "in", at))
 			for n := int64(2); n < 20; n++ {
 				time.Sleep(time.Minute)
-				r.stop()
-				<-r.served
+				r.quit()
 				r = serve(t, r.store, n, nil, d)
 			}
 			if effects, records := g.did(), r.records(t, "1"); len(effects) > 0 || len(records) > 1 {
@@ -188,8 +186,7 @@ func TestVersions(t *testing.T) {
 		r := serve(t, nil, 1, nil, one)
 		ok(t, one.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()
-		r.stop()
-		<-r.served
+		r.quit()
 		r = serve(t, r.store, 2, nil, two, one)
 		ok(t, r.engine.Start(t.Context(), "order", "2", json.RawMessage(`"in"`)))
 		ok(t, two.Start(t.Context(), r.engine, "1", "in")) // it has begun with the first version
@@ -226,8 +223,7 @@ func TestVersions(t *testing.T) {
 		if _, err = old.engine.Wait(short, "3"); err == nil || !strings.Contains(err.Error(), `without its definition "order@v2"`) {
 			t.Error(err)
 		}
-		old.stop()
-		<-old.served
+		old.quit()
 		serve(t, r.store, 4, nil, one, two)
 		_, err = r.engine.Wait(t.Context(), "3")
 		ok(t, err)
@@ -371,8 +367,7 @@ func TestWaitSaysWhy(t *testing.T) {
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()
-		r.stop()
-		<-r.served
+		r.quit()
 		changed := serve(t, r.store, 2, nil, Define("order", g.undoable("other"), Sleep[string]("w", time.Hour), g.undoable("b")))
 		ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
 		defer end()
@@ -382,8 +377,7 @@ func TestWaitSaysWhy(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(from))
 		}
 
-		changed.stop()
-		<-changed.served
+		changed.quit()
 		serve(t, r.store, 3, nil, d)
 		o, err := changed.engine.Wait(t.Context(), "1")
 		if ok(t, err); o.State != Succeeded {

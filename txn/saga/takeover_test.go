@@ -127,8 +127,7 @@ func TestNoCrashLoop(t *testing.T) {
 			for n := int64(2); n <= 40; n++ {
 				synctest.Wait()
 				time.Sleep(90 * time.Minute)
-				r.stop()
-				<-r.served
+				r.quit()
 				r = serve(t, r.store, n, o, d)
 			}
 			synctest.Wait()
@@ -205,8 +204,7 @@ func TestFailuresAreKept(t *testing.T) {
 		if made := len(made()); p.Attempts < made/2 || p.Attempts > made || !strings.HasPrefix(p.Err, fmt.Sprintf("call %d: no route", p.Attempts)) || len(p.Err) > 510 || len(moments) > 12 {
 			t.Errorf("%d calls, %d records: %+v", made, len(moments), p)
 		}
-		r.stop()
-		<-r.served
+		r.quit()
 		serve(t, r.store, 2, nil, d)
 		time.Sleep(time.Minute)
 		if all := made(); all[len(all)-1] <= p.Attempts {

@@ -3,7 +3,6 @@ package saga
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -197,16 +196,13 @@ func (r *rig) serve(t *testing.T, n int64) {
 	r.claim, r.stop, r.served = txntest.Serve(t, r.coordinator.Serve, n)
 }
 
+// quit stops serving, and waits for that.
+func (r *rig) quit() { r.stop(); <-r.served }
+
 // records returns the records of a saga, as kind:step.
 func (r *rig) records(t *testing.T, id string) []string {
 	t.Helper()
-	_, entries, err := r.coordinator.Journal().Open(context.Background(), id)
-	ok(t, err)
-	var all []string
-	for _, e := range entries {
-		all = append(all, fmt.Sprintf("%s:%s", e.Kind, e.Step))
-	}
-	return all
+	return txntest.Records(t, r.store.Journal, id)
 }
 
 // beat returns an undoable step that takes d, with four heartbeats.

@@ -19,6 +19,7 @@ import (
 
 // TestEngines: all faults are reported when the engine is created.
 func TestEngines(t *testing.T) {
+	wantKind(t, txntest.Second(New(nil, nil)), interlock.Bug, nil)
 	j, err := journal.New(memory.NewJournal(), nil)
 	ok(t, err)
 	defer j.Close()
@@ -48,12 +49,6 @@ func TestEngines(t *testing.T) {
 			t.Errorf("%s: a coordinator has two engines: %v", name, again)
 		}
 	}
-}
-
-// TestNoCoordinator: nothing can be made without one.
-func TestNoCoordinator(t *testing.T) {
-	_, err := New(nil, nil)
-	wantKind(t, err, interlock.Bug, nil)
 }
 
 // TestBadInput returns a clear error, and tries nothing.
@@ -107,10 +102,7 @@ func TestBadInput(t *testing.T) {
 func TestLargeHolds(t *testing.T) {
 	for size, want := range map[int]Decision{driver.MaxPayload/2 - 2000: Confirm, driver.MaxPayload: Cancel} {
 		bubble(t, func(t *testing.T) {
-			r := idle(t, nil, nil, nil)
-			d := Define("store", Resource[string, string](wide(size)))
-			r.handles["store"] = d.of
-			r.serve(t, 1)
+			r, d := serveOne(t, nil, Resource[string, string](wide(size)))
 			o, err := r.Run(t.Context(), "booking", "1", d.Try(strings.Repeat("q", driver.MaxPayload/2-3000)))
 			if o.Decision != want {
 				t.Errorf("%d bytes: %s, %v", size, o.Decision, err)
@@ -150,10 +142,7 @@ func (nested) Cancel(context.Context, string, *json.RawMessage) error { return n
 // TestNestedHold: a hold that no record can have cancels its transaction.
 func TestNestedHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := idle(t, nil, nil, nil)
-		d := Define("nested", Resource[string, json.RawMessage](nested{}))
-		r.handles["nested"] = d.of
-		r.serve(t, 1)
+		r, d := serveOne(t, nil, Resource[string, json.RawMessage](nested{}))
 		_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
 		wantKind(t, err, interlock.Definite, ErrCancelled)
 		_, err = r.Submit(t.Context(), "booking", "2", d.Try("x"))
@@ -165,10 +154,7 @@ func TestNestedHold(t *testing.T) {
 // TestNullHold: a hold that is null in JSON counts, and no request is lost.
 func TestNullHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := idle(t, nil, nil, nil)
-		d := Define("null", Resource[*int, *int](null{}))
-		r.handles["null"] = d.of
-		r.serve(t, 1)
+		r, d := serveOne(t, nil, Resource[*int, *int](null{}))
 		o, err := r.Run(t.Context(), "booking", "1", d.Try(nil))
 		ok(t, err)
 		if o, err = r.Wait(t.Context(), "1"); o.State != Confirmed || err != nil {

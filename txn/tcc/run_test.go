@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -129,49 +130,40 @@ func TestMismatch(t *testing.T) {
 var differences = map[string]string{"type": `run as a "booking", not as a "other"`, "name": `without branch "other"`, "more": `without branch "flight"`,
 	"request": `another request for it`, "fewer": "run with 2 branches, not with 1", "protocol": `it is a "saga:order"`}
 
-// TestMismatchMeanwhile: another transaction is decided under the id during the tries; the
-// holds of this one are cancelled at once, and none of the other's.
-func TestMismatchMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
-		flight.bad = slowTry(time.Second)
-		r := serve(t, nil, 1, nil, hotel, flight)
-		var err error
-		var work sync.WaitGroup
-		work.Go(func() {
-			_, err = r.Run(t.Context(), "booking", "1", hotel.define().Try("seat"), flight.define().Try("seat"))
+// TestDecidedMeanwhile: another process decides during the tries. The holds that its decision does
+// not cover are cancelled at once, although the journal does not name them.
+func TestDecidedMeanwhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		decide        func(ctx context.Context, r *rig, hotel *venue) error
+		kind          interlock.ErrorKind
+		err           error
+		hotel, flight string // the holds afterwards
+	}{
+		"another transaction": {func(ctx context.Context, r *rig, hotel *venue) error {
+			return txntest.Second(r.run(ctx, "1", hotel))
+		}, interlock.Bug, ErrMismatch, "confirmed", "cancelled"},
+		"on request of a participant": {func(ctx context.Context, r *rig, _ *venue) error {
+			return txntest.Second(r.Decide(ctx, "1", "hotel"))
+		}, interlock.Definite, ErrCancelled, "cancelled", "cancelled"},
+		"another protocol": {func(ctx context.Context, r *rig, _ *venue) error {
+			return r.coordinator.Begin(ctx, "1", "saga:order", record("begin", "", By{}))
+		}, interlock.Bug, ErrMismatch, "cancelled", "cancelled"},
+	} {
+		runBubble(t, name, func(t *testing.T) {
+			hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
+			flight.bad = slowTry(time.Second)
+			r := serve(t, nil, 1, nil, hotel, flight)
+			outcome := make(chan error, 1)
+			go func() { outcome <- txntest.Second(r.run(context.Background(), "1", hotel, flight)) }()
+			synctest.Wait()
+			ok(t, c.decide(t.Context(), r, hotel))
+			wantKind(t, <-outcome, c.kind, c.err)
+			if synctest.Wait(); hotel.state("1") != c.hotel || flight.state("1") != c.flight {
+				t.Errorf("%s, %s", hotel.state("1"), flight.state("1"))
+			}
+			hotel.rules(t)
 		})
-		synctest.Wait()
-		_, first := r.Run(t.Context(), "booking", "1", hotel.define().Try("seat"))
-		ok(t, first)
-		work.Wait()
-		wantKind(t, err, interlock.Bug, ErrMismatch)
-		if h, f := hotel.state("1"), flight.state("1"); h != "confirmed" || f != "cancelled" {
-			t.Errorf("%s, %s", h, f)
-		}
-		hotel.rules(t)
-	})
-}
-
-// TestCancelledMeanwhile: a participant asks during the tries of others, and thus decides;
-// existing holds are cancelled at once, although the journal does not name them.
-func TestCancelledMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
-		flight.bad = slowTry(time.Second)
-		r := serve(t, nil, 1, nil, hotel, flight)
-		var err error
-		var work sync.WaitGroup
-		work.Go(func() { _, err = r.run(t.Context(), "1", hotel, flight) })
-		synctest.Wait()
-		d, asked := r.Decide(t.Context(), "1", "hotel")
-		ok(t, asked)
-		work.Wait()
-		wantKind(t, err, interlock.Definite, ErrCancelled)
-		if h, f := hotel.state("1"), flight.state("1"); d != Cancel || h != "cancelled" || f != "cancelled" {
-			t.Errorf("%s: %s, %s", d, h, f)
-		}
-	})
+	}
 }
 
 // TestLostDecision: an append whose answer is lost is no failure: Run finds out its decision.
@@ -304,25 +296,6 @@ func (bomb) Cancel(_ context.Context, _ string, h *string) error {
 	return nil
 }
 
-// TestPanic: the panic of a resource is the failure of its branch, with an unknown outcome.
-func TestPanic(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := idle(t, nil, nil, nil)
-		d := Define("bomb", Resource[string, string](bomb{}))
-		r.handles["bomb"] = d.of
-		r.serve(t, 1)
-		_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
-		wantKind(t, err, interlock.Definite, ErrCancelled)
-		if err == nil || !strings.Contains(err.Error(), "boom") {
-			t.Errorf("%v", err)
-		}
-		o, _ := r.Wait(t.Context(), "1")
-		if _, err := d.Try("x").OutputOf(o); o.State != Cancelled || !errors.Is(err, ErrNoOutput) {
-			t.Errorf("%+v, %v", o, err)
-		}
-	})
-}
-
 // leaving is a resource whose tries end their goroutine, as a test's FailNow does.
 type leaving struct{ bomb }
 
@@ -331,23 +304,24 @@ func (leaving) Try(context.Context, string, time.Time) (string, error) {
 	return "", nil
 }
 
-func (leaving) Cancel(context.Context, string, *string) error { return nil }
-
-// TestTryEndsItsGoroutine: its outcome is unknown, and the transaction is cancelled.
-func TestTryEndsItsGoroutine(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := idle(t, nil, nil, nil)
-		d := Define("leaving", Resource[string, string](leaving{}))
-		r.handles["leaving"] = d.of
-		r.serve(t, 1)
-		_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
-		wantKind(t, err, interlock.Definite, ErrCancelled)
-		ctx, end := context.WithTimeout(t.Context(), time.Minute)
-		defer end()
-		if o, err := r.Wait(ctx, "1"); o.State != Cancelled {
-			t.Errorf("%+v, %v", o, err)
-		}
-	})
+// TestPanic: a try that panics, or ends its goroutine, has failed with an unknown outcome, and the
+// transaction is cancelled.
+func TestPanic(t *testing.T) {
+	for want, resource := range map[string]Resource[string, string]{"boom": bomb{}, failure.ErrNoReturn.Error(): leaving{}} {
+		bubble(t, func(t *testing.T) {
+			r, d := serveOne(t, nil, resource)
+			_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
+			if wantKind(t, err, interlock.Definite, ErrCancelled); !strings.Contains(err.Error(), want) {
+				t.Errorf("%v", err)
+			}
+			ctx, end := context.WithTimeout(t.Context(), time.Minute)
+			defer end()
+			o, _ := r.Wait(ctx, "1")
+			if _, err := d.Try("x").OutputOf(o); o.State != Cancelled || !errors.Is(err, ErrNoOutput) {
+				t.Errorf("%+v, %v", o, err)
+			}
+		})
+	}
 }
 
 // silent is a journal whose reads can fail.
@@ -398,17 +372,7 @@ func (f *failures) all() error {
 func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *failures) {
 	t.Helper()
 	store, failed := &silent{watched: txntest.NewJournal()}, &failures{}
-	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
-	ok(t, err)
-	t.Cleanup(func() { ok(t, j.Close()) })
-	c, err := coordinator.New(j, &coordinator.Options{Random: func() float64 { return 0.5 }, Hooks: failed.hook()})
-	ok(t, err)
-	var defs []Defined
-	for _, v := range venues {
-		defs = append(defs, v.define())
-	}
-	m, err := New(c, o, defs...)
-	ok(t, err)
+	m := build(t, store, o, &coordinator.Options{Hooks: failed.hook()}, venues...)
 	return &rig{Engine: m, store: store.watched, stop: func() {}}, store, failed
 }
 
@@ -517,26 +481,6 @@ func TestReleaseIsRepeated(t *testing.T) {
 		wantKind(t, err, interlock.Definite, ErrCancelled)
 		if cancels["once"] != 1 || cancels["twice"] != 2 || cancels["never"] != 5 || venues[1].state("1") != "cancelled" {
 			t.Errorf("%v, %s", cancels, venues[1].state("1"))
-		}
-	})
-}
-
-// TestOtherProtocolMeanwhile: another protocol uses the id during the tries; all holds are
-// cancelled at once.
-func TestOtherProtocolMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
-		hotel.bad = slowTry(time.Second)
-		r, _, _ := quiet(t, nil, hotel)
-		var err error
-		var work sync.WaitGroup
-		work.Go(func() { _, err = r.run(t.Context(), "1", hotel) })
-		synctest.Wait()
-		ok(t, r.coordinator.Begin(t.Context(), "1", "saga:order", record("begin", "", By{})))
-		work.Wait()
-		wantKind(t, err, interlock.Bug, ErrMismatch)
-		if got := hotel.state("1"); got != "cancelled" {
-			t.Errorf("it is %s", got)
 		}
 	})
 }
@@ -651,10 +595,7 @@ func (patient) Confirm(ctx context.Context, _ string, _ string) error {
 func TestStoppedCallIsNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		e := &ear{}
-		r, _, _ := quiet(t, &Options{Hooks: e.hooks(), Timeout: time.Hour})
-		d := Define("patient", Resource[string, string](patient{}))
-		r.handles["patient"] = d.of
-		r.serve(t, 1)
+		r, d := serveOne(t, &Options{Hooks: e.hooks(), Timeout: time.Hour}, Resource[string, string](patient{}))
 		_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
 		ok(t, err)
 		synctest.Wait()

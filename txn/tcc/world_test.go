@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -29,6 +30,7 @@ var (
 	bubble, began      = virtual.Test, virtual.Began
 	crashAt, stopAt    = txntest.CrashAt, txntest.StopAt
 	grant, unscheduled = txntest.Grant, txntest.Unscheduled
+	runBubble          = txntest.RunBubble
 )
 
 type (
@@ -280,10 +282,17 @@ func idle(t *testing.T, store *watched, o *Options, now func() time.Time, venues
 	if store == nil {
 		store = txntest.NewJournal()
 	}
+	return &rig{Engine: build(t, store, o, &coordinator.Options{Now: now}, venues...), store: store, stop: func() {}}
+}
+
+// build returns an engine with its coordinator.
+func build(t *testing.T, store driver.Journal, o *Options, of *coordinator.Options, venues ...*venue) *Engine {
+	t.Helper()
 	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, j.Close()) })
-	c, err := coordinator.New(j, &coordinator.Options{Random: func() float64 { return 0.5 }, Now: now})
+	of.Random = func() float64 { return 0.5 }
+	c, err := coordinator.New(j, of)
 	ok(t, err)
 	var defs []Defined
 	for _, v := range venues {
@@ -291,7 +300,16 @@ func idle(t *testing.T, store *watched, o *Options, now func() time.Time, venues
 	}
 	m, err := New(c, o, defs...)
 	ok(t, err)
-	return &rig{Engine: m, store: store, stop: func() {}}
+	return m
+}
+
+// serveOne returns an engine of one resource, which serves, and its definition.
+func serveOne[Q, H any](t *testing.T, o *Options, resource Resource[Q, H]) (*rig, Definition[Q, H]) {
+	t.Helper()
+	r, d := idle(t, nil, o, nil), Define("one", resource)
+	r.handles["one"] = d.of
+	r.serve(t, 1)
+	return r, d
 }
 
 // serve is idle, and serves the shard under the n-th claim until the test ends.

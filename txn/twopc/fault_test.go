@@ -104,13 +104,7 @@ func TestDownParticipant(t *testing.T) {
 		hooks, log := listening()
 		var down atomic.Bool
 		down.Store(true)
-		p := w.start(t, nil, &Options{Hooks: hooks, Scan: time.Hour})
-		p.network.meet = func(at string) error {
-			if down.Load() && strings.HasPrefix(at, "south commit") {
-				return errNetwork
-			}
-			return nil
-		}
+		p := w.start(t, losingWhile(&down, "south commit"), &Options{Hooks: hooks, Scan: time.Hour})
 		stop := p.serve(t, 1)
 		defer stop()
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))

@@ -18,6 +18,7 @@ import (
 
 // TestMisuseOfNew: New reports all faults of options and participants.
 func TestMisuseOfNew(t *testing.T) {
+	wantKind(t, txntest.Second(New(nil, nil)), interlock.Bug, nil)
 	j, err := journal.New(memory.NewJournal(), nil)
 	ok(t, err)
 	defer func() { ok(t, j.Close()) }()
@@ -47,12 +48,6 @@ func TestMisuseOfNew(t *testing.T) {
 	_, err = New(co, nil, Define("north", bank))
 	ok(t, err)
 	_, err = New(co, nil)
-	wantKind(t, err, interlock.Bug, nil)
-}
-
-// TestNoCoordinator: an engine needs one.
-func TestNoCoordinator(t *testing.T) {
-	_, err := New(nil, nil)
 	wantKind(t, err, interlock.Bug, nil)
 }
 

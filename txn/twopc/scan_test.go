@@ -13,20 +13,6 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// scanned scans north with an undecided branch of age in doubt there, and returns the
-// branches that the hook received.
-func scanned(t *testing.T, w *world, meet func(at string) error, age time.Duration) (told []observe.TwoPCOrphan, heuristic int) {
-	t.Helper()
-	p := w.start(t, meet, &Options{Hooks: &observe.TwoPC{
-		Orphan:    func(o observe.TwoPCOrphan) { told = append(told, o) },
-		Heuristic: func(observe.TwoPCHeuristic) { heuristic++ },
-	}})
-	w.prepare(t, "north", begin("1", time.Now(), 1).xid("north"))
-	time.Sleep(age)
-	p.Scan(t.Context())
-	return told, heuristic
-}
-
 // TestScanReportsNoShutdown: a participant that cannot be scanned is reported, unless the scan's context has ended.
 func TestScanReportsNoShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -38,7 +24,7 @@ func TestScanReportsNoShutdown(t *testing.T) {
 				}
 			},
 		}})
-		p.participants["north"] = silent{p.participants["north"]}
+		p.participants["north"] = deaf{p.participants["north"]}
 		p.Scan(t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -49,60 +35,46 @@ func TestScanReportsNoShutdown(t *testing.T) {
 	})
 }
 
-// silent is a participant that cannot be scanned.
-type silent struct{ driver.Participant }
-
-func (silent) InDoubt(context.Context) ([]driver.InDoubt, error) {
-	return nil, errors.New("no connection")
-}
-
-// TestScanWaits: a scan ends once all branches that it has found are finished.
-func TestScanWaits(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
-		told, _ := scanned(t, w, func(at string) error {
+// TestScan: a scan ends once all branches that it has found are finished. While the abort cannot be
+// written to the journal, nothing is rolled back. A participant that has committed is reported as for a
+// run.
+func TestScan(t *testing.T) {
+	for name, c := range map[string]struct {
+		meet                func(at string) error
+		verdict             string
+		err                 error
+		inDoubt, heuristics int // afterwards
+	}{
+		"slow": {func(at string) error {
 			if strings.HasPrefix(at, "north rollback") {
 				time.Sleep(time.Second)
 			}
 			return nil
-		}, patience)
-		if len(told) != 1 || told[0].Verdict != "roll back" || told[0].Err != nil || told[0].Age != patience || w.inDoubt(t) != 0 {
-			t.Errorf("%+v, %d in doubt", told, w.inDoubt(t))
-		}
-	})
-}
-
-// TestUndecidedIsLeft: while the abort cannot be written to the journal, nothing is rolled
-// back, and that is reported.
-func TestUndecidedIsLeft(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
-		told, _ := scanned(t, w, func(at string) error {
-			if strings.HasPrefix(at, "journal append") {
-				return errNetwork
-			}
-			return nil
-		}, patience)
-		if len(told) != 1 || told[0].Verdict != "blocked" || !errors.Is(told[0].Err, errNetwork) || w.inDoubt(t) != 1 {
-			t.Errorf("%+v, %d in doubt", told, w.inDoubt(t))
-		}
-	})
-}
-
-// TestScanFindsAHeuristic: if a participant answers a scan's rollback that an operator has
-// committed, that is reported as for a run.
-func TestScanFindsAHeuristic(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		told, heuristic := scanned(t, newWorld(), func(at string) error {
+		}, "roll back", nil, 0, 0},
+		"undecided": {losing("journal append"), "blocked", errNetwork, 1, 0},
+		"committed": {func(at string) error {
 			if strings.HasPrefix(at, "north rollback") {
 				return fmt.Errorf("%w: paid out", driver.ErrHeuristic)
 			}
 			return nil
-		}, patience)
-		if len(told) != 1 || !errors.Is(told[0].Err, driver.ErrHeuristic) || heuristic != 1 {
-			t.Errorf("%+v, %d heuristic", told, heuristic)
-		}
-	})
+		}, "roll back", driver.ErrHeuristic, 1, 1},
+	} {
+		runBubble(t, name, func(t *testing.T) {
+			var reported []observe.TwoPCOrphan
+			heuristics, w := 0, newWorld()
+			p := w.start(t, c.meet, &Options{Hooks: &observe.TwoPC{
+				Orphan:    func(o observe.TwoPCOrphan) { reported = append(reported, o) },
+				Heuristic: func(observe.TwoPCHeuristic) { heuristics++ },
+			}})
+			w.prepare(t, "north", begin("1", time.Now(), 1).xid("north"))
+			time.Sleep(patience)
+			p.Scan(t.Context())
+			if len(reported) != 1 || reported[0].Verdict != c.verdict || !errors.Is(reported[0].Err, c.err) || reported[0].Age != patience ||
+				w.inDoubt(t) != c.inDoubt || heuristics != c.heuristics {
+				t.Errorf("%+v, %d in doubt, %d heuristic", reported, w.inDoubt(t), heuristics)
+			}
+		})
+	}
 }
 
 // TestAgeIsTheParticipants: a process that has just started knows the age of a branch. If a
@@ -142,12 +114,7 @@ func TestBlockedAnew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var gone atomic.Bool
 		w := newWorld()
-		p := w.start(t, func(string) error {
-			if gone.Load() {
-				return errNetwork
-			}
-			return nil
-		}, nil)
+		p := w.start(t, losingWhile(&gone, ""), nil)
 		x := begin("1", time.Now(), 1).xid("north")
 		w.prepare(t, "north", x)
 		for _, c := range []struct {

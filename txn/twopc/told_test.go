@@ -79,12 +79,7 @@ func TestHooksAreTold(t *testing.T) {
 		}
 		names := map[string]string{}
 		w := newWorld()
-		p := w.start(t, func(at string) error {
-			if at == "south commit 1 "+leaving {
-				return errNetwork
-			}
-			return nil
-		}, &Options{Hooks: &observe.TwoPC{
+		p := w.start(t, losing("south commit 1 "+leaving), &Options{Hooks: &observe.TwoPC{
 			Decided: func(o observe.TwoPCDecided) { say("%s: %s: %s", names[o.Transaction], doing(o.Commit), o.Reason) },
 			Tried: func(o observe.TwoPCTried) {
 				say("%s: %s %s %d: %v, again in %v", names[o.Transaction], doing(o.Commit), o.Participant, o.Attempt, o.Err, o.Again)
@@ -124,12 +119,7 @@ func TestOneOtherwiseOneDown(t *testing.T) {
 		w := newWorld()
 		var down atomic.Bool
 		down.Store(true)
-		p := w.start(t, func(at string) error {
-			if down.Load() && strings.HasPrefix(at, "rates commit") {
-				return errNetwork
-			}
-			return nil
-		}, &Options{Scan: time.Hour})
+		p := w.start(t, losingWhile(&down, "rates commit"), &Options{Scan: time.Hour})
 		ok(t, p.Run(t.Context(), "1", p.add(map[string]int64{"north": -10, "south": 5, "rates": 5})))
 		o, err := p.Look(t.Context(), "1")
 		ok(t, err)
@@ -249,12 +239,7 @@ func TestRollbackIsGivenUp(t *testing.T) {
 		w := newWorld()
 		var last observe.TwoPCTried
 		tried := 0
-		p := w.start(t, func(at string) error {
-			if at == "south prepare 1 "+leaving || strings.HasPrefix(at, "north rollback") {
-				return errNetwork
-			}
-			return nil
-		}, &Options{Timeout: 5 * time.Second, Hooks: &observe.TwoPC{Tried: func(o observe.TwoPCTried) {
+		p := w.start(t, losing("south prepare 1 "+leaving, "north rollback"), &Options{Timeout: 5 * time.Second, Hooks: &observe.TwoPC{Tried: func(o observe.TwoPCTried) {
 			if o.Participant == "north" {
 				last, tried = o, tried+1
 			}
@@ -272,12 +257,7 @@ func TestRollbackIsGivenUp(t *testing.T) {
 func TestUnwrittenDecision(t *testing.T) {
 	for _, what := range []string{"journal append", "journal read"} {
 		bubble(t, func(t *testing.T) {
-			p := newWorld().start(t, func(at string) error {
-				if strings.HasPrefix(at, what) {
-					return errNetwork
-				}
-				return nil
-			}, nil)
+			p := newWorld().start(t, losing(what), nil)
 			name := begin("1", time.Now(), 1).String()
 			if d, err := p.Decide(t.Context(), name); d != "" || !errors.Is(err, errNetwork) {
 				t.Errorf("no %s: %q, %v", what, d, err)
@@ -424,12 +404,7 @@ func TestNotEndedBeforeItStands(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var gone atomic.Bool
 		hooks, log := listening()
-		p := newWorld().start(t, func(at string) error {
-			if gone.Load() && strings.HasPrefix(at, "journal append") {
-				return errNetwork
-			}
-			return nil
-		}, &Options{Hooks: hooks})
+		p := newWorld().start(t, losingWhile(&gone, "journal append"), &Options{Hooks: hooks})
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
 		gone.Store(true)
 		defer p.serve(t, 1)()

@@ -132,6 +132,22 @@ func crashAt(label string) func(string) error {
 	}
 }
 
+// losing loses the messages whose labels begin with one of these texts.
+func losing(labels ...string) func(at string) error {
+	var always atomic.Bool
+	always.Store(true)
+	return losingWhile(&always, labels...)
+}
+
+func losingWhile(lost *atomic.Bool, labels ...string) func(at string) error {
+	return func(at string) error {
+		if lost.Load() && slices.ContainsFunc(labels, func(l string) bool { return strings.HasPrefix(at, l) }) {
+			return errNetwork
+		}
+		return nil
+	}
+}
+
 // wire connects one process to a participant.
 type wire struct {
 	*memory.Participant
