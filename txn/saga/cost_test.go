@@ -168,7 +168,7 @@ func TestFailingForEver(t *testing.T) {
 				day, c.calls = day/(24*3600), c.calls/(24*3600)
 			}
 			d := Define("order", g.act("p").Pivot(), Step("z", func(context.Context, string) (int, error) { calls++; return 0, c.err }).Retry(c.policy))
-			r := serve(t, nil, 1, nil, d)
+			r := serve(t, nil, 1, &settings{Options: coordinator.Options{Poll: time.Minute}}, d)
 			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 			time.Sleep(day)
 			r.quit()

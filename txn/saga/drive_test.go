@@ -81,7 +81,7 @@ func TestNothingFails(t *testing.T) {
 		var never atomic.Bool
 		good, dead := Define("good", g.undoable("a"), Sleep[string]("w", time.Hour), g.act("p").Pivot(), g.act("z")), buried(g, &never)
 		function := DefineFunc("function", func(s *Run, in string) error { _, err := g.undoable("a").Do(s, in); return errors.Join(err, errSeat) }, g.undoable("a"))
-		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Hooks: hooks}}, good, dead, function)
+		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Poll: time.Minute, Hooks: hooks}}, good, dead, function)
 		for d, want := range map[*Definition[string]]State{&good: Succeeded, &dead: DeadLetter, &function: Compensated} {
 			if o, _ := d.Do(t.Context(), r.engine, d.plan.name, "in"); o.State != want {
 				t.Errorf("%+v", o)

@@ -183,11 +183,12 @@ func (m *machine) try(e journal.Entry) error {
 
 // find returns the sent step of a key, or nil.
 func (m *machine) find(key string) *progress {
-	i := slices.IndexFunc(m.steps, func(p progress) bool { return p.key == key })
-	if i < 0 {
-		return nil
+	for i := range m.steps { // not by IndexFunc, which copies each step
+		if m.steps[i].key == key {
+			return &m.steps[i]
+		}
 	}
-	return &m.steps[i]
+	return nil
 }
 
 func (m *machine) has(f fate) bool {
