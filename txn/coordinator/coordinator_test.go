@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -173,28 +174,20 @@ func TestMoved(t *testing.T) {
 // nothing once another has entered, which finishes the transactions.
 func TestPausedOwner(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var called []string
-		note := func(what string) {
-			mu.Lock()
-			defer mu.Unlock()
-			called = append(called, what)
-		}
+		var called txntest.Events[string]
 		hang := make(chan struct{})
-		r := idle(t, nil, nil, func(_ context.Context, id string) error { note("old " + id); <-hang; return nil })
+		r := idle(t, nil, nil, func(_ context.Context, id string) error { called.Add("old " + id); <-hang; return nil })
 		r.serve(t, 1)
 		r.begin(t, "1", "call:x")
 		synctest.Wait()
 		r.claim.Expired.Store(true) // but no context has ended
 		r.begin(t, "2", "call:x")
 		synctest.Wait()
-		next := idle(t, r.store, nil, func(_ context.Context, id string) error { note("new " + id); return nil })
+		next := idle(t, r.store, nil, func(_ context.Context, id string) error { called.Add("new " + id); return nil })
 		next.serve(t, 2)
 		close(hang)
 		wantKind(t, <-r.served, interlock.Definite, interlock.ErrExpired)
-		mu.Lock()
-		defer mu.Unlock()
-		if got := strings.Join(called, ", "); got != "old 1, new 1, new 2" && got != "old 1, new 2, new 1" {
+		if got := strings.Join(called.All(), ", "); got != "old 1, new 1, new 2" && got != "old 1, new 2, new 1" {
 			t.Error(got)
 		}
 		_, records, err := r.store.Read(t.Context(), "1", 0)
@@ -383,17 +376,11 @@ func TestRecheckKeepsDue(t *testing.T) {
 // it is due.
 func TestFailedDrive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var told []string
-		hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) {
-			mu.Lock()
-			defer mu.Unlock()
-			told = append(told, e.Transaction+": "+e.Err.Error())
-		}, Foreign: func(e observe.CoordinatorForeign) {
-			mu.Lock()
-			defer mu.Unlock()
-			told = append(told, e.Transaction+": nobody knows "+e.Type)
-		}}
+		var told txntest.Events[string]
+		hooks := &observe.Coordinator{
+			Failed:  func(e observe.CoordinatorFailed) { told.Add(e.Transaction + ": " + e.Err.Error()) },
+			Foreign: func(e observe.CoordinatorForeign) { told.Add(e.Transaction + ": nobody knows " + e.Type) },
+		}
 		r := idle(t, nil, &Options{Recheck: time.Minute, Hooks: hooks}, nil)
 		var broken atomic.Bool
 		broken.Store(true)
@@ -407,9 +394,7 @@ func TestFailedDrive(t *testing.T) {
 		r.begin(t, "1", "odd:x")
 		r.begin(t, "2", "none:x")
 		synctest.Wait()
-		mu.Lock()
-		text := strings.Join(told, "; ")
-		mu.Unlock()
+		text := strings.Join(told.All(), "; ")
 		if strings.Count(text, ";") != 1 || !strings.Contains(text, `2: nobody knows none:x`) {
 			t.Fatal(text)
 		}

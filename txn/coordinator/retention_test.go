@@ -19,29 +19,18 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// noted records the events of a coordinator's hooks.
+// noted has the events of a coordinator's hooks.
 type noted struct {
-	mu       sync.Mutex
-	retained []observe.CoordinatorRetained
-	swept    []observe.CoordinatorSwept
+	retained txntest.Events[observe.CoordinatorRetained]
+	swept    txntest.Events[observe.CoordinatorSwept]
 }
 
 func (n *noted) hooks() *observe.Coordinator {
-	return &observe.Coordinator{
-		Retained: func(e observe.CoordinatorRetained) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.retained = append(n.retained, e)
-		},
-		Swept: func(e observe.CoordinatorSwept) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.swept = append(n.swept, e)
-		},
-	}
+	return &observe.Coordinator{Retained: n.retained.Add, Swept: n.swept.Add}
 }
 
 func (r *rig) exists(t *testing.T, id string) bool {
@@ -83,13 +72,11 @@ func TestRetentionByDefault(t *testing.T) {
 		if !r.exists(t, "open") || !r.exists(t, "late") {
 			t.Error("removed what is to stay")
 		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		removed := 0
-		for _, e := range n.retained {
+		removed, retained := 0, n.retained.All()
+		for _, e := range retained {
 			removed += e.Forgotten
 		}
-		last := n.retained[len(n.retained)-1]
+		last := retained[len(retained)-1]
 		if removed != 3 || last.Unfinished != 1 || last.Oldest < DefaultKeep || last.Excepted != 1 || last.Unscheduled != 0 || last.Err != nil {
 			t.Errorf("%d removed, last %+v", removed, last)
 		}
@@ -101,17 +88,14 @@ func TestRetentionByDefault(t *testing.T) {
 func TestRetentionSweeps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var n noted
-		var mu sync.Mutex
-		var mark journal.Mark
+		var marks txntest.Events[journal.Mark]
 		boom := errors.New("boom")
 		r := idle(t, nil, &Options{Poll: time.Hour, Recheck: time.Hour, Hooks: n.hooks(), Retention: Retention{Every: time.Hour, Batch: 1, Sweeps: []Sweep{
 			{"panics", func(context.Context, journal.Mark) (SweepResult, error) { panic("boom") }},
 			{"exits", func(context.Context, journal.Mark) (SweepResult, error) { runtime.Goexit(); return SweepResult{}, nil }},
 			{"fails", func(context.Context, journal.Mark) (SweepResult, error) { return SweepResult{}, boom }},
 			{"rooms", func(_ context.Context, m journal.Mark) (SweepResult, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				mark = m
+				marks.Add(m)
 				return SweepResult{Removed: 7, Overdue: 2, Oldest: time.Minute}, nil
 			}},
 		}}}, func(_ context.Context, id string) error {
@@ -126,17 +110,15 @@ func TestRetentionSweeps(t *testing.T) {
 		time.Sleep(20 * 24 * time.Hour)
 		r.begin(t, "young", "call:dead")
 		synctest.Wait()
-		mu.Lock()
-		defer mu.Unlock()
+		mark := marks.All()[len(marks.All())-1]
 		if age := time.Since(mark.Time); age < 24*time.Hour || age > 28*time.Hour || !slices.Equal(mark.Except, []string{"dead"}) {
 			t.Errorf("the mark lies %v back, without %q", age, mark.Except)
 		}
 		if !mark.Pinned.Before(time.Now().Add(-20 * 24 * time.Hour)) {
 			t.Errorf("without exceptions it is %v", mark.Pinned)
 		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		got := n.swept[len(n.swept)-4:]
+		swept := n.swept.All()
+		got := swept[len(swept)-4:]
 		if interlock.Kind(got[0].Err) != interlock.Bug || !errors.Is(got[1].Err, failure.ErrNoReturn) || !errors.Is(got[2].Err, boom) ||
 			got[3] != (observe.CoordinatorSwept{Name: "rooms", Removed: 7, Overdue: 2, Oldest: time.Minute}) {
 			t.Errorf("%+v", got)
@@ -180,7 +162,7 @@ func TestOneRetains(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		stop()
 		work.Wait()
-		if a, b := len(members[0].retained), len(members[1].retained); a < 100 || b != 0 {
+		if a, b := len(members[0].retained.All()), len(members[1].retained.All()); a < 100 || b != 0 {
 			t.Errorf("%d and %d times", a, b)
 		}
 		wantKind(t, errOf(New(coordinators[0].Journal(), &Options{Retention: Retention{Batch: -1}})), interlock.Bug, nil)
@@ -223,8 +205,8 @@ func TestSweepBy(t *testing.T) {
 		sweeps := []Sweep{SweepBy("answers", idempotency.NewReaper(answers, nil).Sweep)}
 		r := idle(t, nil, &Options{Hooks: n.hooks(), Retention: Retention{Sweeps: sweeps}}, nil)
 		ok(t, r.Retain(t.Context()))
-		if len(n.swept) != 1 || n.swept[0].Name != "answers" || n.swept[0].Removed != 3 || n.swept[0].Err != nil {
-			t.Errorf("%+v", n.swept)
+		if swept := n.swept.All(); len(swept) != 1 || swept[0].Name != "answers" || swept[0].Removed != 3 || swept[0].Err != nil {
+			t.Errorf("%+v", swept)
 		}
 		if _, err := New(r.Journal(), &Options{Retention: Retention{Sweeps: []Sweep{SweepBy("nothing", nil)}}}); interlock.Kind(err) != interlock.Bug {
 			t.Errorf("a sweep of nothing: %v", err)

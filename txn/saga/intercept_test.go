@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,16 +15,11 @@ import (
 )
 
 // heard is an interceptor that records its calls.
-type heard struct {
-	mu   sync.Mutex
-	keys []string
-}
+type heard struct{ keys txntest.Events[string] }
 
 func (h *heard) around(ctx context.Context, call func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
 	output, err := call(ctx)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.keys = append(h.keys, From(ctx).Key()+" "+string(output))
+	h.keys.Add(From(ctx).Key() + " " + string(output))
 	return output, err
 }
 
@@ -58,13 +52,13 @@ func TestInterceptorStandsAroundEachCall(t *testing.T) {
 			r := serve(t, nil, 1, nil, intercepted)
 			_, err := intercepted.Do(t.Context(), r.engine, "1", "in")
 			wantKind(t, err, interlock.Definite, ErrCompensated)
-			same(t, "heard", h.keys, `1/a/do "in>a"`, "1/b/do ", "1/a/undo ")
+			same(t, "heard", h.keys.All(), `1/a/do "in>a"`, "1/b/do ", "1/a/undo ")
 
 			other := serve(t, nil, 1, nil, plain)
 			_, err = plain.Do(t.Context(), other.engine, "2", "in")
 			wantKind(t, err, interlock.Definite, ErrCompensated)
-			if len(h.keys) != 3 {
-				t.Errorf("the plain one is intercepted: %v", h.keys)
+			if all := h.keys.All(); len(all) != 3 {
+				t.Errorf("the plain one is intercepted: %v", all)
 			}
 		})
 	}
@@ -82,7 +76,7 @@ func TestStepTxIsNotIntercepted(t *testing.T) {
 		r := serve(t, txntest.NewJournal(), 1, nil, d)
 		o, err := d.Do(t.Context(), r.engine, "1", "in")
 		wantKind(t, err, interlock.Definite, ErrCompensated)
-		if want := `tx: step "tx" commits in a transaction of a database, and cannot be intercepted`; o.Reason != want || slices.Contains(h.keys, "1/tx/do ") {
+		if want := `tx: step "tx" commits in a transaction of a database, and cannot be intercepted`; o.Reason != want || slices.Contains(h.keys.All(), "1/tx/do ") {
 			t.Errorf("%q", o.Reason)
 		}
 	})

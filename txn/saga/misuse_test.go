@@ -18,15 +18,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
-// TestNoCoordinator: an engine needs one.
-func TestNoCoordinator(t *testing.T) {
-	_, err := New(nil, nil)
-	wantKind(t, err, interlock.Bug, nil)
-}
-
 // TestDefinitions: faults of a definition are reported when the engine is built, with the
 // step and the remedy; valid ones are accepted.
 func TestDefinitions(t *testing.T) {
+	wantKind(t, txntest.Second(New(nil, nil)), interlock.Bug, nil)
 	g := &target{}
 	a, p := g.undoable("a"), g.act("p").Pivot()
 	none := Step[string, string]("none", nil)

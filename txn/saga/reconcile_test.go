@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -318,20 +319,11 @@ func TestReconcilesInTheBackground(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &shop{sold: map[string]bool{}}
 		good := Define("good", s.step("a", true), s.step("b", false))
-		var mu sync.Mutex
-		var wrong []string
-		var gauge []observe.Reconciled
+		var mismatched txntest.Events[string]
+		var reconciled txntest.Events[observe.Reconciled]
 		o := &settings{saga: Options{Hooks: &observe.Saga{
-			Mismatched: func(e observe.SagaMismatched) {
-				mu.Lock()
-				defer mu.Unlock()
-				wrong = append(wrong, e.Saga+" "+e.Step+" "+e.Got)
-			},
-			Reconciled: func(e observe.Reconciled) {
-				mu.Lock()
-				defer mu.Unlock()
-				gauge = append(gauge, e)
-			},
+			Mismatched: func(e observe.SagaMismatched) { mismatched.Add(e.Saga + " " + e.Step + " " + e.Got) },
+			Reconciled: reconciled.Add,
 		}}}
 		r := serve(t, nil, 1, o, good)
 		_, err := good.Do(t.Context(), r.engine, "1", "in")
@@ -339,11 +331,10 @@ func TestReconcilesInTheBackground(t *testing.T) {
 		s.lose()
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		mu.Lock()
+		wrong, gauge := mismatched.All(), reconciled.All()
 		if got := strings.Join(wrong[:min(2, len(wrong))], ", "); got != "1 a present, 1 b absent" || len(gauge) == 0 || gauge[0].Wrong != 1 || gauge[0].Repaired != 1 || gauge[0].Err != nil {
 			t.Errorf("%v, %+v", wrong, gauge)
 		}
-		mu.Unlock()
 
 		j := r.coordinator.Journal()
 		id, err := coordinator.RequestReconciliation(t.Context(), j, "saga", time.Now().Add(-24*time.Hour), time.Now())

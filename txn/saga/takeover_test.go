@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -181,17 +180,9 @@ func TestHaltedIsHelped(t *testing.T) {
 // failures, without a record for each call; a new owner continues that count.
 func TestFailuresAreKept(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var attempts []int
-		made := func() []int {
-			mu.Lock()
-			defer mu.Unlock()
-			return attempts
-		}
+		var attempts txntest.Events[int]
 		d := Define("order", Step("a", func(context.Context, string) (string, error) { return "", nil }).Uncompensable(), Step("p", func(ctx context.Context, _ string) (string, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			attempts = append(attempts, From(ctx).Attempt)
+			attempts.Add(From(ctx).Attempt)
 			return "", fmt.Errorf("call %d: %s", From(ctx).Attempt, strings.Repeat("no route\n", 100))
 		}).Pivot(), (&target{}).act("z"))
 		r := serve(t, nil, 1, nil, d)
@@ -201,13 +192,13 @@ func TestFailuresAreKept(t *testing.T) {
 		moments, err := Replay(r.entries(t, "1"))
 		ok(t, err)
 		p := moments[len(moments)-1].Steps[1]
-		if made := len(made()); p.Attempts < made/2 || p.Attempts > made || !strings.HasPrefix(p.Err, fmt.Sprintf("call %d: no route", p.Attempts)) || len(p.Err) > 510 || len(moments) > 12 {
+		if made := len(attempts.All()); p.Attempts < made/2 || p.Attempts > made || !strings.HasPrefix(p.Err, fmt.Sprintf("call %d: no route", p.Attempts)) || len(p.Err) > 510 || len(moments) > 12 {
 			t.Errorf("%d calls, %d records: %+v", made, len(moments), p)
 		}
 		r.quit()
 		serve(t, r.store, 2, nil, d)
 		time.Sleep(time.Minute)
-		if all := made(); all[len(all)-1] <= p.Attempts {
+		if all := attempts.All(); all[len(all)-1] <= p.Attempts {
 			t.Errorf("the new owner calls for the %dth time, after %d", all[len(all)-1], p.Attempts)
 		}
 	})

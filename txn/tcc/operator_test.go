@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
-	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // stubborn refuses the decided call.
@@ -26,20 +24,15 @@ func stubborn(c branch.Call) (before, after error) {
 	return nil, nil
 }
 
-// heard records the events of hooks.
+// heard has the events of hooks.
 type heard struct {
-	mu    sync.Mutex
-	dead  []observe.TCCDead
-	ended []observe.TCCEnded
-	tried []observe.TCCTried
+	dead  txntest.Events[observe.TCCDead]
+	ended txntest.Events[observe.TCCEnded]
+	tried txntest.Events[observe.TCCTried]
 }
 
 func (h *heard) hooks() *observe.TCC {
-	return &observe.TCC{
-		Dead:  func(e observe.TCCDead) { h.mu.Lock(); defer h.mu.Unlock(); h.dead = append(h.dead, e) },
-		Ended: func(e observe.TCCEnded) { h.mu.Lock(); defer h.mu.Unlock(); h.ended = append(h.ended, e) },
-		Tried: func(e observe.TCCTried) { h.mu.Lock(); defer h.mu.Unlock(); h.tried = append(h.tried, e) },
-	}
+	return &observe.TCC{Dead: h.dead.Add, Ended: h.ended.Add, Tried: h.tried.Add}
 }
 
 // buried is a transaction of two branches whose second refuses to be confirmed, or, if
@@ -72,19 +65,17 @@ func TestDeadLetter(t *testing.T) {
 			}
 			time.Sleep(3*time.Hour + time.Minute)
 			synctest.Wait()
-			h.mu.Lock()
-			if n := len(h.dead); n != 4 || h.dead[3].Branches[0] != "bad" || len(h.ended) != 0 {
-				t.Errorf("reported %+v, ended %v", h.dead, h.ended)
+			if dead, ended := h.dead.All(), h.ended.All(); len(dead) != 4 || dead[3].Branches[0] != "bad" || len(ended) != 0 {
+				t.Errorf("reported %+v, ended %v", dead, ended)
 			}
 			refusals := 0
-			for _, e := range h.tried {
+			for _, e := range h.tried.All() {
 				if e.Branch == "bad" {
 					if refusals++; (e.Again == 0) != (refusals == 5) {
 						t.Errorf("after refusal %d it is called again in %v", refusals, e.Again)
 					}
 				}
 			}
-			h.mu.Unlock()
 			if refusals != 5 {
 				t.Errorf("refused %d times", refusals)
 			}
@@ -203,31 +194,15 @@ func TestStrangeResource(t *testing.T) {
 		r := idle(t, nil, nil, nil, hotel, flight)
 		_, err := r.run(t.Context(), "1", hotel, flight)
 		ok(t, err)
-		var mu sync.Mutex
-		var failed []error
-		j, err := journal.New(r.store, &journal.Options{Shards: 1})
-		ok(t, err)
-		defer j.Close()
-		c, err := coordinator.New(j, &coordinator.Options{Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) {
-			mu.Lock()
-			defer mu.Unlock()
-			failed = append(failed, e.Err)
-		}}})
-		ok(t, err)
-		_, err = New(c, nil, hotel.define())
-		ok(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		served := make(chan error, 1)
-		claim := grant(1)
-		go func() { served <- c.Serve(ctx, claim, 0) }()
+		var failed txntest.Events[observe.CoordinatorFailed]
+		poor := rig{Engine: build(t, r.store, nil, &coordinator.Options{Hooks: &observe.Coordinator{Failed: failed.Add}}, hotel)}
+		poor.serve(t, 1)
 		time.Sleep(time.Second)
-		stop()
-		<-served
-		mu.Lock()
-		if len(failed) == 0 || !errors.Is(failed[0], ErrMismatch) || !strings.Contains(failed[0].Error(), `"flight"`) {
-			t.Errorf("%v", failed)
+		poor.stop()
+		<-poor.served
+		if all := failed.All(); len(all) == 0 || !errors.Is(all[0].Err, ErrMismatch) || !strings.Contains(all[0].Err.Error(), `"flight"`) {
+			t.Errorf("%v", all)
 		}
-		mu.Unlock()
 		if hotel.state("1") != "confirmed" || flight.state("1") != "held" {
 			t.Errorf("%s, %s", hotel.state("1"), flight.state("1"))
 		}

@@ -347,32 +347,12 @@ func (s *silent) set(err error) {
 	s.fails = err
 }
 
-// failures are the transactions that a coordinator could not drive.
-type failures struct {
-	mu   sync.Mutex
-	errs []error
-}
-
-func (f *failures) hook() *observe.Coordinator {
-	return &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.errs = append(f.errs, e.Err)
-	}}
-}
-
-func (f *failures) all() error {
-	synctest.Wait()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return errors.Join(f.errs...)
-}
-
-// quiet returns an engine over a silent journal; it serves nothing.
-func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *failures) {
+// quiet returns an engine over a silent journal, which serves nothing, and the errors of its coordinator.
+func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *txntest.Events[error]) {
 	t.Helper()
-	store, failed := &silent{watched: txntest.NewJournal()}, &failures{}
-	m := build(t, store, o, &coordinator.Options{Hooks: failed.hook()}, venues...)
+	store, failed := &silent{watched: txntest.NewJournal()}, &txntest.Events[error]{}
+	hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed.Add(e.Err) }}
+	m := build(t, store, o, &coordinator.Options{Hooks: hooks}, venues...)
 	return &rig{Engine: m, store: store.watched, stop: func() {}}, store, failed
 }
 
@@ -517,7 +497,8 @@ func TestStrangeRecords(t *testing.T) {
 			errs["list"] = err
 		}
 		r.serve(t, 1)
-		errs["drive"] = failed.all()
+		synctest.Wait()
+		errs["drive"] = errors.Join(failed.All()...)
 		for what, err := range errs {
 			if err == nil || interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), "newer version") {
 				t.Errorf("%s: %v", what, err)
@@ -546,7 +527,7 @@ func TestNothingFails(t *testing.T) {
 		_, err = r.run(t.Context(), "3", hotel)
 		ok(t, err)
 		time.Sleep(time.Hour)
-		if err := failed.all(); err != nil {
+		if err := errors.Join(failed.All()...); err != nil {
 			t.Error(err)
 		}
 	})

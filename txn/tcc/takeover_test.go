@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,13 +20,7 @@ import (
 func TestCrashLoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		gate := make(chan struct{})
-		var mu sync.Mutex
-		var letters []observe.TCCDead
-		told := func() []observe.TCCDead {
-			mu.Lock()
-			defer mu.Unlock()
-			return slices.Clone(letters)
-		}
+		var letters txntest.Events[observe.TCCDead]
 		good, bad := newVenue("good", 10), newVenue("bad", 10)
 		var crash atomic.Bool
 		crash.Store(true)
@@ -37,11 +30,7 @@ func TestCrashLoop(t *testing.T) {
 			}
 			return nil, nil
 		}
-		o := &Options{Remind: time.Hour, Hooks: &observe.TCC{Dead: func(e observe.TCCDead) {
-			mu.Lock()
-			defer mu.Unlock()
-			letters = append(letters, e)
-		}}}
+		o := &Options{Remind: time.Hour, Hooks: &observe.TCC{Dead: letters.Add}}
 		r := serve(t, nil, 1, o, good, bad)
 		_, err := r.run(t.Context(), "1", good, bad)
 		ok(t, err)
@@ -55,13 +44,13 @@ func TestCrashLoop(t *testing.T) {
 			t.Fatalf("%+v, %v", out, err)
 		}
 		synctest.Wait()
-		dead := told()
+		dead := letters.All()
 		if calls := bad.called("1/bad/confirm"); calls > 10 || len(dead) != 1 || !slices.Contains(dead[0].Branches, "bad") || dead[0].Halted != out.Halted {
 			t.Errorf("%d calls, reported %+v", calls, dead)
 		}
 		time.Sleep(65 * time.Minute)
-		if synctest.Wait(); len(told()) != 2 {
-			t.Errorf("reported %d times in an hour", len(told()))
+		if synctest.Wait(); len(letters.All()) != 2 {
+			t.Errorf("reported %d times in an hour", len(letters.All()))
 		}
 		crash.Store(false)
 		ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", By{Actor: "ann", Reason: "the process has more memory now"}))

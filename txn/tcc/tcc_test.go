@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,27 +117,15 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// ear records the events of hooks, one a line.
-type ear struct {
-	mu    sync.Mutex
-	lines []string
-}
+// ear has the events of hooks, one a line.
+type ear struct{ lines txntest.Events[string] }
 
-func (e *ear) hear(format string, args ...any) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.lines = append(e.lines, fmt.Sprintf(format, args...))
-}
+func (e *ear) hear(format string, args ...any) { e.lines.Add(fmt.Sprintf(format, args...)) }
 
 // heard returns the events since the last call, sorted, because decisions and calls are concurrent.
 func (e *ear) heard() []string {
 	synctest.Wait()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	lines := e.lines
-	e.lines = nil
-	slices.Sort(lines)
-	return lines
+	return slices.Sorted(slices.Values(e.lines.Take()))
 }
 
 func (e *ear) hooks() *observe.TCC {

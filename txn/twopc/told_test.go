@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -61,21 +60,11 @@ func TestFollow(t *testing.T) {
 // the time of the next one; and of the end.
 func TestHooksAreTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var lines []string
-		say := func(format string, args ...any) {
-			mu.Lock()
-			defer mu.Unlock()
-			lines = append(lines, fmt.Sprintf(format, args...))
-		}
+		var lines txntest.Events[string]
+		say := func(format string, args ...any) { lines.Add(fmt.Sprintf(format, args...)) }
 		heard := func() []string { // sorted: the decision and the commits are concurrent
 			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			was := lines
-			lines = nil
-			slices.Sort(was)
-			return was
+			return slices.Sorted(slices.Values(lines.Take()))
 		}
 		names := map[string]string{}
 		w := newWorld()
@@ -290,24 +279,17 @@ func (forgetful) Read(context.Context, string, int64) (driver.Head, []driver.Rec
 // on returns an engine over a store, and the error of its coordinator.
 func on(t *testing.T, store driver.Journal) (p *process, failed func() error) {
 	t.Helper()
-	var mu sync.Mutex
-	var errs []error
+	var errs txntest.Events[error]
 	j, err := journal.New(store, &journal.Options{Shards: 1})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, j.Close()) })
-	c, err := coordinator.New(j, &coordinator.Options{Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) {
-		mu.Lock()
-		defer mu.Unlock()
-		errs = append(errs, e.Err)
-	}}})
+	c, err := coordinator.New(j, &coordinator.Options{Hooks: &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { errs.Add(e.Err) }}})
 	ok(t, err)
 	m, err := New(c, nil, Define("north", memory.NewParticipant()), Define("south", memory.NewParticipant()))
 	ok(t, err)
 	return &process{Engine: m, network: newNetwork(nil)}, func() error {
 		synctest.Wait()
-		mu.Lock()
-		defer mu.Unlock()
-		return errors.Join(errs...)
+		return errors.Join(errs.All()...)
 	}
 }
 

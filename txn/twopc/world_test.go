@@ -406,25 +406,14 @@ type told struct {
 	blocked    int
 }
 
-// ear records the events of all hooks.
-type ear struct {
-	mu   sync.Mutex
-	told []told
-}
+// ear has the events of all hooks.
+type ear struct{ told txntest.Events[told] }
 
-func (e *ear) hear(what ...string) { e.note(told{what: strings.Join(what, " ")}) }
-
-func (e *ear) note(x told) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.told = append(e.told, x)
-}
+func (e *ear) hear(what ...string) { e.told.Add(told{what: strings.Join(what, " ")}) }
 
 func (e *ear) count(what string) int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	n := 0
-	for _, x := range e.told {
+	for _, x := range e.told.All() {
 		if strings.HasPrefix(x.what, what) {
 			n++
 		}
@@ -433,9 +422,7 @@ func (e *ear) count(what string) int {
 }
 
 func (e *ear) last(what string) (found told) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, x := range e.told {
+	for _, x := range e.told.All() {
 		if strings.HasPrefix(x.what, what) {
 			found = x
 		}
@@ -444,9 +431,7 @@ func (e *ear) last(what string) (found told) {
 }
 
 func (e *ear) all() (all []string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, x := range e.told {
+	for _, x := range e.told.All() {
 		all = append(all, x.what)
 	}
 	return all
@@ -469,7 +454,7 @@ func listening() (*observe.TwoPC, *ear) {
 		Heuristic: func(o observe.TwoPCHeuristic) { e.hear("heuristic", strings.Join(o.Participants, " ")) },
 		Orphan:    func(o observe.TwoPCOrphan) { e.hear("orphan", o.Verdict, o.Participant) },
 		Scanned: func(o observe.TwoPCScanned) {
-			e.note(told{what: "scanned " + o.Participant, age: o.Oldest, since: o.BlockedFor, blocked: o.Blocked})
+			e.told.Add(told{what: "scanned " + o.Participant, age: o.Oldest, since: o.BlockedFor, blocked: o.Blocked})
 		},
 	}, e
 }

@@ -59,6 +59,35 @@ func RunBubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { virtual.Test(t, test) })
 }
 
+// Events has the events that a hook received, from any goroutine.
+type Events[E any] struct {
+	mu  sync.Mutex
+	all []E
+}
+
+// Add is the hook.
+func (l *Events[E]) Add(e E) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, e)
+}
+
+// All returns the events.
+func (l *Events[E]) All() []E {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.all)
+}
+
+// Take returns the events since the last call.
+func (l *Events[E]) Take() []E {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.all
+	l.all = nil
+	return all
+}
+
 // Token returns the n-th token of a system whose counter started with the tests.
 func Token(n int64) interlock.Token { return token(interlock.CounterAt(virtual.Began) + n) }
 
