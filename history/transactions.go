@@ -42,7 +42,7 @@ func CheckSerializable(events iter.Seq2[Event, error]) (Verdict, error) {
 
 func checkTransactions(events iter.Seq2[Event, error], serializable bool) (Verdict, error) {
 	var v Verdict
-	c := &listChecker{found: &v.Findings, serializable: serializable, appended: map[element]int{}, order: map[string][]int64{}}
+	c := &listChecker{found: &v.Findings, serializable: serializable, appended: map[element]int{}, order: map[string][]int64{}, unread: map[string][]int{}}
 	return walk(events, &v, c, OpTransaction)
 }
 
@@ -68,7 +68,8 @@ type listChecker struct {
 	txns         []*listTxn
 	appended     map[element]int // by which transaction
 	order        map[string][]int64
-	last         int // the last point in time, 1 + its index
+	unread       map[string][]int // transactions with an append that is in no read list, by key
+	last         int              // the last point in time, 1 + its index
 }
 
 // began adds a transaction after all that have ended.
@@ -108,6 +109,7 @@ func (c *listChecker) ended(_, end Event, id int) {
 	default: // it may be committed at any time, with unknown reads
 		return
 	}
+	t.ops = nil // Unmarshal would merge the elements
 	if err := json.Unmarshal([]byte(end.Value), &t.ops); err != nil {
 		c.found.add(RuleCycle, "", t.at, t.at, "what the transaction (%v) read cannot be read: %v", t.at, err)
 	}
@@ -156,10 +158,13 @@ func (c *listChecker) versions() {
 			}
 		}
 	}
-	for _, t := range c.txns {
+	for id, t := range c.txns {
 		for _, op := range t.ops {
-			if op.Append > 0 && t.ended > 0 && read[op.Key] > t.ended && !slices.Contains(c.order[op.Key], op.Append) {
-				c.found.add(RuleCycle, op.Key, t.at, t.at, "%d was appended to %q (%v), and nobody has read it", op.Append, op.Key, t.at)
+			if op.Append > 0 && !t.failed && !slices.Contains(c.order[op.Key], op.Append) {
+				c.unread[op.Key] = append(c.unread[op.Key], id)
+				if t.ended > 0 && read[op.Key] > t.ended {
+					c.found.add(RuleCycle, op.Key, t.at, t.at, "%d was appended to %q (%v), and nobody has read it", op.Append, op.Key, t.at)
+				}
 			}
 			if !slices.Equal(op.Read, c.order[op.Key][:len(op.Read)]) {
 				c.found.add(RuleCycle, op.Key, t.at, t.at, "%q was read as %v (%v), and as %v", op.Key, op.Read, t.at, c.order[op.Key])
@@ -182,12 +187,22 @@ func (c *listChecker) depend(id int, t *listTxn) {
 			if n > 0 {
 				c.edge(op.Key, op.Read[n-1], id) // it read what this one wrote
 			}
-			if next := c.by(op.Key, order, n); next >= 0 && next != id {
-				t.antis = append(t.antis, next)
+			next, to := c.next(op.Key, n), &t.antis
+			if slices.Contains(next, id) { // then the others are overwriters of its own append, too
+				to = &t.edges
+			}
+			for _, other := range next {
+				if other != id {
+					*to = append(*to, other)
+				}
 			}
 		}
-		if at := slices.Index(order, op.Append); op.Append > 0 && at > 0 {
+		at := slices.Index(order, op.Append)
+		if op.Append > 0 && at > 0 {
 			c.edge(op.Key, order[at-1], id)
+		}
+		if op.Append > 0 && at >= 0 && slices.Contains(order[at+1:], op.Append) {
+			c.found.add(RuleCycle, op.Key, t.at, t.at, "%d was appended to %q once (%v), and read twice in one list", op.Append, op.Key, t.at)
 		}
 	}
 }
@@ -198,15 +213,15 @@ func (c *listChecker) edge(key string, value int64, to int) {
 	}
 }
 
-// by returns the transaction that appended the element at n; -1 if there is none.
-func (c *listChecker) by(key string, order []int64, n int) int {
-	if n >= len(order) {
-		return -1
+// next returns the transactions whose appends may be the next after the first n elements of a list.
+func (c *listChecker) next(key string, n int) []int {
+	if order := c.order[key]; n < len(order) {
+		if id, ok := c.appended[element{key, order[n]}]; ok {
+			return []int{id}
+		}
+		return nil
 	}
-	if id, ok := c.appended[element{key, order[n]}]; ok {
-		return id
-	}
-	return -1
+	return c.unread[key]
 }
 
 // targets returns the nodes after a node. A node is twice the index of a transaction, plus
