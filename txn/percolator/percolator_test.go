@@ -386,22 +386,27 @@ func TestUpdateReturnsTheErrorOfItsFunction(t *testing.T) {
 }
 
 // TestPhantoms: a serializable transaction does not commit if a key appeared in a range
-// that it has scanned.
+// that it has scanned. A full page ends that range.
 func TestPhantoms(t *testing.T) {
-	for _, serializable := range []bool{false, true} {
+	for _, test := range []struct {
+		serializable bool
+		limit        int
+		key          string
+		conflict     bool
+	}{{false, 10, "x/2", false}, {true, 10, "x/2", true}, {true, 2, "x/2", true}, {true, 2, "x/4", false}} {
 		inWorld(t, func(w *world) {
-			db := w.open(nil, &Options{Serializable: serializable})
+			db := w.open(nil, &Options{Serializable: test.serializable})
 			w.set(db, map[string]int{"x/1": 1, "x/3": 1})
 			tx, err := db.Begin(w.Context())
 			testbed.OK(t, err)
-			pairs, err := tx.Scan(w.Context(), "x/", "x0", 10)
+			pairs, err := tx.Scan(w.Context(), "x/", "x0", test.limit)
 			if err != nil || len(pairs) != 2 {
 				t.Fatalf("scan: %v, %v", pairs, err)
 			}
-			w.set(db, map[string]int{"x/2": 1})
+			w.set(db, map[string]int{test.key: 1})
 			testbed.OK(t, tx.Put("count", []byte{2}))
-			if err := tx.Commit(w.Context()); errors.Is(err, ErrConflict) != serializable || err != nil && !serializable {
-				t.Errorf("serializable %v: %v", serializable, err)
+			if err := tx.Commit(w.Context()); errors.Is(err, ErrConflict) != test.conflict || err != nil && !test.conflict {
+				t.Errorf("%+v: %v", test, err)
 			}
 			w.clean(db)
 		})

@@ -179,7 +179,7 @@ func (tx *Tx) Scan(ctx context.Context, from, to string, limit int) ([]Pair, err
 		pairs = append(pairs, Pair{key, value})
 	}
 	slices.SortFunc(pairs, func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
-	if len(pairs) > limit {
+	if len(pairs) >= limit { // a key after the last pair would change nothing
 		pairs = pairs[:limit]
 		to = pairs[limit-1].Key + "\x00"
 	}
