@@ -15,7 +15,7 @@ import (
 // began before it get [ErrTooOld] if they need dropped versions. Collect first resolves all
 // locks below the safe point and registers it in a store. A living transaction or a
 // [DB.Snapshot] below it lowers it. Collect reads all keys twice; run it every few minutes,
-// in any process. Concurrent calls are harmless.
+// in any process that has all stores: others get [ErrStores]. Concurrent calls are harmless.
 func (db *DB) Collect(ctx context.Context, keep time.Duration) (Timestamp, error) {
 	if keep < 0 {
 		return 0, failed("collect", "", interlock.Bug, fmt.Errorf("keep is %v", keep))
@@ -25,6 +25,9 @@ func (db *DB) Collect(ctx context.Context, keep time.Duration) (Timestamp, error
 		return 0, err
 	}
 	safe := now.Add(-keep)
+	if err := db.complete(ctx); err != nil { // transactions of stores that are added later begin after now
+		return 0, err
+	}
 	err = db.all(ctx, func(_ place, c *cell) error {
 		for c.record.Lock != nil && c.record.Lock.Start < safe {
 			l := c.record.Lock

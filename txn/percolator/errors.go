@@ -20,7 +20,8 @@ var (
 	// Nothing was written.
 	ErrTooLarge = errors.New("too large")
 	// ErrStores means that a key has no store, or that a lock was placed by a process that maps
-	// its primary key to another store. Give all processes the same Stores.
+	// its primary key to another store. Or a collection or a long snapshot lacks a store that
+	// another process has. Give all processes the same Stores.
 	ErrStores = errors.New("the stores of the keys do not agree")
 	// ErrDone means that the transaction was committed or rolled back before.
 	ErrDone = errors.New("the transaction has ended")

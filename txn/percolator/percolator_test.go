@@ -297,15 +297,30 @@ func TestOpenRefusesAnotherMapping(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+		pr := &process{}
+		dying := w.open(pr, nil)
+		pr.at, pr.fault = pr.gets+pr.swaps+5, crashAfter // y/b is committed, and z is not
+		if err := dying.Update(ctx, move("y/b", "z", -1)); err == nil {
+			t.Fatal("it survived")
+		}
+		time.Sleep(time.Minute)
 		fewer, err := Open(ctx, db.oracle, Stores{"y/": w.y, "y/more": w.y}, nil)
 		testbed.OK(t, err)
-		if got := w.values(fewer, "y/b"); got[0] != 1 {
+		w.set(fewer, map[string]int{"y/b": 0})
+		time.Sleep(time.Minute)
+		_, err = fewer.Collect(ctx, 0) // it does not see the locks that depend on y/b
+		for name, err := range map[string]error{"collect": err, "snapshot": fewer.Snapshot(ctx, func(*Tx) error { return nil })} {
+			if !errors.Is(err, ErrStores) || interlock.Kind(err) != interlock.Definite {
+				t.Errorf("%s by a process with fewer stores: %v", name, err)
+			}
+		}
+		if got := w.values(fewer, "y/b"); got[0] != 2 {
 			t.Errorf("a process with fewer stores reads %v", got)
 		}
 		if _, err := Open(ctx, db.oracle, Stores{"y/": w.y, "y/more": w.x}, nil); !errors.Is(err, ErrStores) {
 			t.Errorf("a prefix that was added by another process: %v", err)
 		}
-		if got := w.values(w.open(nil, nil), "x/a", "y/b", "c"); !slices.Equal(got, []int{1, 1, 1}) {
+		if got := w.values(w.open(nil, nil), "x/a", "y/b", "c", "z"); !slices.Equal(got, []int{1, 2, 1, -1}) {
 			t.Errorf("afterwards: %v", got)
 		}
 	})
@@ -363,7 +378,9 @@ func TestOpenRefuses(t *testing.T) {
 func TestDamagedRecordsAreNotReplaced(t *testing.T) {
 	inWorld(t, func(w *world) {
 		db := w.open(nil, nil)
-		_, err := w.rest.Swap(w.Context(), driver.Swap{Key: "data:a", Value: []byte("damaged")}, driver.Swap{Key: safePointKey, Value: []byte(`{"format":2}`)})
+		_, err := w.rest.Swap(w.Context(), driver.Swap{Key: "data:a", Value: []byte("damaged")})
+		testbed.OK(t, err)
+		_, err = db.safePointStore().Swap(w.Context(), driver.Swap{Key: safePointKey, Value: []byte(`{"format":2}`)})
 		testbed.OK(t, err)
 		testbed.WantKind(t, db.Update(w.Context(), func(tx *Tx) error { return tx.Put("a", nil) }), interlock.Definite, errFormat)
 		_, err = db.raise(w.Context(), 1)

@@ -5,7 +5,10 @@ import (
 	crand "crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -19,8 +22,7 @@ const (
 	holdTTL = time.Minute
 )
 
-// A safePoint is the state that all collections share, in the store of the shortest
-// prefix.
+// A safePoint is the state that all collections share, in the store with the first identity.
 type safePoint struct {
 	Format int `json:"format"` // documentFormat
 	// Safe is the highest safe point below which records were collected.
@@ -53,7 +55,26 @@ func (s *safePoint) raise(safe, now Timestamp) Timestamp {
 	return safe
 }
 
-func (db *DB) safePointStore() driver.KeyValues { return db.places[len(db.places)-1].store }
+func (db *DB) safePointStore() driver.KeyValues {
+	return slices.MinFunc(db.places, func(a, b place) int { return strings.Compare(a.id, b.id) }).store
+}
+
+// complete returns an error if another process has a store that this one lacks: locks in it may
+// depend on records here, and collections may register another safe point.
+func (db *DB) complete(ctx context.Context) error {
+	for _, p := range db.places {
+		m, err := identify(ctx, p.store)
+		if err != nil {
+			return err
+		}
+		for prefix, id := range m.Stores {
+			if !slices.ContainsFunc(db.places, func(p place) bool { return p.id == id }) {
+				return failed("find safe point", prefix, interlock.Definite, fmt.Errorf("%w: this process has no store for the prefix %q", ErrStores, prefix))
+			}
+		}
+	}
+	return nil
+}
 
 func (db *DB) safePoint(ctx context.Context) (s safePoint, revision int64, err error) {
 	var kvs []driver.KeyValue
@@ -117,10 +138,14 @@ func (db *DB) raise(ctx context.Context, safe Timestamp) (Timestamp, error) {
 }
 
 // Snapshot is View for reads that take longer than a collection keeps versions, such as a
-// backup: no safe point passes the snapshot until fn returns. It costs one more read and
-// write at the beginning and every 20 s. A dead process holds the safe point back for a
+// backup: no safe point passes the snapshot until fn returns. A process that lacks a store gets
+// [ErrStores]. It costs a read of each store at the beginning, and one more read and write then
+// and every 20 s. A dead process holds the safe point back for a
 // minute. Records that are written often still keep only 64 versions.
 func (db *DB) Snapshot(ctx context.Context, fn func(tx *Tx) error) error {
+	if err := db.complete(ctx); err != nil {
+		return err
+	}
 	return db.rerun(ctx, func(tx *Tx) error {
 		name := crand.Text()
 		hold := func(ctx context.Context) error {
@@ -151,7 +176,10 @@ func (tx *Tx) recent(ctx context.Context, key string) error {
 	if boottime.Now().Sub(tx.begun) < MaxAge/2 {
 		return nil
 	}
-	s, _, err := tx.db.safePoint(ctx)
+	s, err := safePoint{}, tx.db.complete(ctx)
+	if err == nil {
+		s, _, err = tx.db.safePoint(ctx)
+	}
 	if err == nil && tx.start < s.Safe {
 		err = because("read", key, answer{outcome: tooOld, at: s.Safe})
 	}

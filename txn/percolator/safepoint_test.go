@@ -7,13 +7,23 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/timestamp"
 )
 
-// TestSnapshotHoldsTheSafePointBack for as long as it runs, and no longer.
+// TestSnapshotHoldsTheSafePointBack for as long as it runs, and no longer, also in a process
+// with other prefixes of the same stores.
 func TestSnapshotHoldsTheSafePointBack(t *testing.T) {
 	inWorld(t, func(w *world) {
-		ctx, db, other := w.Context(), w.open(nil, nil), w.open(nil, nil)
+		oracle, err := timestamp.NewOracle(w.oracle, "oracle", nil)
+		testbed.OK(t, err)
+		open := func(shortest string, store driver.KeyValues) *DB {
+			db, err := Open(w.Context(), oracle, Stores{"x/": w.x, "y/": w.y, shortest: store}, nil)
+			testbed.OK(t, err)
+			return db
+		}
+		ctx, db, other := w.Context(), open("a", w.x), open("b", w.y)
 		w.set(db, map[string]int{"x/a": 1, "y/b": 1})
 		var start Timestamp
 		collect := func() Timestamp {
@@ -22,7 +32,7 @@ func TestSnapshotHoldsTheSafePointBack(t *testing.T) {
 			testbed.OK(t, err)
 			return safe
 		}
-		err := db.Snapshot(ctx, func(tx *Tx) error {
+		err = db.Snapshot(ctx, func(tx *Tx) error {
 			start = tx.Start()
 			for range 3 {
 				w.set(db, map[string]int{"x/a": 1})
@@ -31,7 +41,7 @@ func TestSnapshotHoldsTheSafePointBack(t *testing.T) {
 				}
 				time.Sleep(MaxAge) // many leases of the snapshot, and the age of deleted records
 				if safe := collect(); safe > start {
-					t.Errorf("the safe point %v passed the snapshot of %v", safe.Time(), start.Time())
+					t.Fatalf("the safe point %v passed the snapshot of %v", safe.Time(), start.Time())
 				}
 			}
 			a, errA := number(tx, "x/a")
