@@ -2,6 +2,7 @@ package limit
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,8 +64,11 @@ func (g *grant) isYounger(now time.Time, life time.Duration) bool {
 type asking struct {
 	done    chan struct{}
 	allowed bool
+	late    bool // the units were too old when they arrived
 	err     error
 }
+
+const maxLate = 3 // late answers in one call
 
 // Lease returns a lease of a GCRA rate with a burst of at least 2. It sends no request yet.
 func (l *Limits) Lease(key string, r Rate) (*Lease, error) {
@@ -81,9 +85,10 @@ func (l *Limits) Lease(key string, r Rate) (*Lease, error) {
 }
 
 // Allow takes one unit. If the lease has units, that is one atomic operation and a read of the clock; if
-// not, it waits for the store.
+// not, it waits for the store. If the store answers later than units live, several times, the error is
+// Retryable: use a larger burst.
 func (s *Lease) Allow(ctx context.Context) (bool, error) {
-	for {
+	for late := 0; ; {
 		if g := s.last.Load(); g != nil {
 			if g.take(s.life) {
 				return true, nil
@@ -98,8 +103,15 @@ func (s *Lease) Allow(ctx context.Context) (bool, error) {
 		}
 		select {
 		case <-a.done:
-			if !a.allowed {
+			if a.late {
+				late++
+			}
+			switch {
+			case !a.allowed:
 				return false, a.err
+			case late == maxLate:
+				return false, &interlock.Error{Op: "limit", Name: s.key, Kind: interlock.Retryable,
+					Err: fmt.Errorf("the store answers later than the units of this lease live, %v: use a larger burst", s.life)}
 			}
 		case <-ctx.Done():
 			return false, context.Cause(ctx)
@@ -149,7 +161,7 @@ func (s *Lease) request(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.asking
-	a.allowed, a.err = d.Allowed, err
+	a.allowed, a.err, a.late = d.Allowed, err, !g.isYounger(time.Now(), s.life)
 	if d.Allowed {
 		g.units.Store(d.Granted)
 	} else {
@@ -163,7 +175,7 @@ func (s *Lease) request(n int64) {
 }
 
 // Close refunds unused units, except for those that have drained since. Further calls of Allow fail. If
-// ctx ends first, the units are lost.
+// ctx ends first, the units are lost. It waits for a request in progress, at most 10 s.
 func (s *Lease) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true

@@ -186,6 +186,19 @@ func TestLeaseCaller(t *testing.T) {
 	})
 }
 
+// TestLeaseOfASlowStore: if units expire before they arrive, a call fails in place of asking for ever.
+func TestLeaseOfASlowStore(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		g := &gated{latency: 5 * time.Millisecond}
+		s := lease(t, gate(t, g, nil), limit.Rate{Count: 1000, Period: time.Second, Burst: 2})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := s.Allow(ctx); interlock.Kind(err) != interlock.Retryable || ctx.Err() != nil {
+			t.Errorf("after %d requests: %v", g.requests.Load(), err)
+		}
+	})
+}
+
 func TestLeaseRefuses(t *testing.T) {
 	l := gate(t, &gated{}, nil)
 	for _, r := range []limit.Rate{{}, limit.PerHour(1), {Count: 10, Period: time.Second, Algorithm: limit.SlidingLog}} {

@@ -29,12 +29,14 @@ type gated struct {
 	driver.Limiter
 	requests, calls atomic.Int64
 	gate            chan struct{} // nil is open
+	latency         time.Duration
 	err             error
 }
 
 func (g *gated) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
 	g.requests.Add(1)
 	g.calls.Add(int64(len(calls)))
+	time.Sleep(g.latency)
 	if g.gate != nil {
 		<-g.gate
 	}
