@@ -259,7 +259,7 @@ func TestFailure(t *testing.T) {
 			l := gate(t, &gated{err: down}, &c.o)
 			allowed := 0
 			for range 20 {
-				d, err := l.Allow(t.Context(), "k", r)
+				d, err := l.Take(t.Context(), limit.Charge{Key: "k", Rate: r}, limit.Charge{Key: "taken", Rate: r, Cost: 1})
 				if (err != nil) != c.fails || err != nil && !errors.Is(err, down) {
 					t.Errorf("%+v: %v", c.o.OnFailure, err)
 				}

@@ -33,7 +33,7 @@ type Options struct {
 	// Timeout is how long the store may take to decide; 0 leaves it to the context of the call.
 	Timeout time.Duration
 	// OnFailure is the policy if the store does not decide. It does not apply if the caller's own
-	// context has ended, nor to invalid calls.
+	// context has ended, nor to invalid calls, nor to those that take nothing.
 	OnFailure Failure
 	// Share is the part of each rate that this process admits with OnFailure Share: above 0, at most
 	// 1. The result is at least one unit in each period.
@@ -65,7 +65,7 @@ func invalid(format string, args ...any) error {
 // failed decides by the failure policy.
 func (l *Limits) failed(ctx context.Context, call driver.LimitCall, err error) (d Decision, _ error) {
 	o := l.options
-	if ctx.Err() != nil || interlock.Kind(err) == interlock.Bug || call[0].Cost <= 0 {
+	if ctx.Err() != nil || interlock.Kind(err) == interlock.Bug || !slices.ContainsFunc(call, func(c Charge) bool { return c.Cost > 0 }) {
 		return d, err
 	}
 	if o.OnFailure == Share {
