@@ -3,6 +3,7 @@ package overload
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -134,7 +135,7 @@ func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 		}
 		var after time.Duration
 		if rejected, found := errors.AsType[*RejectedError](err); found {
-			after = rejected.RetryAfter
+			after = min(rejected.RetryAfter, math.MaxInt64/40) // so that no sum overflows
 		}
 		first := max(p.o.Backoff, after/2) // spreads callers that got the same Retry-After
 		wait := after + backoff.Policy{First: first, Max: 20 * first}.Delay(n, rand.Float64())

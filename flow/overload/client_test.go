@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -55,10 +56,12 @@ func TestRetries(t *testing.T) {
 		if calls, _ := answers(ctx, p, errBusy); calls != 1 || time.Since(begun) != 0 {
 			t.Errorf("too late to retry: %d calls, %v", calls, time.Since(begun))
 		}
-		gone, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		if calls, _ := answers(gone, p, errBusy); calls != 1 {
-			t.Errorf("cancelled while it waits: %d calls", calls)
+		for _, after := range []time.Duration{2 * time.Second, 30 * 365 * 24 * time.Hour, math.MaxInt64} {
+			gone, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			if calls, _ := answers(gone, p, &RejectedError{RetryAfter: after}); calls != 1 {
+				t.Errorf("cancelled while it waits for %v: %d calls", after, calls)
+			}
 		}
 		if calls, err := answers(t.Context(), p, nil); calls != 1 || err != nil {
 			t.Errorf("%d calls, %v", calls, err)
