@@ -284,6 +284,20 @@ func bruteVersions(all []span, say func(Rule, int64)) {
 }
 
 func bruteCapacity(all []span, say func(Rule, int64)) {
+	for _, s := range of(all, OpGive) {
+		surplus := int64(0)
+		for _, o := range all {
+			if o.call.Op == OpGive && o.ok() && o.end <= s.end {
+				surplus += o.call.Amount
+			}
+			if o.call.Op == OpTake && o.maybe(s.end) {
+				surplus -= o.call.Amount
+			}
+		}
+		if s.ok() && surplus > 0 {
+			say(RuleCapacity, s.end)
+		}
+	}
 	for _, s := range all {
 		if !(s.call.Op == OpTake && s.ok() || s.call.Op == OpGive && s.undone(never-1)) {
 			continue

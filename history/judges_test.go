@@ -121,6 +121,14 @@ func TestJudges(t *testing.T) {
 			s.did(OpTake, "k", "", 1)
 			s.did(OpTake, "k", "", 1)
 		}, []Rule{RuleCapacity}},
+		"given back twice": {CheckCapacity, func(s *script) {
+			s.state(OpCapacity, "k", 1)
+			s.did(OpTake, "k", "", 1)
+			s.did(OpGive, "k", "", 1)
+			s.did(OpGive, "k", "", 1)
+			s.did(OpTake, "k", "", 1)
+			s.did(OpTake, "k", "", 1)
+		}, []Rule{RuleCapacity}},
 		"the newest": {CheckVersions, func(s *script) {
 			s.state(OpVersion, "k", 1)
 			s.did(OpApply, "k", "", 3)
