@@ -67,7 +67,7 @@ func (l Lattice) SeenBy(other Lattice) (dots []Dot) {
 	count := int64(0)
 	for _, ranges := range other.Seen {
 		for _, r := range ranges {
-			count += r.Last - r.First + 1
+			count = min(count+r.Last-r.First+1, MaxDot) // more than any number of dots
 		}
 	}
 	if count > int64(len(l.Dots)) {

@@ -101,6 +101,15 @@ func TestSumStops(t *testing.T) {
 	if c.Value() != 0 || sum(c.l, "+") != math.MaxInt64 {
 		t.Errorf("%d, of %d", c.Value(), sum(c.l, "+"))
 	}
+	var set, seen ORSet // the numbers that were seen add up to 2^63
+	_, err := set.Add("0", "element")
+	seen.l.Seen = map[string]driver.Ranges{}
+	for i := range 1024 {
+		seen.l.Seen[fmt.Sprint(i)] = driver.Ranges{{First: 1, Last: driver.MaxDot}}
+	}
+	if set.Merge(seen); err != nil || set.Len() > 0 {
+		t.Errorf("%q is left of what others have removed: %v", set.Elements(), err)
+	}
 }
 
 // damaged returns values that no operation produces.
