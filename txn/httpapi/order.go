@@ -51,8 +51,6 @@ type retry struct {
 // kind is the definition's name in the journal; an order's own type is in its input. Orders whose end
 // is reported have another definition, because the report costs a record.
 const (
-	// kind is the definition's name in the journal; the order's own name is in its input. Orders whose end is
-	// reported have another one, because the report costs a record.
 	kind         = "http"
 	kindReported = "http_reported"
 )
