@@ -196,13 +196,15 @@ func (c *committer) finish(ctx context.Context, at Timestamp) {
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanTimeout, errNoTime)
-	c.tx.db.pending.Go(func() {
+	c.tx.db.pending.Store(ctx, nil)
+	go func() {
 		defer cancel()
+		defer c.tx.db.pending.Delete(ctx)
 		_ = each(c.batches, func(b batch) error {
 			_, err := b.place.apply(ctx, b.cells, false, c.commitAt(at))
 			return err
 		})
-	})
+	}()
 }
 
 // rollback removes the locks of an uncommitted transaction, the primary first: after that it

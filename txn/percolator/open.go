@@ -64,7 +64,7 @@ type DB struct {
 	oracle  *timestamp.Oracle
 	places  []place // longest prefix first
 	options Options
-	pending sync.WaitGroup // commits of secondaries
+	pending sync.Map // contexts of running commits of secondaries
 }
 
 // A place is a prefix of keys and its store.
@@ -205,19 +205,17 @@ func owner(places []place, key string) string {
 }
 
 // Close waits until the secondaries of all committed transactions are committed, or ctx
-// ends; then readers commit the rest. The stores stay open.
-func (db *DB) Close(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		db.pending.Wait() // each ends after cleanTimeout
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return failed("close percolator", "", interlock.Definite, context.Cause(ctx))
-	}
+// ends; then readers commit the rest. The stores stay open, and db can be used.
+func (db *DB) Close(ctx context.Context) (err error) {
+	db.pending.Range(func(running, _ any) bool {
+		select {
+		case <-running.(context.Context).Done(): // at the latest after cleanTimeout
+		case <-ctx.Done():
+			err = failed("close percolator", "", interlock.Definite, context.Cause(ctx))
+		}
+		return err == nil
+	})
+	return err
 }
 
 // place returns the index of a key's place.

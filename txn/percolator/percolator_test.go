@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -427,5 +428,30 @@ func TestPhantoms(t *testing.T) {
 			}
 			w.clean(db)
 		})
+	}
+}
+
+// TestCloseBesideCommits: Close may be called while other goroutines commit.
+func TestCloseBesideCommits(t *testing.T) {
+	w := newWorld(t)
+	db, done := w.open(nil, nil), make(chan struct{})
+	var committing sync.WaitGroup
+	for i := range 4 {
+		committing.Go(func() {
+			for range 1000 {
+				if err := db.Update(t.Context(), move(fmt.Sprint("x/", i), fmt.Sprint("y/", i), 1)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	go func() { committing.Wait(); close(done) }()
+	for {
+		select {
+		case <-done:
+			return
+		default:
+			w.close(db)
+		}
 	}
 }
