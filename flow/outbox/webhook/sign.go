@@ -103,7 +103,7 @@ func (v Verifier) Read(r *http.Request) (driver.Message, error) {
 	if most <= 0 {
 		most = 1 << 20
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
+	body, err := io.ReadAll(io.LimitReader(r.Body, max(most, most+1)))
 	if err != nil {
 		return driver.Message{}, problem("", interlock.Retryable, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -257,9 +258,13 @@ func TestForgedRequestsAreRefused(t *testing.T) {
 	if err := v.Verify(header("id", "1700000000", right), []byte("ydob")); !errors.Is(err, webhook.ErrSignature) {
 		t.Errorf("another body: %v", err)
 	}
-	r := httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", 20)))
-	v.MaxBody = 10
-	if _, err := v.Read(r); interlock.Kind(err) != interlock.Definite || errors.Is(err, webhook.ErrSignature) {
-		t.Errorf("a long body: %v", err)
+	long := strings.Repeat("x", 20)
+	for most, read := range map[int64]int{10: 0, math.MaxInt64: 20} {
+		r := httptest.NewRequest("POST", "/", strings.NewReader(long))
+		r.Header, v.MaxBody = header("id", "1700000000", signer.Sign([]byte("id.1700000000."+long))), most
+		m, err := v.Read(r)
+		if (err == nil) != (read > 0) || err != nil && interlock.Kind(err) != interlock.Definite || errors.Is(err, webhook.ErrSignature) || len(m.Payload) != read {
+			t.Errorf("a limit of %d: %d bytes, %v", most, len(m.Payload), err)
+		}
 	}
 }
