@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -123,9 +124,9 @@ func TestImpossibleOptions(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	for _, o := range []*Options{nil, {}, {MinPause: time.Hour}, {MinPoll: time.Hour}} {
-		if err := o.Validate(); err != nil {
-			t.Error(err)
+	for _, o := range []*Options{nil, {}, {MinPause: time.Hour}, {MinPoll: time.Hour}, {Drain: math.MaxInt64}} {
+		if d, err := o.withDefaults(); err != nil || d.Drain+closing < d.Drain {
+			t.Errorf("%+v: %v", d, err)
 		}
 	}
 }

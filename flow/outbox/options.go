@@ -117,6 +117,7 @@ func (o *Options) withDefaults() (Options, error) {
 	case d.MaxPause < d.MinPause || d.MaxPoll < d.MinPoll:
 		return d, invalid("pauses from %v to %v, or polls from %v to %v", d.MinPause, d.MaxPause, d.MinPoll, d.MaxPoll)
 	}
+	d.Drain = min(d.Drain, forever) // so that it can be added to
 	d.KeepAudit = cmp.Or(d.KeepAudit, DefaultKeepAudit)
 	d.Hooks = d.Hooks.WithDefaults()
 	if d.random == nil {
