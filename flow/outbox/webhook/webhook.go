@@ -156,7 +156,10 @@ func (s *Sink) post(ctx context.Context, m driver.Message) error {
 		return problem(m.ID, unanswered(err), failure.RedactError(err))
 	}
 	defer response.Body.Close()
-	why, _ := io.ReadAll(io.LimitReader(response.Body, 512))
+	var why []byte
+	if response.StatusCode != http.StatusSwitchingProtocols { // its body is the connection, which ignores the timeout
+		why, _ = io.ReadAll(io.LimitReader(response.Body, 512))
+	}
 	return verdict(m.ID, response, why, s.options.Now())
 }
 

@@ -102,6 +102,20 @@ func TestAnswersDecideAboutMessages(t *testing.T) {
 	}
 }
 
+// TestSwitchedProtocol: a receiver that keeps the connection of an unasked upgrade does not hold the sink.
+func TestSwitchedProtocol(t *testing.T) {
+	t.Parallel()
+	s := receiver(t, nil, func(w http.ResponseWriter, r *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		ok(t, err)
+		t.Cleanup(func() { conn.Close() })
+		fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n")
+	})
+	if err := post(t, s, driver.Message{ID: "1", Topic: "t"}); interlock.Kind(err) != interlock.Retryable {
+		t.Error(err)
+	}
+}
+
 func TestNoAnswerIsUncertain(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
