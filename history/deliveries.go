@@ -54,11 +54,9 @@ type message struct {
 }
 
 func (d *deliveries) message(id string) *message {
-	m := d.byID[id]
-	if m == nil {
-		m = &message{id: id}
-		d.byID[id] = m
-		d.seen = append(d.seen, m)
+	m := entry(d.byID, id)
+	if len(d.seen) < len(d.byID) {
+		m.id, d.seen = id, append(d.seen, m)
 	}
 	return m
 }

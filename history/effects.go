@@ -42,11 +42,9 @@ type effect struct {
 }
 
 func (c *effects) effect(id string) *effect {
-	e := c.byID[id]
-	if e == nil {
-		e = &effect{id: id}
-		c.byID[id] = e
-		c.order = append(c.order, e)
+	e := entry(c.byID, id)
+	if len(c.order) < len(c.byID) {
+		e.id, c.order = id, append(c.order, e)
 	}
 	return e
 }

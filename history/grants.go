@@ -22,10 +22,9 @@ type name struct {
 }
 
 func (c *checker) name(key string) *name {
-	n := c.names[key]
-	if n == nil {
-		n = &name{recent: map[interlock.Token]mark{}, unsure: map[string]mark{}}
-		c.names[key] = n
+	n := entry(c.names, key)
+	if n.recent == nil {
+		n.recent, n.unsure = map[interlock.Token]mark{}, map[string]mark{}
 	}
 	return n
 }

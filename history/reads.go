@@ -33,11 +33,8 @@ type written struct {
 
 func (c *reads) of(key, value string) *written {
 	d := datum{key, value}
-	w := c.byKey[d]
-	if w == nil {
-		w = &written{datum: d}
-		c.byKey[d] = w
-	}
+	w := entry(c.byKey, d)
+	w.datum = d
 	return w
 }
 

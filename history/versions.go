@@ -50,10 +50,9 @@ type version struct {
 }
 
 func (c *versions) state(key string) *state {
-	s := c.keys[key]
-	if s == nil {
-		s = &state{maybe: map[int64]int{}}
-		c.keys[key] = s
+	s := entry(c.keys, key)
+	if s.maybe == nil {
+		s.maybe = map[int64]int{}
 	}
 	return s
 }

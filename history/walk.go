@@ -97,7 +97,7 @@ func (id callID) compare(other callID) int {
 }
 
 // entry returns the value of a key, and creates it if there is none.
-func entry[V any](of map[string]*V, key string) *V {
+func entry[K comparable, V any](of map[K]*V, key K) *V {
 	v := of[key]
 	if v == nil {
 		v = new(V)
