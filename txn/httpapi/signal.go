@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -84,19 +85,11 @@ func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	answer, err := client.Do(r)
 	if err != nil {
-		return fmt.Errorf("report the end to %s: %w", failure.RedactURL(o.OnEnd), cause(err))
+		return fmt.Errorf("report the end to %s: %w", failure.RedactURL(o.OnEnd), errors.Unwrap(err)) // a url.Error has the address, whose query may be secret
 	}
 	_ = answer.Body.Close() // only the status counts
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		return fmt.Errorf("report the end to %s: answered %d", failure.RedactURL(o.OnEnd), answer.StatusCode)
 	}
 	return nil
-}
-
-// cause returns a client's error without the address, whose query may be secret.
-func cause(err error) error {
-	if of, ok := err.(*url.Error); ok {
-		return of.Err
-	}
-	return err
 }
