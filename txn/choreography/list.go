@@ -33,12 +33,12 @@ type Filter struct {
 	Stalled  bool          // only stalled ones
 	Reported bool          // only those that wait for an operator
 	Idle     time.Duration // only those without a new event for this time
-	After    string        // only those with a greater id
+	After    string        // only those with a greater id; needs a Definition
 	Limit    int           // the maximum number; 0 means 100
 }
 
 // List returns sagas in the order of their ids. A Tracker without a Definition lists those of all
-// definitions, in the order of their names. A negative limit is a Bug.
+// definitions, in the order of their names; After is then a Bug, and so is a negative limit.
 func (t Tracker) List(ctx context.Context, db driver.SQL, f Filter) ([]Saga, error) {
 	q, err := layout.Open("list choreographed sagas", "", db, t.Name)
 	if err != nil {
@@ -46,6 +46,9 @@ func (t Tracker) List(ctx context.Context, db driver.SQL, f Filter) ([]Saga, err
 	}
 	if f.Limit < 0 {
 		return nil, q.Bug("the limit %d is negative", f.Limit)
+	}
+	if f.After != "" && t.Definition == nil {
+		return nil, q.Bug("ids are in order within a definition: choose one to list those after %q", f.After)
 	}
 	where, args := ` where 1 = 1`, []any{}
 	only := func(asked bool, condition string, values ...any) {

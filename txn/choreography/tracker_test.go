@@ -293,7 +293,8 @@ func TestTransactions(t *testing.T) {
 			_, found := w.Reconcile(ctx, tx, choreography.Policy{Limit: -1})
 			_, forgot := w.Forget(ctx, tx, 0, 1)
 			undefined := choreography.Tracker{}.Observe(ctx, tx, driver.QueueMessage{})
-			for _, err := range []error{listed, found, forgot, undefined} {
+			_, mixed := choreography.Tracker{}.List(ctx, tx, choreography.Filter{After: "1"})
+			for _, err := range []error{listed, found, forgot, undefined, mixed} {
 				if kind(err) != interlock.Bug {
 					w.Errorf("%v", err)
 				}

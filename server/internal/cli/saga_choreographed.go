@@ -56,6 +56,9 @@ func (l *journalCommands) listChoreographed(c *cobra.Command, f listing, o chore
 	if len(f.states) > 1 || c.Flags().Changed("unfinished") {
 		return usage("with --choreographed --state is one state, and there is no --unfinished")
 	}
+	if f.After != "" && f.Type == "" {
+		return usage("with --choreographed --after needs --type: ids are in order within a type")
+	}
 	tracker, filter := choreography.Tracker{Name: o.table}, choreography.Filter{Stalled: o.stalled, After: f.After, Limit: f.limit}
 	if f.Type != "" {
 		tracker.Definition = &choreography.Definition{Name: f.Type}

@@ -395,6 +395,10 @@ func TestSagaChoreographed(t *testing.T) {
 		if text := ls(0, "--state", "COMPLETED", "--type", "order", "-o", "json"); !strings.Contains(text, `"completed"`) || strings.Contains(text, `"running"`) {
 			t.Error(text)
 		}
+		ls(64, "--after", "1")
+		if text := ls(0, "--type", "order", "--after", "1"); strings.Contains(text, "running") || !strings.Contains(text, "completed") {
+			t.Error(text)
+		}
 		if text := ls(0, "--type", "refund", "-o", "json"); strings.Contains(text, "order") {
 			t.Error(text)
 		}
