@@ -228,12 +228,7 @@ func (r *Relay) look(ctx context.Context, fn func(store) error) error {
 func lasting(life context.Context, c interlock.Claim, more time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(life))
 	stop := context.AfterFunc(life, func() {
-		timer := time.NewTimer(min(more, c.Remaining()))
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
+		backoff.Sleep(ctx, min(more, c.Remaining()))
 		cancel(context.Cause(life))
 	})
 	return ctx, func() { stop(); cancel(nil) }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -118,9 +117,7 @@ func (m *mover) step(ctx context.Context, work func(context.Context, store) erro
 		if kind := interlock.Kind(err); err == nil || kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil {
 			return err
 		}
-		select {
-		case <-time.After(pause.Delay(failed, rand.Float64())):
-		case <-patience.Done():
+		if !pause.Wait(patience, failed) {
 			return fmt.Errorf("%w; transactions that add messages may be open: repeat the change", err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
@@ -77,14 +78,7 @@ func (t Table) wait(ctx context.Context, d time.Duration) bool {
 	if t.sleep != nil {
 		return t.sleep(ctx, d)
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return backoff.Sleep(ctx, d)
 }
 
 func (t Table) chance() float64 {

@@ -60,34 +60,19 @@ func Wait[T any](ctx context.Context, db driver.Beginner[T], p *Patience, fn fun
 	if db == nil || fn == nil {
 		return failure.Bug("wait for flag", "", "a database and a function are required")
 	}
-	over := time.NewTimer(patience.For)
-	defer over.Stop()
+	waiting, cancel := context.WithTimeout(ctx, patience.For)
+	defer cancel()
 	for n := 1; ; n++ {
 		err := transact.Do(ctx, db.Begin, "", func(tx driver.Tx[T]) error { return tx.Classify(fn(ctx, tx.Native())) })
 		var held *HeldError
 		if !errors.As(err, &held) {
 			return err
 		}
-		delay := backoff.Policy{First: patience.First, Max: patience.Max}.Delay(n, patience.Random())
-		if again, ended := pause(ctx, delay, over.C); !again {
-			if ended != nil {
-				err = fmt.Errorf("%w; then %w", err, ended)
+		if !backoff.Sleep(waiting, backoff.Policy{First: patience.First, Max: patience.Max}.Delay(n, patience.Random())) {
+			if ctx.Err() != nil {
+				err = fmt.Errorf("%w; then %w", err, context.Cause(ctx))
 			}
 			return err
 		}
-	}
-}
-
-// pause waits for d, and returns false if over fires or ctx ends before.
-func pause(ctx context.Context, d time.Duration, over <-chan time.Time) (again bool, ended error) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true, nil
-	case <-over:
-		return false, nil
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
 	}
 }
