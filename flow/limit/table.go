@@ -1,8 +1,10 @@
 package limit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,13 +116,7 @@ func (r *request) add(place int, call driver.LimitCall) {
 // name returns the key for errors of the whole request.
 func (r *request) name() string { return r.calls[0][0].Key }
 
-func (r *request) keys() (all []string) {
-	for key := range r.states {
-		all = append(all, key)
-	}
-	slices.Sort(all)
-	return all
-}
+func (r *request) keys() []string { return slices.Sorted(maps.Keys(r.states)) }
 
 // run decides the calls of a request. It creates missing rows in a transaction of their own, so that
 // locks are always in the order of keys.
@@ -138,7 +134,7 @@ func (t *inTable) run(ctx context.Context, r *request, answers []driver.LimitAns
 			err = t.do(ctx, r.name(), func(q sqltable.Tables) (err error) {
 				decided = nil
 				if missing, err = r.lock(ctx, q); err != nil || len(missing) > 0 {
-					return orNothing(err)
+					return cmp.Or(err, transact.ErrNothing)
 				}
 				decided, err = r.decide(ctx, q)
 				return err
@@ -156,13 +152,6 @@ func (t *inTable) run(ctx context.Context, r *request, answers []driver.LimitAns
 	if err == nil {
 		t.trim(ctx, r)
 	}
-}
-
-func orNothing(err error) error {
-	if err == nil {
-		return transact.ErrNothing
-	}
-	return err
 }
 
 func (t *inTable) do(ctx context.Context, name string, work func(q sqltable.Tables) error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -141,11 +142,7 @@ type operation struct {
 // operates answers a request for an operation with the transaction afterwards. key returns the journal's
 // name of an id.
 func (s *Service) operates(operations map[string]operation, key func(id string) string, show func(*http.Request) (any, error)) func(*http.Request) (any, error) {
-	var names []string
-	for name := range operations {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(operations))
 	return func(r *http.Request) (any, error) {
 		if _, err := waiting(r); err != nil {
 			return nil, err

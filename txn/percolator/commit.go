@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -43,14 +44,9 @@ func (tx *Tx) Commit(ctx context.Context) error {
 
 // batches groups the keys by store, in order; the first key of all is the primary.
 func (tx *Tx) batches() []batch {
-	keys := make([]string, 0, len(tx.writes))
-	for key := range tx.writes {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
 	var all []batch
 	open := map[string]int{} // identity of a store to its last batch
-	for _, key := range keys {
+	for _, key := range slices.Sorted(maps.Keys(tx.writes)) {
 		c, at, err := tx.cell("", key)
 		if err != nil {
 			panic(err) // write found the place

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -175,10 +176,9 @@ func (tx *Tx) Scan(ctx context.Context, from, to string, limit int) ([]Pair, err
 		return nil, err
 	}
 	pairs := make([]Pair, 0, len(found))
-	for key, value := range found {
-		pairs = append(pairs, Pair{key, value})
+	for _, key := range slices.Sorted(maps.Keys(found)) {
+		pairs = append(pairs, Pair{key, found[key]})
 	}
-	slices.SortFunc(pairs, func(a, b Pair) int { return strings.Compare(a.Key, b.Key) })
 	if len(pairs) >= limit { // a key after the last pair would change nothing
 		pairs = pairs[:limit]
 		to = pairs[limit-1].Key + "\x00"

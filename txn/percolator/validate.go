@@ -2,6 +2,7 @@ package percolator
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -13,11 +14,7 @@ import (
 // the older one continues.
 func (c *committer) validate(ctx context.Context, at Timestamp) error {
 	passed := map[Timestamp]bool{}
-	keys := make([]string, 0, len(c.tx.reads))
-	for key := range c.tx.reads {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
+	keys := slices.Sorted(maps.Keys(c.tx.reads))
 	for i, p := range c.tx.db.places {
 		var cells []*cell
 		for _, key := range keys {
