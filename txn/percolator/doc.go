@@ -29,6 +29,10 @@
 // versions and resolves locks of dead processes. [DB.Snapshot] keeps the versions that longer
 // reads need, but no more than 64 of a record.
 //
+// The clock of a process that issues timestamps may be ahead by less than half an hour.
+// Otherwise a collection can remove a deleted key too early: an older snapshot then does not
+// find the key, in place of [ErrTooOld].
+//
 // The algorithm is that of Peng and Dabek, "Large-scale incremental processing using distributed
 // transactions and notifications" (2010). It includes the corrections that TiKV and TiDB have
 // made since. DESIGN.md has the rules.
