@@ -113,6 +113,34 @@ func TestQueueEntries(t *testing.T) {
 	c.Record(driver.Ack, m...)
 }
 
+// TestQueueTrimmedUnique: a unique message that was trimmed from the stream holds up no later one, once a
+// consumer has found it missing. While a handler has it, it does.
+func TestQueueTrimmedUnique(t *testing.T) {
+	t.Parallel()
+	s := newStreamScene(t, dial(t, testbed.Redis(t).Addr()), QueueOptions{})
+	trim := func() { raw(t, s.client, "XTRIM", s.options.Prefix+"q", "MAXLEN", "0") }
+	add := func(id string) {
+		t.Helper()
+		testbed.OK(t, s.Add(t.Context(), "q", driver.QueueMessage{ID: id, Unique: "u"}))
+	}
+	add("1")
+	trim() // before any consumer
+	add("2")
+	c := s.join(s.Queue, time.Minute)
+	m := c.Take(1)
+	trim()
+	add("3")
+	c.Nothing(100 * time.Millisecond)
+	c.Record(driver.Retry, m...)
+	c.Nothing(100 * time.Millisecond) // it finds 2 missing
+	add("4")
+	if m = c.Take(1); m[0].ID != "4" {
+		t.Errorf("%+v", m[0])
+	}
+	c.Record(driver.Ack, m...)
+	s.empty(0)
+}
+
 // TestQueueLeavesNothing: finished messages leave nothing, in each way.
 func TestQueueLeavesNothing(t *testing.T) {
 	t.Parallel()

@@ -363,7 +363,7 @@ func (a *arguments) outcome(o driver.Settlement) {
 		}
 	}
 	a.number("", o.Place, "")
-	a.all = append(a.all, kind, strconv.Itoa(failures), milliseconds(min(max(0, o.After), maxDelay)), o.Unique, o.ID, o.Reason)
+	a.all = append(a.all, kind, strconv.Itoa(failures), milliseconds(min(max(0, o.After), maxDelay)), o.Unique, o.Reason)
 }
 
 // flags runs a script that answers 0 or 1 for each of n.

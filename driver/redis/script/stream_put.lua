@@ -1,12 +1,19 @@
 -- KEYS: those of the queue, then one for each message if ids are remembered. ARGV: for how many
--- ms they are, or 0, then seven for each message: id, key, headers, unique text, delay in ms,
--- priority, payload. Skips a message with a remembered id, or with the unique text of an
+-- ms they are, or 0, and the group, then seven for each message: id, key, headers, unique text, delay
+-- in ms, priority, payload. Skips a message with a remembered id, or with the unique text of an
 -- unfinished one. Answers with how many were added.
 local count = 0
-for i = 2, #ARGV, 7 do
-  local id, unique, seen = ARGV[i], ARGV[i + 3], KEYS[10 + (i + 5) / 7]
-  local there = seen and redis.call('EXISTS', seen) == 1
-  if not there and not (unique ~= '' and redis.call('HEXISTS', UNIQUE, unique) == 1) then
+
+-- isTaken reports whether an unfinished message has a unique text. An entry that was trimmed from the
+-- stream counts while it is pending in the group.
+local function isTaken(unique)
+  local entry = unique ~= '' and redis.call('HGET', UNIQUE, unique)
+  return entry and (#redis.call('XRANGE', STREAM, entry, entry) > 0 or #redis.pcall('XPENDING', STREAM, ARGV[2], entry, entry, 1) > 0)
+end
+
+for i = 3, #ARGV, 7 do
+  local unique, seen = ARGV[i + 3], KEYS[10 + (i + 4) / 7]
+  if not (seen and redis.call('EXISTS', seen) == 1) and not isTaken(unique) then
     local entry = { 'XADD', STREAM, '*' }
     for n, name in ipairs({ 'id', 'key', 'headers', 'unique', 'delay', 'priority', 'payload' }) do
       local value = ARGV[i + n - 1]
@@ -14,8 +21,8 @@ for i = 2, #ARGV, 7 do
         entry[#entry + 1], entry[#entry + 2] = name, value
       end
     end
-    redis.call(unpack(entry)) -- first: a refused message is not remembered
-    if unique ~= '' then redis.call('HSET', UNIQUE, unique, id) end
+    local added = redis.call(unpack(entry)) -- first: a refused message is not remembered
+    if unique ~= '' then redis.call('HSET', UNIQUE, unique, added) end
     if seen then redis.call('SET', seen, '', 'PX', ARGV[1]) end
     count = count + 1
   end

@@ -7,7 +7,7 @@
 --   waiting  lanes by the time at which their lease or their pause ends
 --   notes    of a place: "FAILURES TIME REASON"
 --   dead     <PLACE>:<ENTRY> of each dead letter
---   unique   the message that has a unique text
+--   unique   the entry that has a unique text
 --   audit    a stream of manual operations
 -- A lane is the unit of a lease: the messages of a key, or one without a key. It is named by
 -- the place of its first message. Lanes and places have 16 digits, so that they sort as text.

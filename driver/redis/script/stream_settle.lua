@@ -4,26 +4,26 @@
 --   minus their number unless it is 1, the begin of its record up to the first place and a colon, and
 --   the places of the others
 --   the number of outcomes, the counter of the lease, 1 if no message of it is left, and for each
---   outcome: place, kind, failures, pause in ms, unique text, message id, reason
+--   outcome: place, kind, failures, pause in ms, unique text, reason
 -- Answers with 0 for each lane that another consumer holds.
 local group, keep, lanes = ARGV[1], ARGV[2] == '1', { unpack(ARGV, 4, 3 + ARGV[3]) }
 
 local added, entries, places = {}, {}, {} -- members that return to the index; finished messages
 local indexed, noted = redis.call('EXISTS', INDEX) == 1, redis.call('EXISTS', NOTES) == 1
 
-local function release(unique, id)
-  if unique ~= '' and redis.call('HGET', UNIQUE, unique) == id then redis.call('HDEL', UNIQUE, unique) end
+local function release(unique, entry)
+  if unique ~= '' and redis.call('HGET', UNIQUE, unique) == entry then redis.call('HDEL', UNIQUE, unique) end
 end
 
 -- settle records an outcome.
-local function settle(l, place, kind, failed, after, unique, id, reason)
+local function settle(l, place, kind, failed, after, unique, reason)
   local from = find(l.messages, place .. ':', 1, true)
   if not from then return end -- already settled
   local to = find(l.messages, ',', from, true)
   local entry = sub(l.messages, from + 17, to - 1)
   if kind == 'finish' or kind == 'dead' then
     l.messages = sub(l.messages, 1, from - 1) .. sub(l.messages, to + 1)
-    release(unique, id)
+    release(unique, entry)
   end
   if kind == 'finish' then
     entries[#entries + 1], places[#places + 1] = entry, place
@@ -85,10 +85,10 @@ for i, lane in ipairs(lanes) do
       if count < 0 then
         settle(l, n == 1 and place or ARGV[at + n - 1], 'finish', nil, nil, '')
       else
-        settle(l, unpack(ARGV, at - 4 + 7 * n, at + 2 + 7 * n))
+        settle(l, unpack(ARGV, at - 3 + 6 * n, at + 2 + 6 * n))
       end
     end
-    at = at + (count < 0 and -count or 3 + 7 * count)
+    at = at + (count < 0 and -count or 3 + 6 * count)
     if l and last then
       local left = l.messages ~= ''
       for _, member in ipairs(leased(l)) do added[#added + 1], added[#added + 2] = '0', member end
