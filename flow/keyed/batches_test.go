@@ -103,33 +103,6 @@ func TestErrorsOfABatch(t *testing.T) {
 	}
 }
 
-// TestBatchesShareTheirCost: ten thousand tasks of a hundred submitters need far fewer runs.
-func TestBatchesShareTheirCost(t *testing.T) {
-	runs, done := 0, 0
-	b, err := keyed.NewBatches(64, func(_ context.Context, _ string, batch []int) error {
-		runs++
-		done += len(batch)
-		return nil
-	}, &keyed.Options{Wait: true})
-	ok(t, err)
-	var all sync.WaitGroup
-	for range 100 {
-		all.Go(func() {
-			for i := range 100 {
-				all.Add(1)
-				if err := b.Go(t.Context(), "k", i, func(error) { all.Done() }); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	closed(t, b)
-	if done != 10_000 || runs > 5_000 {
-		t.Errorf("%d tasks in %d runs", done, runs)
-	}
-}
-
 // TestErrorsOfATask reach the submitter unchanged, even a BatchError.
 func TestErrorsOfATask(t *testing.T) {
 	x := executor(t, nil)

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,14 +35,14 @@ func (q tables) insertMaria(ctx context.Context, name string, rows []row) error 
 	return err
 }
 
-// createAlone creates the groups of messages without a key; no other transaction has them.
-func (q tables) createAlone(ctx context.Context, name string, alone announced) error {
-	if len(alone.lanes) == 0 {
+// createMaria creates the groups that do not exist. readyAt is SQL; x.c in it is the delay of a group.
+func (q tables) createMaria(ctx context.Context, name string, groups announced, readyAt string) error {
+	if len(groups.lanes) == 0 {
 		return nil
 	}
-	x, args := q.numbered(alone.lanes, alone.classes, alone.delays)
+	x, args := q.numbered(groups.lanes, groups.classes, groups.delays)
 	_, err := q.Exec(ctx, `insert into {groups} (queue, lane, state, class, ready_at, token, owner)
-		select ?, x.a, 0, x.b, {micros start} + x.c, 0, {empty} from `+x, append([]any{name}, args...)...)
+		select ?, x.a, 0, x.b, `+readyAt+`, 0, {empty} from `+x+` where true order by x.a {leave lane}`, append([]any{name}, args...)...)
 	return err
 }
 
@@ -56,20 +57,19 @@ func (q tables) admitMaria(ctx context.Context, name string) error {
 	for _, a := range arrivals {
 		class[a.lane] = a.class // the last one counts
 	}
-	var lanes, classes []int64
-	for lane := range class {
-		lanes = append(lanes, lane)
-	}
-	slices.Sort(lanes)
-	for _, lane := range lanes {
-		classes = append(classes, class[lane])
-	}
+	lanes := slices.Sorted(maps.Keys(class))
 	of, args := q.of(name, lanes)
 	known, err := sqltable.Column[int64](ctx, q.Tables, `select lane from {groups} where `+of, args...)
 	if err != nil {
 		return err
 	}
-	if err := q.createGroups(ctx, name, lanes, classes, known); err != nil {
+	var missing announced
+	for _, lane := range lanes {
+		if !slices.Contains(known, lane) {
+			missing.lanes, missing.classes, missing.delays = append(missing.lanes, lane), append(missing.classes, class[lane]), append(missing.delays, 0)
+		}
+	}
+	if err := q.createMaria(ctx, name, missing, never); err != nil {
 		return err
 	}
 	locked, err := sqltable.Column[int64](ctx, q.Tables, `select lane from {groups} where `+of+` for update skip locked`, args...)
@@ -92,23 +92,6 @@ func (q tables) admitMaria(ctx context.Context, name string) error {
 
 // arrival is a row that announces messages of a group.
 type arrival struct{ id, lane, class int64 }
-
-// createGroups creates the groups that do not exist.
-func (q tables) createGroups(ctx context.Context, name string, lanes, classes, known []int64) error {
-	var a, b []int64
-	for i, lane := range lanes {
-		if !slices.Contains(known, lane) {
-			a, b = append(a, lane), append(b, classes[i])
-		}
-	}
-	if len(a) == 0 {
-		return nil
-	}
-	x, args := q.numbered(a, b, make([]int64, len(a)))
-	_, err := q.Exec(ctx, `insert into {groups} (queue, lane, state, class, ready_at, token, owner)
-		select ?, x.a, 0, x.b, `+never+`, 0, {empty} from `+x+` where true order by x.a {leave lane}`, append([]any{name}, args...)...)
-	return err
-}
 
 // makeReady makes groups ready that are neither leased nor parked.
 func (q tables) makeReady(ctx context.Context, name string, lanes []int64, class map[int64]int64) error {

@@ -58,16 +58,22 @@ func (t Table) WriteOff(ctx context.Context, db driver.SQL, stream string, h Hol
 	if _, err := q.lock(ctx, stream, h.Key); err != nil {
 		return err
 	}
+	closed, err := q.close(ctx, stream, h)
+	if err == nil && !closed {
+		err = noHole(h.Key, Position{h.Epoch, h.From})
+	}
+	return err
+}
+
+// close closes an open hole. It reports false if no open hole is exactly h.
+func (q tables) close(ctx context.Context, stream string, h Hole) (closed bool, err error) {
 	n, err := q.Exec(ctx, `update {holes} set closed_at = {now}
 		where stream = ? and name = ? and epoch = ? and from_seq = ? and to_seq = ? and closed_at is null`,
 		stream, h.Key, h.Epoch, h.From, h.To)
-	switch {
-	case err != nil:
-		return err
-	case n == 0:
-		return noHole(h.Key, Position{h.Epoch, h.From})
+	if err == nil && n > 0 {
+		err = q.count(ctx, stream, h.Key, -1)
 	}
-	return q.count(ctx, stream, h.Key, -1)
+	return n > 0, err
 }
 
 // Purge deletes at most limit holes of a stream that were closed longer ago than older, by the

@@ -198,11 +198,7 @@ func (t Table) Discard(ctx context.Context, db driver.SQL, stream, key string, a
 	if err := t.remove(ctx, db, stream, key, at); err != nil {
 		return err
 	}
-	n, err := q.Exec(ctx, `update {holes} set closed_at = {now}
-		where stream = ? and name = ? and epoch = ? and from_seq = ? and to_seq = ? and closed_at is null`, stream, key, at.Epoch, at.Seq, at.Seq)
-	if err == nil && n > 0 {
-		err = q.count(ctx, stream, key, -1)
-	}
+	_, err = q.close(ctx, stream, Hole{key, at.Epoch, at.Seq, at.Seq})
 	return err
 }
 
