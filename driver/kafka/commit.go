@@ -18,12 +18,13 @@ import (
 func (s *session) send(answers map[*assignment]error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitLimit)
 	defer cancel()
-	of := map[int32]*assignment{}
+	of := s.last(answers)
+	if len(of) == 0 {
+		return
+	}
 	offsets := map[int32]kgo.EpochOffset{}
-	for a := range answers {
-		answers[a] = lost(a)
-		of[a.Partition] = a
-		offsets[a.Partition] = kgo.EpochOffset{}
+	for p := range of {
+		offsets[p] = kgo.EpochOffset{}
 	}
 	fill := func(r *kmsg.OffsetCommitRequest) error { return s.fill(r, of) }
 	var answer *kmsg.OffsetCommitResponse
@@ -36,10 +37,24 @@ func (s *session) send(answers map[*assignment]error) {
 	case err == nil:
 		s.answer(answers, of, answer)
 	case !errors.Is(err, interlock.ErrLost):
-		for a := range answers {
+		for _, a := range of {
 			answers[a] = failed(a, interlock.Uncertain, err)
 		}
 	}
+}
+
+// last sets the answer of each assignment to an ErrLost, and returns those that are still assigned, by
+// partition. A batch can have an earlier assignment of a partition, too.
+func (s *session) last(answers map[*assignment]error) map[int32]*assignment {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	of := map[int32]*assignment{}
+	for a := range answers {
+		if answers[a] = lost(a); s.IsAssigned(a) {
+			of[a.Partition] = a
+		}
+	}
+	return of
 }
 
 func failed(a *assignment, kind interlock.ErrorKind, err error) error {

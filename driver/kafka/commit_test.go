@@ -2,11 +2,16 @@ package kafka
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
@@ -46,5 +51,40 @@ func TestFill(t *testing.T) {
 	delete(s.Parts, 1)
 	if err := s.fill(request(), of); !errors.Is(err, interlock.ErrLost) {
 		t.Errorf("a commit of what has gone: %v", err)
+	}
+	for range 20 { // the order of a map is random
+		if last := s.last(map[*assignment]error{of[2]: nil, s.Parts[2]: nil}); len(last) != 1 || last[2] != s.Parts[2] {
+			t.Fatalf("of an earlier and a later assignment of a partition, %v are committed", last)
+		}
+	}
+}
+
+// requests counts what a client sends.
+type requests struct{ commits atomic.Int32 }
+
+func (r *requests) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	if kmsg.Key(key) == kmsg.OffsetCommit {
+		r.commits.Add(1)
+	}
+}
+
+// TestCommitCost: one request commits what was settled together, in all partitions, and the
+// tokens of partitions that were assigned together.
+func TestCommitCost(t *testing.T) {
+	s := newScene(t, 4)
+	s.add(drivertest.QueueIDs(40, 0, 10)...)
+	count := &requests{}
+	c := s.join(&QueueOptions{Client: []kgo.Opt{kgo.WithHooks(count)}})
+	all := c.Take(400)
+	if n := count.commits.Load(); n != 1 {
+		t.Errorf("%d commits of tokens", n)
+	}
+	c.Record(driver.Ack, all...)
+	if n := count.commits.Load(); n != 2 {
+		t.Errorf("%d commits, of tokens and one settlement", n)
+	}
+	c.Leave()
+	if n := count.commits.Load(); n != 3 {
+		t.Errorf("%d commits, with that of Close", n)
 	}
 }
