@@ -2,7 +2,9 @@ package redis
 
 import (
 	"context"
+	"log"
 	"maps"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -15,7 +17,12 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-func TestMain(m *testing.M) { testbed.Main(m) }
+func TestMain(m *testing.M) {
+	if addr := os.Getenv("REDIS_TEST_CHILD"); addr != "" {
+		log.Fatal(consumeStream(addr, os.Getenv("REDIS_TEST_PREFIX"), os.Getenv("REDIS_TEST_GUARD")))
+	}
+	testbed.Main(m)
+}
 
 const suiteTTL = 2 * time.Second
 
