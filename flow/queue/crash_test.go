@@ -15,30 +15,24 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, roles) }
-
-// roles add messages and consume them until none but a parked one is left. Each step follows the
-// one before, so that the points are the same in every run.
-var roles = map[string]crash.Role{
-	"one by one": func(ctx context.Context, at *crash.Points, args []string) error { return play(ctx, at, args, 1) },
-	"together":   func(ctx context.Context, at *crash.Points, args []string) error { return play(ctx, at, args, 100) },
-}
+func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"consumer": play}) }
 
 // worker is a consumer of one table, whose messages are a1 to a3, b1, b2, c1 and one without a key.
 type worker struct {
 	db       driver.BeginnerAt[driver.SQL]
 	table    queue.Table
-	together int // messages whose effects are in one transaction
 	consumer driver.QueueConsumer
 }
 
-func play(ctx context.Context, at *crash.Points, args []string, together int) error {
+// play adds messages and consumes them until none but a parked one is left. Each step follows the one
+// before, so that the points are the same in every run.
+func play(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
 		return err
 	}
 	defer closed()
-	w := &worker{db: crash.BeginnerAt(db, at), table: queue.Table{Name: args[2]}, together: together}
+	w := &worker{db: crash.BeginnerAt(db, at), table: queue.Table{Name: args[2]}}
 	// The leases of the run before expire now.
 	if err := w.in(ctx, db, func(tx driver.SQL) error {
 		_, err := tx.Exec(ctx, `update `+args[2]+`_group set ready_at = 1 where state & 1 = 1`)
@@ -88,8 +82,8 @@ func (w *worker) add(ctx context.Context, name string) error {
 	})
 }
 
-// work receives some messages, has their effects and settles them. The first attempt of a2 fails, b1
-// is a dead letter, and c1 is parked.
+// work receives some messages, has their effects in one transaction and settles them. The first attempt
+// of a2 fails, b1 is a dead letter, and c1 is parked. So a transaction has one message or two.
 func (w *worker) work(ctx context.Context) error {
 	some, err := w.consumer.Receive(ctx, driver.QueueLimit{Messages: 4, Bytes: 100})
 	if err != nil {
@@ -115,8 +109,8 @@ func (w *worker) work(ctx context.Context) error {
 		held[m.Key] = held[m.Key] || s.Outcome == driver.Retry || s.Outcome == driver.Park
 		settlements = append(settlements, s)
 	}
-	for batch := range slices.Chunk(done, w.together) {
-		if err := w.effects(ctx, batch); err != nil {
+	if len(done) > 0 {
+		if err := w.effects(ctx, done); err != nil {
 			return err
 		}
 	}
@@ -207,18 +201,15 @@ func TestCrash(t *testing.T) {
 			number = `n bigint not null auto_increment primary key`
 		}
 		db.Exec(t, `create table effect (`+number+`, name varchar(64) not null, id varchar(64) not null, attempt int not null)`)
-		for i, role := range []string{"one by one", "together"} {
-			t.Run(role, func(t *testing.T) {
-				t.Parallel()
-				points := crash.Share(t, role, crash.Part(t), 2, crashScenes(db, fmt.Sprint("once", i, "_"), 1))
-				if points < 30 {
-					t.Errorf("only %d points", points)
-				}
-			})
-			t.Run(role+", killed twice", func(t *testing.T) {
-				t.Parallel()
-				crash.Pairs(t, role, 6, crashScenes(db, fmt.Sprint("twice", i, "_"), 2))
-			})
-		}
+		t.Run("killed once", func(t *testing.T) {
+			t.Parallel()
+			if points := crash.Share(t, "consumer", crash.Part(t), 2, crashScenes(db, "once", 1)); points < 30 {
+				t.Errorf("only %d points", points)
+			}
+		})
+		t.Run("killed twice", func(t *testing.T) {
+			t.Parallel()
+			crash.Pairs(t, "consumer", 6, crashScenes(db, "twice", 2))
+		})
 	}, databases.Pgx, databases.Maria)
 }
