@@ -3,11 +3,7 @@
 // explains the design of package twopc. Its results do not make three-phase commit safe
 // on a real network.
 //
-//	report, err := threepc.Compare()
-//	if err != nil {
-//		return err
-//	}
-//	fmt.Println(report) // what each costs, which block or split, and how
+//	fmt.Println(threepc.Compare()) // what each costs, which block or split, and how
 //
 // Two-phase commit (Gray 1978; Lampson and Sturgis 1976) never lets two sites decide
 // differently, but sites that voted yes wait for a crashed coordinator. Three-phase

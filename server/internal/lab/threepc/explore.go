@@ -1,10 +1,5 @@
 package threepc
 
-import (
-	"errors"
-	"fmt"
-)
-
 // A Model is a small world whose schedules are all explored: every order of deliveries,
 // every vote, every allowed fault at every moment. A site may crash while it sends, so
 // that any part of its messages arrives.
@@ -15,7 +10,7 @@ type Model struct {
 	Partition    bool     `json:"partition"`    // the network may split in two, once, permanently
 	// Asynchronous allows any delay, loss, repetition and reordering of messages, and suspicion of
 	// any site at any moment. Partition must then be false, because losses include partitions, and
-	// blocking is not checked. Otherwise delays are bounded, and timeouts are longer. A site is
+	// blocking is not checked. Crashes of ThreePhase must be 0, because its sites do not restart. Otherwise delays are bounded, and timeouts are longer. A site is
 	// only suspected if it has crashed or is cut off, and none of its messages is in flight.
 	Asynchronous bool `json:"asynchronous"`
 }
@@ -34,18 +29,11 @@ type Exploration struct {
 	Waiting string `json:"waiting,omitempty"`
 }
 
-// maxWorlds bounds the memory of an exploration.
-const maxWorlds = 4_000_000
-
-// Explore explores a model, breadth first, so that its schedules are the shortest. An
-// invalid or too large model is an error.
-func Explore(m Model) (*Exploration, error) {
-	if err := m.check(); err != nil {
-		return nil, err
-	}
+// Explore explores a model, breadth first, so that its schedules are the shortest.
+func Explore(m Model) *Exploration {
 	x := &search{Model: m, seen: map[world]int32{}}
 	split, blocked := int32(-1), int32(-1)
-	err := x.walk(func(at int32, w *world, rests bool) {
+	x.walk(func(at int32, w *world, rests bool) {
 		if split < 0 && w.split(m.shape().sites()) {
 			split = at
 		}
@@ -53,33 +41,14 @@ func Explore(m Model) (*Exploration, error) {
 			blocked = at
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
 	result := &Exploration{Model: m, Worlds: len(x.nodes), Split: x.path(split), Blocked: x.path(blocked)}
 	if blocked >= 0 {
 		result.Waiting = m.shape().names(x.nodes[blocked].world.undecided(m.shape()))
 	}
-	return result, nil
+	return result
 }
 
 func (m Model) shape() shape { return shape{m.Protocol, m.Participants} }
-
-func (m Model) check() error {
-	switch {
-	case m.Protocol < TwoPhase || m.Protocol > Register:
-		return fmt.Errorf("threepc: there is no %v", m.Protocol)
-	case m.Participants < 1 || m.Participants > 3:
-		return fmt.Errorf("threepc: a model has 1 to 3 participants, not %d", m.Participants)
-	case m.Crashes < 0 || m.Crashes > m.Participants+1:
-		return fmt.Errorf("threepc: %d crashes of %d sites", m.Crashes, m.Participants+1)
-	case m.Asynchronous && m.Partition:
-		return errors.New("threepc: an asynchronous network is as good as cut")
-	case m.Asynchronous && m.Protocol == ThreePhase && m.Crashes > 0:
-		return errors.New("threepc: sites of three-phase commit do not restart")
-	}
-	return nil
-}
 
 // search is a running exploration.
 type search struct {
@@ -96,16 +65,12 @@ type node struct {
 }
 
 // walk visits every world once; rests reports that only further faults can change it.
-func (x *search) walk(visit func(at int32, w *world, rests bool)) error {
+func (x *search) walk(visit func(at int32, w *world, rests bool)) {
 	x.visit(x.begin(), -1, choice{kind: begins})
 	for at := int32(0); int(at) < len(x.nodes); at++ {
-		if len(x.nodes) > maxWorlds {
-			return fmt.Errorf("threepc: the model has more than %d worlds", maxWorlds)
-		}
 		moves := x.expand(at)
 		visit(at, &x.nodes[at].world, moves == 0)
 	}
-	return nil
 }
 
 func (x *search) visit(w world, parent int32, c choice) {

@@ -1,5 +1,7 @@
 package threepc
 
+import "slices"
+
 // phase is the state of a site. Every phase but working survives a crash.
 type phase uint8
 
@@ -170,60 +172,35 @@ func (t *turn) offer(toCommit bool) {
 	t.send(k, only(t.register()))
 }
 
-// models returns the models of a report. Each number of crashes includes all sites.
-func models() []Model {
-	return []Model{
-		{Protocol: TwoPhase, Participants: 2, Crashes: 1},
-		{Protocol: TwoPhase, Participants: 3, Crashes: 4},
-		{Protocol: TwoPhase, Participants: 2, Crashes: 1, Partition: true},
-		{Protocol: TwoPhase, Participants: 3, Partition: true},
-		{Protocol: TwoPhase, Participants: 2, Crashes: 3, Asynchronous: true},
-		{Protocol: TwoPhase, Participants: 3, Crashes: 1, Asynchronous: true},
-		{Protocol: ThreePhase, Participants: 2, Crashes: 3},
-		{Protocol: ThreePhase, Participants: 3, Crashes: 4},
-		{Protocol: ThreePhase, Participants: 2, Partition: true},
-		{Protocol: ThreePhase, Participants: 3, Partition: true},
-		{Protocol: ThreePhase, Participants: 2, Asynchronous: true},
-		{Protocol: Register, Participants: 2, Crashes: 3},
-		{Protocol: Register, Participants: 3, Crashes: 4},
-		{Protocol: Register, Participants: 2, Crashes: 1, Partition: true},
-		{Protocol: Register, Participants: 3, Partition: true},
-		{Protocol: Register, Participants: 2, Crashes: 2, Asynchronous: true},
-	}
-}
-
-func (r *Report) models() error {
-	for _, m := range models() {
-		x, err := Explore(m)
-		if err != nil {
-			return err
-		}
-		r.Models = append(r.Models, x)
-	}
-	return nil
+// models are the models of a report. Each number of crashes includes all sites.
+var models = []Model{
+	{Protocol: TwoPhase, Participants: 2, Crashes: 1},
+	{Protocol: TwoPhase, Participants: 3, Crashes: 4},
+	{Protocol: TwoPhase, Participants: 2, Crashes: 1, Partition: true},
+	{Protocol: TwoPhase, Participants: 3, Partition: true},
+	{Protocol: TwoPhase, Participants: 2, Crashes: 3, Asynchronous: true},
+	{Protocol: TwoPhase, Participants: 3, Crashes: 1, Asynchronous: true},
+	{Protocol: ThreePhase, Participants: 2, Crashes: 3},
+	{Protocol: ThreePhase, Participants: 3, Crashes: 4},
+	{Protocol: ThreePhase, Participants: 2, Partition: true},
+	{Protocol: ThreePhase, Participants: 3, Partition: true},
+	{Protocol: ThreePhase, Participants: 2, Asynchronous: true},
+	{Protocol: Register, Participants: 2, Crashes: 3},
+	{Protocol: Register, Participants: 3, Crashes: 4},
+	{Protocol: Register, Participants: 2, Crashes: 1, Partition: true},
+	{Protocol: Register, Participants: 3, Partition: true},
+	{Protocol: Register, Participants: 2, Crashes: 2, Asynchronous: true},
 }
 
 // logs records one crash of the coordinator, with all votes and before any message, under
 // two protocols.
-func (r *Report) logs() error {
+func (r *Report) logs() {
 	for p, log := range map[Protocol]*[]string{TwoPhase: &r.Blocking, ThreePhase: &r.Deciding} {
 		// It sends a question to each, and has an answer from each.
 		crash := Crash{Site: Coordinator, Action: 2*r.Participants + 1}
-		run, err := Simulate(Scenario{Protocol: p, Participants: r.Participants, Steady: true, Crashes: []Crash{crash}, Log: true})
-		if err != nil {
-			return err
-		}
-		*log = run.Log
+		*log = Simulate(Scenario{Protocol: p, Participants: r.Participants, Steady: true, Crashes: []Crash{crash}, Log: true}).Log
 	}
-	return nil
 }
 
-// model returns the exploration of a model; nil if the report has none.
-func (r *Report) model(want Model) *Exploration {
-	for _, x := range r.Models {
-		if x.Model == want {
-			return x
-		}
-	}
-	return nil
-}
+// model returns the exploration of one of [models].
+func (r *Report) model(m Model) *Exploration { return r.Models[slices.Index(models, m)] }

@@ -18,15 +18,12 @@ type CrashPoints struct {
 const BackAfter = 10 * time.Second
 
 // crashes crashes a site, and then any two, at each of their actions.
-func (r *Report) crashes() error {
+func (r *Report) crashes() {
 	for _, p := range Protocols {
 		c := CrashPoints{Protocol: p, Sites: 1}
 		for action := 1; ; action++ {
 			crash := Crash{Site: Coordinator, Action: action}
-			run, err := Simulate(Scenario{Protocol: p, Participants: r.Participants, Steady: true, Crashes: []Crash{crash}})
-			if err != nil {
-				return err
-			}
+			run := r.crash(p, crash)
 			if run.early[Coordinator] < action {
 				break
 			}
@@ -37,21 +34,20 @@ func (r *Report) crashes() error {
 				continue
 			}
 			crash.Back = BackAfter
-			if run, err = Simulate(Scenario{Protocol: p, Participants: r.Participants, Steady: true, Crashes: []Crash{crash}}); err != nil {
-				return err
-			}
-			c.Back = max(c.Back, run.Waited())
+			c.Back = max(c.Back, r.crash(p, crash).Waited())
 		}
 		r.Crashes = append(r.Crashes, c)
 	}
 	for _, p := range Protocols {
 		c := CrashPoints{Protocol: p, Sites: 2}
-		if err := r.pairs(&c); err != nil {
-			return err
-		}
+		r.pairs(&c)
 		r.Crashes = append(r.Crashes, c)
 	}
-	return nil
+}
+
+// crash runs a protocol with crashes and equal delays.
+func (r *Report) crash(p Protocol, crashes ...Crash) *Run {
+	return Simulate(Scenario{Protocol: p, Participants: r.Participants, Steady: true, Crashes: crashes})
 }
 
 func (c *CrashPoints) add(run *Run) {
@@ -68,16 +64,12 @@ func (c *CrashPoints) add(run *Run) {
 
 // pairs crashes every two sites at every two of their actions. The first crash
 // changes the number of the second site's actions.
-func (r *Report) pairs(c *CrashPoints) error {
+func (r *Report) pairs(c *CrashPoints) {
 	for i := range Site(r.Participants + 1) {
 		for j := i + 1; int(j) <= r.Participants; j++ {
 			for first, more := 1, true; more; first++ {
 				for second := 1; ; second++ {
-					run, err := Simulate(Scenario{Protocol: c.Protocol, Participants: r.Participants, Steady: true,
-						Crashes: []Crash{{Site: i, Action: first}, {Site: j, Action: second}}})
-					if err != nil {
-						return err
-					}
+					run := r.crash(c.Protocol, Crash{Site: i, Action: first}, Crash{Site: j, Action: second})
 					more = run.early[i] >= first
 					if !more || run.early[j] < second {
 						break
@@ -87,5 +79,4 @@ func (r *Report) pairs(c *CrashPoints) error {
 			}
 		}
 	}
-	return nil
 }

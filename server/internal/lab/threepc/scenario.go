@@ -1,7 +1,6 @@
 package threepc
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -26,7 +25,7 @@ type Scenario struct {
 type Crash struct {
 	Site   Site
 	Action int           // from 1
-	Back   time.Duration // time until it restarts; 0 is never
+	Back   time.Duration // time until it restarts; 0 is never, as for ThreePhase
 }
 
 // A Cut is a partition: messages between the two sides are lost.
@@ -98,36 +97,6 @@ func (r *Run) Waited() (most time.Duration) {
 const delay = 10 * time.Millisecond
 
 func (s *Scenario) shape() shape { return shape{s.Protocol, s.Participants} }
-
-func (s *Scenario) check() error {
-	sites := set(0)
-	for i := range s.Participants + 1 {
-		sites |= only(Site(i))
-	}
-	switch {
-	case s.Protocol < TwoPhase || s.Protocol > Register:
-		return fmt.Errorf("threepc: there is no %v", s.Protocol)
-	case s.Participants < 1 || s.Participants > maxSites-2:
-		return fmt.Errorf("threepc: a run has 1 to %d participants, not %d", maxSites-2, s.Participants)
-	case s.Loss < 0 || s.Loss > 1:
-		return fmt.Errorf("threepc: a loss of %v", s.Loss)
-	case s.Cut != nil && (s.Cut.From < 0 || s.Cut.For < 0):
-		return fmt.Errorf("threepc: a partition from %v for %v", s.Cut.From, s.Cut.For)
-	}
-	crashed := set(0)
-	for _, c := range s.Crashes {
-		switch {
-		case c.Site >= maxSites || !sites.has(c.Site) || crashed.has(c.Site):
-			return fmt.Errorf("threepc: site %d is not there, or crashes twice", c.Site)
-		case c.Action < 1 || c.Back < 0:
-			return fmt.Errorf("threepc: a crash at action %d, for %v", c.Action, c.Back)
-		case c.Back > 0 && s.Protocol == ThreePhase:
-			return errors.New("threepc: sites of three-phase commit do not restart")
-		}
-		crashed |= only(c.Site)
-	}
-	return nil
-}
 
 // path returns the schedule that leads to a world, a line for each step; nil for
 // none.

@@ -76,7 +76,7 @@ func (m Model) after(w world, c choice) (world, []message) {
 	var sent []message
 	w.sites[me], sent = sh.step(me, w.sites[me], e)
 	for _, a := range sent {
-		if (!c.crashes || c.told.has(a.to)) && !w.lost(a) && m.matters(a) {
+		if (!c.crashes || c.told.has(a.to)) && !w.lost(a) && a.kind != done { // no site reacts to done
 			w.net[a.kind][a.from] |= only(a.to)
 		}
 	}
@@ -85,9 +85,6 @@ func (m Model) after(w world, c choice) (world, []message) {
 	}
 	return w, sent
 }
-
-// matters reports whether a site reacts to a message: none reacts to done.
-func (m Model) matters(a message) bool { return a.kind != done }
 
 func (w *world) crash(s Site) {
 	w.crashed |= only(s)
