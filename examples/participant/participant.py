@@ -286,13 +286,13 @@ def main():
     if len(sys.argv) not in (2, 3):
         sys.exit("usage: participant.py DATABASE [PORT]")
     Handler.database = sys.argv[1]
-    with contextlib.closing(sqlite3.connect(Handler.database)) as db:
+    with contextlib.closing(sqlite3.connect(Handler.database)) as db:  # open to the end: the last close copies the log
         db.execute("pragma journal_mode = wal")
         db.executescript(TABLES)
-    with Server(("127.0.0.1", int(sys.argv[2]) if len(sys.argv) == 3 else 0), Handler) as server:
-        print(f"http://127.0.0.1:{server.server_address[1]}/", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
+        with Server(("127.0.0.1", int(sys.argv[2]) if len(sys.argv) == 3 else 0), Handler) as server:
+            print(f"http://127.0.0.1:{server.server_address[1]}/", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve_forever()
 
 
 if __name__ == "__main__":

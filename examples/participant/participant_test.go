@@ -42,7 +42,7 @@ func TestPythonPassesTheKit(t *testing.T) {
 	t.Parallel()
 	p, address := python(t, filepath.Join(t.TempDir(), "seats.db"))
 	report, err := conformance.Run(t.Context(), conformance.Options{URL: address, Client: client(t),
-		Protocols: conformance.Protocols(), Concurrency: 2, Rounds: 4, Patience: 30 * time.Second})
+		Protocols: conformance.Protocols(), Concurrency: 2, Rounds: 2, Patience: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err, p.Stderr())
 	}
