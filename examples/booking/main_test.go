@@ -24,11 +24,11 @@ const patience = 30 * time.Second
 
 var ok = testbed.OK
 
-// world creates a database on each server.
-func world(tb testing.TB, pg, maria *testbed.Server) settings {
+// world creates a database on each of the servers that the tests share.
+func world(tb testing.TB) settings {
 	tb.Helper()
 	return settings{hold: 10 * time.Second,
-		postgres: databases.Open(tb, pg, databases.Pgx).URL, mariadb: databases.Open(tb, maria, databases.Maria).URL}
+		postgres: databases.Open(tb, testbed.Shared(tb, testbed.Postgres), databases.Pgx).URL, mariadb: databases.Open(tb, testbed.Shared(tb, testbed.MariaDB), databases.Maria).URL}
 }
 
 // bounded returns a context that bounds the waits of the test.
@@ -91,7 +91,7 @@ func sales[T any](tb testing.TB, s *seller[T], query string) (all []string) {
 // TestExample runs the program: a crashed booking holds one of the rooms for a while. A second
 // run finds every booking decided.
 func TestExample(t *testing.T) {
-	s := world(t, testbed.Postgres(t), testbed.MariaDB(t))
+	s := world(t)
 	again := regexp.MustCompile("(?m)^ghost: (holds|its time) .*\n").ReplaceAllString(output, "")
 	for _, want := range []string{output, again} {
 		var out strings.Builder
@@ -117,7 +117,7 @@ joe: CANCELLED: branch "hotel": 1 units of "room/2026" are refused: there are to
 func TestLastSeat(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
-	s := world(t, testbed.Postgres(t), testbed.MariaDB(t))
+	s := world(t)
 	agencies := []*agency{opened(t, s), opened(t, s)}
 	agencies[0].offer(t, 3, 2)
 	const travellers = 20
@@ -208,11 +208,10 @@ func bookAll(ctx context.Context, a *agency) iter.Seq2[string, tcc.Decision] {
 // bookings stay, and all others are complete on both sides or absent from both.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
 	for _, lines := range []int{0, 1, 4, 9} {
 		t.Run(fmt.Sprint("after ", lines), func(t *testing.T) {
 			t.Parallel()
-			s := world(t, pg, maria)
+			s := world(t)
 			a := opened(t, s)
 			a.offer(t, trips-2, trips) // two find no room
 			told := map[string]string{}

@@ -28,9 +28,9 @@ const patience = 30 * time.Second
 var ok = testbed.OK
 
 // world creates a database with the tables of shop and bank.
-func world(tb testing.TB, server *testbed.Server) (url string, pool *pgxpool.Pool) {
+func world(tb testing.TB) (url string, pool *pgxpool.Pool) {
 	tb.Helper()
-	url = databases.Open(tb, server, databases.Pgx).URL
+	url = databases.Open(tb, testbed.Shared(tb, testbed.Postgres), databases.Pgx).URL
 	pool, err := pgxpool.New(tb.Context(), url)
 	ok(tb, err)
 	tb.Cleanup(pool.Close)
@@ -74,7 +74,7 @@ func want(tb testing.TB, pool *pgxpool.Pool, what string, lamps, cents, parcels,
 // TestExample runs the program twice: one order ships, the card of one is refused, and one
 // exceeds the stock. The second run finds the orders, and changes nothing.
 func TestExample(t *testing.T) {
-	url, pool := world(t, testbed.Postgres(t))
+	url, pool := world(t)
 	run := func() string {
 		var out strings.Builder
 		ok(t, trade(t.Context(), url, &out))
@@ -110,7 +110,7 @@ eve: COMPENSATED: reserve: there are not so many left
 // charged once, and the order ends as without the fault.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
-	_, pool := world(t, testbed.Postgres(t))
+	_, pool := world(t)
 	address, closeBank, err := serveBank(newBank(postgres.Pool(pool)))
 	ok(t, err)
 	t.Cleanup(closeBank)
@@ -146,7 +146,7 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 // concurrently for ten lamps. Ten are sold and paid, and nothing is left over or missing.
 func TestLastUnits(t *testing.T) {
 	t.Parallel()
-	_, pool := world(t, testbed.Postgres(t))
+	_, pool := world(t)
 	address, closeBank, err := serveBank(newBank(postgres.Pool(pool)))
 	ok(t, err)
 	t.Cleanup(closeBank)
@@ -208,17 +208,16 @@ func keepShop(ctx context.Context, at *crash.Points, args []string) error {
 	return nil
 }
 
-// TestKilled kills a process at every third of its points, or at all with
+// TestKilled kills a process at every fifth of its points, or at all with
 // INTERLOCK_CRASHES=full; txn/saga kills at each. The next process completes both orders:
 // the first is charged, shipped and has one letter, the second has returned its
 // lamp.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
 	var points int
 	t.Run("at each point", func(t *testing.T) {
-		points = crash.Share(t, "shop", 0, 3, func(tb testing.TB) crash.Scene {
-			url, pool := world(tb, server)
+		points = crash.Share(t, "shop", 0, 5, func(tb testing.TB) crash.Scene {
+			url, pool := world(tb)
 			return crash.Scene{Args: []string{url}, Want: func(tb testing.TB) {
 				tb.Helper()
 				want(tb, pool, "", 8, 9940, 1, 1)

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 // makes them all.
 func TestRaces(t *testing.T) {
 	t.Parallel()
-	brokenRuns, fixedRuns := 20, 50
+	brokenRuns, fixedRuns := 20, 25
 	if os.Getenv("INTERLOCK_RACES") == "full" {
 		brokenRuns, fixedRuns = 100, 1000
 	}

@@ -24,7 +24,7 @@ var ok = testbed.OK
 
 // TestExamples runs the program twice in each way; the second run finds the transfers.
 func TestExamples(t *testing.T) {
-	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
+	pg, maria := testbed.Shared(t, testbed.Postgres), testbed.Shared(t, testbed.MariaDB)
 	for _, by := range []string{"tcc", "2pc"} {
 		for _, which := range []string{"first", "second"} {
 			var out strings.Builder
@@ -119,7 +119,7 @@ func sendTeller(ctx context.Context, _ *crash.Points, args []string) error {
 // end.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
+	pg, maria := testbed.Shared(t, testbed.Postgres), testbed.Shared(t, testbed.MariaDB)
 	for _, by := range []string{"tcc", "2pc"} {
 		for _, lines := range []int{0, 3, 9} {
 			t.Run(fmt.Sprintf("%s after %d", by, lines), func(t *testing.T) {
