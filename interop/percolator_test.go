@@ -219,7 +219,7 @@ func (b *percolatorBed) timestamps(ctx context.Context, d time.Duration) (int, e
 // connections are cut, replies are lost, stores are paused or restarted, and clients die at any
 // request. INTERLOCK_SOAK_PERCOLATOR is how long each workload runs.
 func TestPercolator(t *testing.T) {
-	each := time.Second
+	each := 400 * time.Millisecond
 	rounds := 1
 	if text := os.Getenv("INTERLOCK_SOAK_PERCOLATOR"); text != "" {
 		soak, err := time.ParseDuration(text)
