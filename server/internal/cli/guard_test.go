@@ -1,47 +1,31 @@
 package cli_test
 
 import (
-	"database/sql"
 	"net"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/interlock-dev/interlock/driver/mysql"
-	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
+// In databases the guard table is created by a program; before, it is missing.
 func TestGuard(t *testing.T) {
 	t.Parallel()
-	urls := map[string]func(*testing.T) string{"etcd": backends["etcd"], "redis": backends["redis"],
-		"postgres": postgresWithGuard}
-	for name, start := range urls {
-		t.Run(name, func(t *testing.T) {
-			program(t)
-			scripts(t, "guard", map[string]string{"INTERLOCK_BACKEND": start(t), "KIND": name})
-		})
+	test := func(t *testing.T, kind, url string) {
+		program(t)
+		scripts(t, "guard", map[string]string{"INTERLOCK_BACKEND": url, "KIND": kind})
 	}
-}
-
-// postgresWithGuard returns a database with a guard table, created by a program.
-func postgresWithGuard(t *testing.T) string {
-	t.Helper()
-	url := postgresURL(t)
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
+	for name, start := range backends {
+		t.Run(name, func(t *testing.T) { test(t, name, start(t)) })
 	}
-	defer conn.Close(t.Context())
-	err = pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
-		return fence.Table{}.Create(t.Context(), postgres.Tx(tx))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return url
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		run(t, 78, "guard", "show", "account/42", "--backend", shopURL(db))
+		db.Do(t, fence.Table{}.Create)
+		test(t, "table", shopURL(db))
+	}, databases.Pgx, databases.Maria)
 }
 
 // A backend that refuses our rights is an error of permission, not of reachability.
@@ -111,43 +95,4 @@ func lockedRedis(t *testing.T) (addr string) {
 		t.Fatalf("set a password: %q, %v", answer[:n], err)
 	}
 	return addr
-}
-
-// The guard table of a MariaDB, created by a program, works as that of a
-// PostgreSQL; a stale token is rejected.
-func TestGuardOnMariaDB(t *testing.T) {
-	t.Parallel()
-	program(t)
-	server := testbed.MariaDB(t)
-	db, err := sql.Open("mysql", server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	url := mariadbURL(server)
-	run(t, 78, "guard", "show", "account/42", "--backend", url) // there is no table yet
-	tx, err := db.BeginTx(t.Context(), nil)
-	if err == nil {
-		err = fence.Table{}.Create(t.Context(), mysql.Tx(tx))
-	}
-	if err == nil {
-		err = tx.Commit()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	run(t, 0, "lock", "job", "--backend", url, "--", "sh", "-c",
-		`"$0" guard enter account/42 --backend "$1"`, program(t), url)
-	shown, _ := run(t, 0, "guard", "show", "account/42", "--backend", url)
-	if !strings.HasPrefix(shown, "account/42: token ") {
-		t.Errorf("it is shown as %s", shown)
-	}
-	_, said := run(t, 80, "guard", "enter", "account/42", "--token", "890214828572692480", "--backend", url)
-	if !strings.Contains(said, "stale token") {
-		t.Errorf("it said %q", said)
-	}
-	run(t, 0, "guard", "rebase", "account/42", "--to", "0", "--reason", "restored", "--by", "alice", "--backend", url)
-	if shown, _ = run(t, 0, "guard", "show", "account/42", "--backend", url); !strings.Contains(shown, "no token has entered since the rebase by alice") {
-		t.Errorf("it is shown as %s", shown)
-	}
 }

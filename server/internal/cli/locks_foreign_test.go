@@ -18,8 +18,6 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/rueidis"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -65,7 +63,7 @@ func wantLines(t *testing.T, list string, patterns ...string) {
 }
 
 // Locks of other clients are marked foreign, and the client is named where it is visible.
-// Each is written here byte by byte as that client does.
+// Each is written here byte by byte as that client does. Package interop tests those of etcd.
 func TestForeignLocksOnRedis(t *testing.T) {
 	t.Parallel()
 	program(t)
@@ -120,27 +118,6 @@ func TestForeignLocksOnRedis(t *testing.T) {
 		t.Error(said)
 	}
 	run(t, 64, "locks", "hold", "jobs/b", "--backend", plain)
-}
-
-// The lock of package concurrency is a key below the name with a lease.
-func TestForeignLocksOnEtcd(t *testing.T) {
-	t.Parallel()
-	program(t)
-	url := backends["etcd"](t)
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{strings.TrimPrefix(url, "etcd://")}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	lease, err := client.Grant(t.Context(), 60)
-	if err == nil {
-		_, err = client.Put(t.Context(), fmt.Sprintf("nightly/%x", lease.ID), "", clientv3.WithLease(lease.ID))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	list, _ := run(t, 0, "locks", "ls", "--backend", url)
-	wantLines(t, list, fmt.Sprintf(`nightly +foreign lease %x \(foreign\) +.* in [0-9ms]+ +0`, lease.ID))
 }
 
 // Curator and the Go client write protected sequential nodes, kazoo its own kind.
