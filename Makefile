@@ -94,7 +94,7 @@ docs: deps ## Generate docs/GUARANTEES.md, choosing.md and isolation.md
 
 site: ## The documentation as a static site, in bin/site
 	@scripts/tools.sh site hugo
-	@go run ./server/internal/reference . bin/site-content
+	@REFERENCE=$(CURDIR)/bin/site-content go test -count=1 ./server/internal/cli -run '^TestReference$$'
 	@cd docs/site && ../../bin/hugo --quiet --destination ../../bin/site --cleanDestinationDir --noBuildLock
 
 pictures: deps ## Draw docs/pictures again from new runs; the plots of make bench excepted

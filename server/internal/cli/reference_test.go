@@ -1,58 +1,92 @@
-// Command reference writes the generated pages of the documentation's site into a directory.
-// Each command has a page; so have the events of package observe, and the errors that
-// programs compare.
-//
-//	go run ./server/internal/reference REPOSITORY DIR
-package main
+package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/doc"
 	"go/parser"
 	"go/token"
+	"io"
 	"io/fs"
-	"log"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 
-	"github.com/interlock-dev/interlock/server/internal/cli"
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func main() {
-	if len(os.Args) != 3 {
-		log.Fatal("usage: reference REPOSITORY DIR")
+// TestReference writes the generated pages of the documentation's site into the directory
+// $REFERENCE. Each command has a page; so have the events of package observe, and the errors that
+// programs compare.
+func TestReference(t *testing.T) {
+	const repository = "../../.."
+	pages := map[string]string{}
+	addCommands(newApp("interlock", io.Discard, io.Discard).root(), pages)
+	var err error
+	pages["events.md"], err = events(repository)
+	testbed.OK(t, err)
+	pages["errors.md"], err = errorPage(repository)
+	testbed.OK(t, err)
+	for name, want := range map[string]string{
+		"commands/interlock-locks-show.md": "## Flags of every command",
+		"commands/interlock-guard.md":      "- [interlock guard enter](interlock-guard-enter.md): ",
+		"events.md":                        "\n## LockEnded\n",
+		"errors.md":                        "\n- `saga.ErrCompensated`: ",
+	} {
+		if !strings.Contains(pages[name], want) {
+			t.Errorf("%s has no %q", name, want)
+		}
 	}
-	if err := write(os.Args[1], os.Args[2]); err != nil {
-		log.Fatal(err)
+	if dir := os.Getenv("REFERENCE"); dir != "" {
+		for name, text := range pages {
+			file := filepath.Join(dir, name)
+			testbed.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)))
+		}
 	}
 }
 
-func write(repository, dir string) error {
-	commands := filepath.Join(dir, "commands")
-	if err := os.MkdirAll(commands, 0o755); err != nil {
-		return err
+// addCommands adds the pages of a command and of those below it.
+func addCommands(c *cobra.Command, pages map[string]string) {
+	if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
+		return
 	}
-	err := cli.Pages(func(name, text string) error {
-		return os.WriteFile(filepath.Join(commands, name+".md"), []byte(text), 0o644)
-	})
-	if err != nil {
-		return err
+	pages["commands/"+strings.ReplaceAll(c.CommandPath(), " ", "-")+".md"] = page(c)
+	for _, sub := range c.Commands() {
+		addCommands(sub, pages)
 	}
-	for name, page := range map[string]func(string) (string, error){"events": events, "errors": errorPage} {
-		text, err := page(repository)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name+".md"), []byte(text), 0o644)
+}
+
+// page returns the help of a command.
+func page(c *cobra.Command) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n%s.\n\n```\n%s\n```\n", c.CommandPath(), strings.TrimSuffix(c.Short, "."), c.UseLine())
+	section := func(title, text string) {
+		if text = strings.Trim(text, "\n"); text != "" {
+			fmt.Fprintf(&b, "\n## %s\n\n```\n%s\n```\n", title, text)
 		}
-		if err != nil {
-			return err
+	}
+	if c.Long != "" {
+		fmt.Fprintf(&b, "\n```\n%s\n```\n", strings.TrimSpace(c.Long))
+	}
+	section("Examples", c.Example)
+	section("Flags", c.LocalFlags().FlagUsages())
+	section("Flags of every command", c.InheritedFlags().FlagUsages())
+	if c.HasAvailableSubCommands() {
+		b.WriteString("\n## Commands\n\n")
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() {
+				fmt.Fprintf(&b, "- [%s](%s.md): %s\n", sub.CommandPath(), strings.ReplaceAll(sub.CommandPath(), " ", "-"), sub.Short)
+			}
 		}
 	}
-	return nil
+	return b.String()
 }
 
 // errorPage is a page with the exported errors of all packages that programs import.
