@@ -2,7 +2,7 @@
 # test.sh [-short | -lint] [MODULE…] runs the tests of the modules, or of all. -short
 # leaves out what needs a server, and the race detector; -lint runs lint.sh beside them,
 # and 1,000 mutations for every fuzz target. RACE=all uses the race detector everywhere, and
-# every client of the databases in every test.
+# every client of the databases in every test. COUNT=n runs each test n times.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,8 @@ export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 # are processors: two packages, or three without the race detector, and some tests of each.
 # Results are not taken from the cache: the tests look at servers. The race detector need
 # not sleep for a second at the end of each process.
-flags=(-race -p 2 -parallel 6 -count=1 -timeout 25m)
+count=${COUNT-1}
+flags=(-race -p 2 -parallel 6 -count="$count" -timeout $((25 * count))m)
 export GORACE="${GORACE-atexit_sleep_ms=20}"
 
 # What takes longest begins first, so that it is not left running alone at the end.
