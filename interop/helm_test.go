@@ -54,7 +54,7 @@ func TestChart(t *testing.T) {
 	files, err := render(t, chartValues())
 	testbed.OK(t, err)
 	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
-	b := &kubeBed{T: t, kube: testbed.KubeAPIServer(t)}
+	b := &kubeBed{T: t, kube: testbed.SharedKube(t)}
 	client := b.dial(b.kube.Addr())
 	created := 0
 	for name, text := range files {

@@ -27,7 +27,7 @@ import (
 // on its own Leases.
 func TestClientGo(t *testing.T) {
 	t.Parallel()
-	k := testbed.KubeAPIServer(t)
+	k := testbed.SharedKube(t)
 	for name, test := range map[string]func(*kubeBed){
 		"WeExcludeIt":                   testWeExcludeClientGo,
 		"ItExcludesUs":                  testClientGoExcludesUs,
