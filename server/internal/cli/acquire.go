@@ -154,12 +154,17 @@ func (a *app) open(ctx context.Context, target backend.Target, ttl, until time.D
 			told = true
 			a.say("%v; trying again", err)
 		}
-		timer := time.NewTimer(reconnectPause)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		_ = pause(ctx, reconnectPause) // the next attempt reports the end of ctx
+	}
+}
+
+// pause waits for a time. It returns the cause of ctx if that ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -252,12 +257,7 @@ func (g *grant) awaitEnd() {
 	if g.Remaining() > killMargin {
 		return
 	}
-	timer := time.NewTimer(2 * killMargin)
-	defer timer.Stop()
-	select {
-	case <-g.Context().Done():
-	case <-timer.C:
-	}
+	_ = pause(g.Context(), 2*killMargin)
 }
 
 // close disconnects. If there is nothing to send, it waits only briefly for an answer. An

@@ -182,7 +182,10 @@ func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool
 		return false, signalError(waiting)
 	case wait && codeOf(err) == exitUnreachable:
 		d.app.say("%q: %v; trying again", d.name, err)
-		return pause(ctx, signals, again)
+		ctx, stop := untilSignal(ctx, signals)
+		defer stop()
+		err = pause(ctx, again)
+		return err == nil, err
 	}
 	return false, d.place.explain(err)
 }
@@ -218,20 +221,6 @@ func (d *candidate) proclaim(ctx context.Context, t *elect.Term, signals <-chan 
 		return supervise.Result{Outcome: supervise.Lost, Why: err}, nil
 	}
 	return r, err
-}
-
-// pause waits; its error is the signal that ended it.
-func pause(ctx context.Context, signals <-chan os.Signal, d time.Duration) (more bool, err error) {
-	ctx, stop := untilSignal(ctx, signals)
-	defer stop()
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true, nil
-	case <-ctx.Done():
-		return false, signalError(ctx)
-	}
 }
 
 // place is a lock service and its values, where elections run.

@@ -176,12 +176,8 @@ func (a *app) takeUnits(ctx context.Context, table string, charge driver.Charge,
 			if d.Allowed || d.RetryAfter > wait-boottime.Now().Sub(begun) {
 				return nil
 			}
-			timer := time.NewTimer(d.RetryAfter)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				timer.Stop()
-				return context.Cause(ctx)
+			if err := pause(ctx, d.RetryAfter); err != nil {
+				return err
 			}
 		}
 	})

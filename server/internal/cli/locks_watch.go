@@ -157,10 +157,8 @@ func (w *watch) follow(ctx context.Context) error {
 		if ctx.Err() != nil || codeOf(err) != exitUnreachable {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(retryInterval):
+		if err := pause(ctx, retryInterval); err != nil {
+			return err
 		}
 	}
 }

@@ -152,19 +152,15 @@ func (l *journalCommands) reconcile(ctx context.Context, j *journal.Journal, pro
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ticker := time.NewTicker(200 * time.Millisecond)
-	defer ticker.Stop()
 	for {
 		if found, err := coordinator.ReconciliationOf(ctx, j, id); err != nil && ctx.Err() == nil || found != nil {
 			return found, err
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil, fail(exitFailed, "no service has finished within %v, and the request stays: does a service run on this journal?", wait)
-			}
-			return nil, context.Cause(ctx)
+		switch err := pause(ctx, 200*time.Millisecond); {
+		case errors.Is(err, context.DeadlineExceeded):
+			return nil, fail(exitFailed, "no service has finished within %v, and the request stays: does a service run on this journal?", wait)
+		case err != nil:
+			return nil, err
 		}
 	}
 }

@@ -203,12 +203,8 @@ func (l *journalCommands) watchSaga(ctx context.Context, id string, poll time.Du
 			if err := w.look(ctx, j); err != nil || w.state.Final() {
 				return err
 			}
-			timer := time.NewTimer(poll)
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return context.Cause(ctx)
-			case <-timer.C:
+			if err := pause(ctx, poll); err != nil {
+				return err
 			}
 		}
 	})
