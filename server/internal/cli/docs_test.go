@@ -65,7 +65,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	unhappyQueue(t, db)
 	db.Do(t, limit.Table{}.Create)
 	env := []string{"PATH=" + path, "XDG_STATE_HOME=" + t.TempDir(), "INTERLOCK_BACKEND=" + url, "SHOP=" + shopURL(db),
-		"PARTICIPANT=" + participant(t), "PREPARED=" + testbed.Postgres(t, "-c", "max_prepared_transactions=1").URL()}
+		"PARTICIPANT=" + participant(t), "PREPARED=" + shopURL(db)}
 	deadOrders(t, url)
 	list := examples(t, "../../../docs/reference/cli.md")
 	for _, e := range slices.Concat(list, examples(t, "../../../docs/tutorials/cron.md"), examples(t, "../../../docs/tutorials/participant.md")) {

@@ -266,7 +266,7 @@ func TestAPoolerNeedsTheTable(t *testing.T) {
 func TestReadingIsForbidden(t *testing.T) {
 	t.Parallel()
 	program(t)
-	url := strings.Replace(mariadbURL(testbed.MariaDB(t)), "root@", "nobody:s3cret@", 1)
+	url := strings.Replace(mariadbURL(testbed.Shared(t, testbed.MariaDB)), "root@", "nobody:s3cret@", 1)
 	t.Run("mysql", func(t *testing.T) { mustForbid(t, url) })
 	k := testbed.SharedKube(t)
 	t.Run("kube", func(t *testing.T) { mustForbid(t, kubeConfigFor(t, k, testbed.KubeUser)) })

@@ -109,8 +109,8 @@ func TestAMissingDatabaseIsSaid(t *testing.T) {
 	t.Parallel()
 	program(t)
 	for _, url := range []string{
-		"postgres://postgres@" + testbed.Postgres(t).Addr() + "/no_such_bank?sslmode=disable",
-		"mysql://root@" + testbed.MariaDB(t).Addr() + "/no_such_bank",
+		"postgres://postgres@" + testbed.Shared(t, testbed.Postgres).Addr() + "/no_such_bank?sslmode=disable",
+		"mysql://root@" + testbed.Shared(t, testbed.MariaDB).Addr() + "/no_such_bank",
 	} {
 		for _, command := range []string{"locks ls", "guard show x", "saga ls", "outbox status", "lock x --wait 1m -- true", "doctor"} {
 			code := 78
