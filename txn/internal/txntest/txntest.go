@@ -19,6 +19,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
@@ -144,11 +145,17 @@ func (c *Claim) Remaining() time.Duration {
 	return 0
 }
 
-// Run serves all shards under a claim of a process that starts now, until stop.
+// Run serves all shards under a claim of a process that starts now, until stop. It begins again after
+// an error, as txn.Runtime does: the store may end a session of a busy process.
 func Run(ctx context.Context, run func(ctx context.Context, c interlock.Claim) error) (stop func()) {
-	c, served := Owner(ctx, Present()), make(chan error, 1)
-	go func() { served <- run(ctx, c) }()
-	return func() { c.End(interlock.ErrReleased); <-served }
+	c, ended := Owner(ctx, Present()), make(chan struct{})
+	go func() { // until stop
+		defer close(ended)
+		for again := true; again; again = backoff.Sleep(c.ctx, 10*time.Millisecond) {
+			_ = run(ctx, c)
+		}
+	}()
+	return func() { c.End(interlock.ErrReleased); <-ended }
 }
 
 // Serve serves shard 0 under the n-th claim, in a [Bubble], until the test or stop ends it.
