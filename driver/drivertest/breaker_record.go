@@ -79,7 +79,7 @@ func testBreakNamesAreData(s *scene) {
 		}
 		c := s.contender(holding, name)
 		c.req.NoWait = true
-		switch err := c.try(s.Context()); {
+		switch err := c.repeat(); {
 		case errors.Is(err, interlock.ErrName):
 			continue
 		case err != nil:

@@ -44,12 +44,22 @@ func (s *scene) contender(d driver.Fenced, name string) *contender {
 // acquire waits for the grant, or fails the test.
 func (c *contender) acquire() *contender {
 	c.s.Helper()
-	ctx, cancel := context.WithTimeout(c.s.Context(), patience)
-	defer cancel()
-	if err := c.try(ctx); err != nil {
+	if err := c.repeat(); err != nil {
 		c.s.Fatalf("acquire %q as %s: %v", c.req.Name, c.req.Owner, err)
 	}
 	return c
+}
+
+// repeat is try that repeats late answers of a busy backend, as claim/lock does.
+func (c *contender) repeat() error {
+	ctx, cancel := context.WithTimeout(c.s.Context(), patience)
+	defer cancel()
+	err := c.try(ctx)
+	for mayRepeat(err) && ctx.Err() == nil {
+		time.Sleep(20 * time.Millisecond)
+		err = c.try(ctx)
+	}
+	return err
 }
 
 func (c *contender) try(ctx context.Context) (err error) {
@@ -57,7 +67,7 @@ func (c *contender) try(ctx context.Context) (err error) {
 	return err
 }
 
-// persist acquires as claim/lock does: it repeats errors that may be repeated.
+// persist is acquire that repeats every error: it acquires amid faults.
 func (c *contender) persist() *contender {
 	c.s.Helper()
 	ctx, cancel := context.WithTimeout(c.s.Context(), patience)
@@ -75,8 +85,8 @@ func (c *contender) persist() *contender {
 
 // start acquires in the background and returns when the backend has received the
 // request. Until then it repeats late answers of a busy backend, as claim/lock does.
-// done receives the outcome.
-func (c *contender) start(ctx context.Context) (done chan error) {
+// done receives the outcome. It may be a grant at once if a holder is named whose lease has ended.
+func (c *contender) start(ctx context.Context, holder ...*contender) (done chan error) {
 	c.s.Helper()
 	done = make(chan error, 1)
 	late := time.After(patience)
@@ -86,6 +96,10 @@ func (c *contender) start(ctx context.Context) (done chan error) {
 		case <-c.place:
 			return done
 		case err := <-done:
+			if err == nil && len(holder) > 0 && !holder[0].valid() {
+				done <- nil
+				return done
+			}
 			if ctx.Err() != nil || !mayRepeat(err) {
 				c.s.Fatalf("acquire %q as %s ended (%v) where it should wait", c.req.Name, c.req.Owner, err)
 			}

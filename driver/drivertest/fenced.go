@@ -111,7 +111,7 @@ func (s *scene) open() driver.Fenced {
 const lockName = "accounts/42"
 
 // patience bounds the time of an immediate result on a slow machine.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // restarted bounds the time until clients reach a restarted server again. On a busy machine
 // several attempts to connect may time out.

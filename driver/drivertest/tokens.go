@@ -17,7 +17,7 @@ func testTokensOverHandOvers(s *scene) {
 	for range cmp.Or(s.HandOvers, 1000) {
 		a, b = b, a
 		next := s.contender(a, lockName)
-		done := next.start(s.Context())
+		done := next.start(s.Context(), holder)
 		holder.persistRelease()
 		if err := s.wait(done, patience, "the next holder"); mayRepeat(err) {
 			next.persist()
