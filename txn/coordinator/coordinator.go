@@ -49,9 +49,10 @@ import (
 // A Protocol drives the transactions of its types.
 type Protocol interface {
 	// Drive drives a transaction as far as possible. It returns nil once the transaction has ended or
-	// is due later; after an error it is due again after Options.Recheck. After a [journal.ErrConflict]
-	// it is called again with the new records. It must not keep parts of t, and must call t from one
-	// goroutine.
+	// is due later. After a [journal.ErrConflict] it is called again with the new records, and after a
+	// Retryable or Uncertain error after a pause of up to 10 s, 8 times in a row at most. After other
+	// errors it is due again after Options.Recheck. It must not keep parts of t, and must call t from
+	// one goroutine.
 	Drive(t *Turn) error
 }
 

@@ -31,6 +31,8 @@ type server struct {
 	since        time.Time     // start of serving, or of the last failed yield; guarded by the coordinator's mu
 	yieldDue     time.Time     // when to yield the shard; guarded by the coordinator's mu
 
+	unanswered bool // the answer to a claim of due transactions was lost; used by serve alone
+
 	mu        sync.Mutex
 	active    map[string]*Turn // by id, reserved ones included
 	closed    bool             // nothing is added to work
@@ -73,6 +75,9 @@ func (s *server) watch() error {
 	case <-s.coordinator.pollNow:
 		return s.pollShards()
 	case <-timer.C:
+		if s.unanswered {
+			return s.reclaim()
+		}
 		return s.pollShards()
 	case <-s.ctx.Done():
 		return nil
@@ -157,6 +162,7 @@ func (s *server) claimDue() error {
 		now, most := s.coordinator.options.Now(), min(room, 100)
 		heads, err := s.shard.Claim(s.ctx, now, now.Add(s.coordinator.options.Recheck), most)
 		if err != nil {
+			s.unanswered = s.unanswered || interlock.Kind(err) == interlock.Uncertain
 			return s.permanent(err)
 		}
 		for _, head := range heads {
@@ -168,6 +174,21 @@ func (s *server) claimDue() error {
 			return nil
 		}
 	}
+	return nil
+}
+
+// reclaim drives the transactions that a claim without an answer may have claimed, as far as there is
+// room.
+func (s *server) reclaim() error {
+	for head, err := range s.shard.Unfinished(s.ctx) {
+		if err != nil {
+			return s.permanent(err)
+		}
+		if head.Claimed && (s.coordinator.room() == 0 || !s.start(head, true)) {
+			break // others are due after Options.Recheck
+		}
+	}
+	s.unanswered = false
 	return nil
 }
 

@@ -276,3 +276,47 @@ func TestStoreAway(t *testing.T) {
 		}
 	})
 }
+
+// forgetful is a store that loses an answer, or does not answer a read.
+type forgetful struct {
+	driver.Journal
+	claims, reads atomic.Int64 // how many will fail
+}
+
+var errNoAnswer = &interlock.Error{Op: "answer", Kind: interlock.Uncertain, Err: errDown}
+
+func (f *forgetful) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
+	heads, err := f.Journal.Claim(ctx, shard, epoch, by, until, limit)
+	if len(heads) > 0 && f.claims.Add(-1) >= 0 {
+		return nil, errNoAnswer
+	}
+	return heads, err
+}
+
+func (f *forgetful) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
+	if f.reads.Add(-1) >= 0 {
+		return driver.Head{}, nil, &interlock.Error{Op: "read", Kind: interlock.Retryable, Err: errDown}
+	}
+	return f.Journal.Read(ctx, id, after)
+}
+
+// TestLostAnswers: a transaction does not wait for Recheck if the answer to its claim is lost, or if
+// it cannot be read at first.
+func TestLostAnswers(t *testing.T) {
+	for name, lose := range map[string]func(*forgetful){
+		"of a claim": func(f *forgetful) { f.claims.Store(1) },
+		"of reads":   func(f *forgetful) { f.reads.Store(3) },
+	} {
+		runBubble(t, name, func(t *testing.T) {
+			store := &forgetful{Journal: memory.NewJournal()}
+			r := idle(t, store, &Options{Recheck: time.Hour}, succeed)
+			r.begin(t, "1", "call:x")
+			lose(store)
+			r.serve(t, 1)
+			time.Sleep(5 * time.Second)
+			if synctest.Wait(); !r.ended(t, "1") {
+				t.Error("it has not ended")
+			}
+		})
+	}
+}

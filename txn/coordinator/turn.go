@@ -199,8 +199,13 @@ func (t *Turn) setState(log *journal.Log, entries []journal.Entry) {
 	t.position.Store(log.Head().Position)
 }
 
-// run drives until the transaction rests and no other writer has appended. After a failure the
-// transaction is due again later.
+// A transaction that could not be read or written is tried again after failurePause, up to mostFailures
+// times in a row, within 23 s. Then it is due again after Options.Recheck.
+const mostFailures = 8
+
+var failurePause = backoff.Policy{First: 100 * time.Millisecond, Max: 10 * time.Second}
+
+// run drives until the transaction rests and no other writer has appended.
 func (t *Turn) run() {
 	defer t.server.work.Done()
 	returned := false
@@ -211,10 +216,15 @@ func (t *Turn) run() {
 			t.server.drop(t)
 		}
 	}()
-	for !returned {
-		t.driveOnce()
+	for failed := 0; !returned; {
+		if failed++; !t.driveOnce() {
+			failed = 0
+		}
 		t.releaseSlot()
 		t.server.coordinator.wakeWaiters(t.id, t.conclusion)
+		if failed > 0 && failed <= mostFailures && t.Pause(failurePause.Delay(failed, t.Random())) {
+			t.conflicted.Store(true) // read again, and decide again
+		}
 		returned = t.server.release(t)
 		t.log, t.due, t.prepared, t.conclusion = nil, true, nil, nil
 	}
@@ -223,10 +233,10 @@ func (t *Turn) run() {
 	}
 }
 
-// driveOnce drives the transaction once, and handles the error.
-func (t *Turn) driveOnce() {
+// driveOnce drives the transaction once, and handles the error. It reports whether the store failed.
+func (t *Turn) driveOnce() (failed bool) {
 	if !t.acquireSlot() {
-		return
+		return false
 	}
 	switch err := t.drive(); {
 	case ownershipLost(err):
@@ -238,7 +248,9 @@ func (t *Turn) driveOnce() {
 		t.conflicted.Store(true) // read again, and decide again
 	case err != nil && !errors.Is(err, errCrowded) && !errors.Is(err, errYielding):
 		t.server.failed(t.id, err)
+		return interlock.Kind(err) == interlock.Retryable || interlock.Kind(err) == interlock.Uncertain
 	}
+	return false
 }
 
 // drive calls the protocol. A panic is a failure of this transaction.
