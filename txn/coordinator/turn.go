@@ -223,7 +223,7 @@ func (t *Turn) run() {
 		t.releaseSlot()
 		t.server.coordinator.wakeWaiters(t.id, t.conclusion)
 		if failed > 0 && failed <= mostFailures && t.Pause(failurePause.Delay(failed, t.Random())) {
-			t.conflicted.Store(true) // read again, and decide again
+			t.conflicted.Store(true) // release returns false
 		}
 		returned = t.server.release(t)
 		t.log, t.due, t.prepared, t.conclusion = nil, true, nil, nil
