@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -91,6 +92,12 @@ func (s *scene) join(name string, o partition.Options) *member {
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
 	g, err := partition.Join(ctx, d, values, group, partition.Layout{Partitions: partitions}, &o)
+	for kind := interlock.Kind(err); kind == interlock.Uncertain || kind == interlock.Retryable; kind = interlock.Kind(err) {
+		if !backoff.Sleep(ctx, 20*time.Millisecond) { // a busy backend answers late
+			break
+		}
+		g, err = partition.Join(ctx, d, values, group, partition.Layout{Partitions: partitions}, &o)
+	}
 	if err != nil {
 		s.Fatalf("%s joins: %v", name, err)
 	}
