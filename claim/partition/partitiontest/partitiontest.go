@@ -14,7 +14,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -92,10 +91,8 @@ func (s *scene) join(name string, o partition.Options) *member {
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
 	g, err := partition.Join(ctx, d, values, group, partition.Layout{Partitions: partitions}, &o)
-	for kind := interlock.Kind(err); kind == interlock.Uncertain || kind == interlock.Retryable; kind = interlock.Kind(err) {
-		if !backoff.Sleep(ctx, 20*time.Millisecond) { // a busy backend answers late
-			break
-		}
+	for ctx.Err() == nil && (interlock.Kind(err) == interlock.Uncertain || interlock.Kind(err) == interlock.Retryable) {
+		time.Sleep(20 * time.Millisecond) // a busy backend answers late
 		g, err = partition.Join(ctx, d, values, group, partition.Layout{Partitions: partitions}, &o)
 	}
 	if err != nil {

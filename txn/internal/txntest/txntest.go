@@ -20,7 +20,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
@@ -151,8 +150,9 @@ func Run(ctx context.Context, run func(ctx context.Context, c interlock.Claim) e
 	c, ended := Owner(ctx, Present()), make(chan struct{})
 	go func() { // until stop
 		defer close(ended)
-		for again := true; again; again = backoff.Sleep(c.ctx, 10*time.Millisecond) {
+		for c.ctx.Err() == nil {
 			_ = run(ctx, c)
+			time.Sleep(10 * time.Millisecond)
 		}
 	}()
 	return func() { c.End(interlock.ErrReleased); <-ended }
