@@ -301,6 +301,9 @@ type Reconciler struct {
 func (r Reconciler) run(ctx context.Context, now func() time.Time, since time.Time) (all Reconciliation, err error) {
 	began := now()
 	for f, problem := range r.Find(ctx, since) {
+		if ctx.Err() != nil { // the finding may be only that
+			return all, context.Cause(ctx)
+		}
 		if problem != nil && f.ID == "" {
 			err = problem
 			break

@@ -347,3 +347,32 @@ func TestReconcilesInTheBackground(t *testing.T) {
 		}
 	})
 }
+
+// TestReconcileThatIsInterrupted: a request whose service ends meanwhile reports nothing, and is
+// executed by the next one.
+func TestReconcileThatIsInterrupted(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		checking, from := make(chan struct{}, 10), time.Now()
+		a := Step("a", func(context.Context, string) (int, error) { return 1, nil }).Uncompensable()
+		d := Define("order", a.Check(func(ctx context.Context, _ string, _ *int) (Effect, error) {
+			checking <- struct{}{}
+			<-ctx.Done()
+			return EffectUnknown, context.Cause(ctx)
+		}))
+		var mismatched txntest.Events[string]
+		first := serve(t, nil, 1, &settings{saga: Options{Hooks: &observe.Saga{Mismatched: func(e observe.SagaMismatched) { mismatched.Add(e.Saga) }}}}, d)
+		for _, id := range []string{"1", "2"} {
+			_, err := d.Do(t.Context(), first.engine, id, "in")
+			ok(t, err)
+		}
+		j := first.coordinator.Journal()
+		id, err := coordinator.RequestReconciliation(t.Context(), j, "saga", from, time.Now())
+		ok(t, err)
+		<-checking
+		first.quit()
+		if found, err := coordinator.ReconciliationOf(context.Background(), j, id); err != nil || found != nil {
+			t.Errorf("after the service ended: %+v, %v", found, err)
+		}
+		same(t, "mismatched", mismatched.All())
+	})
+}
