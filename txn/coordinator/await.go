@@ -64,7 +64,7 @@ func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, conclu
 		}
 		wait := w.coordinator.options.Poll
 		if w.askOwner() {
-			wait, pause = pause, min(2*pause, wait)
+			wait, pause = pause, min(pause, wait/2)*2
 		}
 		timer := time.NewTimer(wait)
 		select {

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -76,6 +77,19 @@ func TestForeignShard(t *testing.T) {
 		if n := owner.calls.driven("1") + owner.calls.driven("2"); n != 2 {
 			t.Errorf("two transactions were driven %d times", n)
 		}
+	})
+}
+
+// TestLongestPoll: with the longest Poll a waiter reads at notifications alone.
+func TestLongestPoll(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r, looks := idle(t, nil, &Options{Notifier: &memory.Notifier{}, Poll: math.MaxInt64}, nil), 0
+		for range 2 {
+			time.AfterFunc(time.Hour, r.wakeAll)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+		defer cancel()
+		wantKind(t, r.Await(ctx, "1", func(context.Context) (bool, error) { looks++; return looks > 9, nil }), interlock.Uncertain, context.DeadlineExceeded)
 	})
 }
 
