@@ -23,7 +23,7 @@ func (m *Engine) Watch(ctx context.Context) error {
 	for {
 		m.Scan(ctx)
 		jitter := 0.9 + 0.2*m.coordinator.Random()
-		if !backoff.Sleep(ctx, time.Duration(float64(m.options.Scan)*jitter)) {
+		if !backoff.Sleep(ctx, time.Duration(min(float64(m.options.Scan)*jitter, 1<<62))) {
 			return context.Cause(ctx)
 		}
 	}
@@ -43,7 +43,10 @@ func (m *Engine) Scan(ctx context.Context) {
 			acting, cancel := context.WithTimeout(ctx, max(m.options.Timeout, m.options.Scan))
 			defer cancel()
 			for _, d := range found {
-				m.finish(acting, name, d)
+				v, err := m.finish(acting, name, d)
+				if v != leave && (err == nil || ctx.Err() == nil) {
+					coordinator.Emit(m.options.Hooks.Orphan, observe.TwoPCOrphan{Transaction: d.XID.Transaction, Participant: name, Age: d.Age, Verdict: string(v), Err: err})
+				}
 			}
 		})
 	}
@@ -51,19 +54,15 @@ func (m *Engine) Scan(ctx context.Context) {
 }
 
 // finish executes a verdict.
-func (m *Engine) finish(ctx context.Context, name string, found InDoubt) {
-	v := verdict(found.Verdict)
-	err := found.Err
+func (m *Engine) finish(ctx context.Context, name string, found InDoubt) (v verdict, err error) {
+	v, err = verdict(found.Verdict), found.Err
 	if v == presume {
 		v, err = m.presumeAbort(ctx, found)
-	}
-	if v == leave {
-		return
 	}
 	if err == nil {
 		err = m.carryOut(ctx, name, found, v)
 	}
-	coordinator.Emit(m.options.Hooks.Orphan, observe.TwoPCOrphan{Transaction: found.XID.Transaction, Participant: name, Age: found.Age, Verdict: string(v), Err: err})
+	return v, err
 }
 
 // presumeAbort records an abort and returns the next verdict, which follows an earlier decision.

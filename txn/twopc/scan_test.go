@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,11 +14,26 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestScanReportsNoShutdown: a participant that cannot be scanned is reported, unless the scan's context has ended.
+// TestScanReportsNoShutdown: a participant that cannot be scanned is reported, and so is a branch that
+// cannot be finished, unless the scan's context has ended.
 func TestScanReportsNoShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		failed := 0
-		p := newWorld().start(t, nil, &Options{Hooks: &observe.TwoPC{
+		failed, orphans, w := 0, 0, newWorld()
+		ctx, cancel := context.WithCancel(t.Context())
+		ending := func(at string) error {
+			if strings.HasPrefix(at, "south rollback") {
+				time.Sleep(time.Second)
+				cancel()
+				return context.Canceled
+			}
+			return nil
+		}
+		for n := range uint32(3) {
+			w.prepare(t, "south", begin("1", time.Now(), n).xid("south"))
+		}
+		time.Sleep(patience)
+		p := w.start(t, ending, &Options{Hooks: &observe.TwoPC{
+			Orphan: func(observe.TwoPCOrphan) { orphans++ },
 			Scanned: func(o observe.TwoPCScanned) {
 				if o.Err != nil {
 					failed++
@@ -25,12 +41,27 @@ func TestScanReportsNoShutdown(t *testing.T) {
 			},
 		}})
 		p.participants["north"] = deaf{p.participants["north"]}
-		p.Scan(t.Context())
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
 		p.Scan(ctx)
-		if failed != 1 {
-			t.Errorf("%d failures reported, want that of the first scan", failed)
+		p.Scan(ctx)
+		if failed != 1 || orphans != 0 {
+			t.Errorf("%d failures and %d branches reported, want the failure of the first scan", failed, orphans)
+		}
+	})
+}
+
+// TestLongestScan: with the longest Scan each participant is scanned once.
+func TestLongestScan(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var scans atomic.Int64
+		p := newWorld().start(t, nil, &Options{Scan: math.MaxInt64, Hooks: &observe.TwoPC{Scanned: func(observe.TwoPCScanned) {
+			if scans.Add(1) > 20 {
+				cancel()
+			}
+		}}})
+		if err := p.Watch(ctx); err != context.DeadlineExceeded || scans.Load() != int64(len(names)) {
+			t.Errorf("%v after %d scans", err, scans.Load())
 		}
 	})
 }
