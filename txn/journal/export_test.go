@@ -35,9 +35,15 @@ func export(t *testing.T, j *journal.Journal) string {
 // TestAudit: Verify accepts an audit, and detects any change of it. Another text with the same meaning is
 // a change, too: another parser may read it differently.
 func TestAudit(t *testing.T) {
-	text := exported(t, memory.NewJournal())
+	store := memory.NewJournal()
+	text := exported(t, store)
 	if n, err := journal.Verify(strings.NewReader(text)); n != 6 || err != nil {
 		t.Fatalf("%d records, %v:\n%s", n, err, text)
+	}
+	var twice bytes.Buffer
+	ok(t, open(t, store, nil).Export(t.Context(), &twice, "order/0", "order/0"))
+	if n, err := journal.Verify(&twice); n != 6 || err != nil {
+		t.Errorf("a transaction twice: %d records, %v", n, err)
 	}
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	for i := range lines {
