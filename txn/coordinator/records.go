@@ -168,8 +168,7 @@ func (r Records[M, O]) List(ctx context.Context, j *journal.Journal, f Filter) i
 	return func(yield func(O, error) bool) {
 		for h, err := range heads {
 			if err != nil {
-				var none O
-				yield(none, err)
+				yield(*new(O), err)
 				return
 			}
 			if name, own := r.Type(h.Type); !own || !f.passes(name) || f.Unfinished && !h.Ended.IsZero() {
@@ -179,6 +178,9 @@ func (r Records[M, O]) List(ctx context.Context, j *journal.Journal, f Filter) i
 			switch {
 			case errors.Is(err, ErrNone): // it was forgotten meanwhile
 				continue
+			case err != nil && ctx.Err() != nil:
+				yield(*new(O), err)
+				return
 			case err != nil:
 				t.Head = h
 			case f.Unfinished && !t.Head.Ended.IsZero(), len(f.States) > 0 && !slices.Contains(f.States, r.State(t.State)):
@@ -207,6 +209,10 @@ func (r Records[M, O]) Ended(ctx context.Context, j *journal.Journal, since time
 			t, err := r.Read(ctx, j, "reconcile transactions", h.Transaction)
 			if errors.Is(err, ErrNone) { // it was forgotten meanwhile
 				continue
+			}
+			if err != nil && ctx.Err() != nil {
+				yield(Transaction[M]{}, err)
+				return
 			}
 			if t.Head = h; !yield(t, err) {
 				return

@@ -353,6 +353,13 @@ func TestListAndReplay(t *testing.T) {
 				t.Errorf("%+v: %s, want %s", f, got, want)
 			}
 		}
+		var listed []string
+		ending, end := context.WithCancel(ctx)
+		for o, err := range NewOperator(j).List(ending, Filter{}) {
+			end()
+			listed = append(listed, fmt.Sprint(o.ID, err != nil))
+		}
+		same(t, "before its context ended", listed, "1false", "true")
 		ok(t, NewOperator(j).Skip(ctx, "1", "b", ann))
 		_, entries, err := j.Open(ctx, "1")
 		ok(t, err)
