@@ -140,7 +140,7 @@ func (s *server) background() {
 	c := s.coordinator
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, j := range append([]Job{{Name: "retention", Every: c.options.Retention.Every, Run: c.retain}}, c.jobs...) {
+	for _, j := range append([]Job{{Name: "retention", Every: c.options.Retention.Every, Run: c.Retain}}, c.jobs...) {
 		s.work.Go(func() { s.repeat(j) })
 	}
 }
@@ -172,12 +172,10 @@ func Contain(ctx context.Context, op, name string, do func(context.Context) erro
 	return err
 }
 
-// Retain applies Options.Retention once, for commands and tests.
-func (c *Coordinator) Retain(ctx context.Context) error { return c.retain(ctx) }
-
-// retain removes ended transactions, then calls the sweeps with the mark. A failure of one
-// part does not prevent the others.
-func (c *Coordinator) retain(ctx context.Context) error {
+// Retain applies Options.Retention once, for commands and tests: it removes ended transactions, then
+// calls the sweeps with the mark. A failure of one part does not prevent the others. The hooks get the
+// errors; the result is nil.
+func (c *Coordinator) Retain(ctx context.Context) error {
 	r, e := c.options.Retention, observe.CoordinatorRetained{}
 	began := c.options.Now()
 	if r.Keep > 0 {
