@@ -27,6 +27,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -78,10 +79,14 @@ type Runtime struct {
 
 	ctx    context.Context // ends with Close
 	stop   context.CancelCauseFunc
-	beside sync.WaitGroup
+	beside sync.WaitGroup // Start and the work of Go; nothing is added after stop
 
-	mu    sync.Mutex
-	leave func(context.Context) error // nil until Start, and after Close
+	mu       sync.Mutex
+	starting bool                        // Start was called, and has not failed
+	leave    func(context.Context) error // nil until Start has returned, and after Close
+
+	closing  sync.Once
+	closeErr error
 }
 
 // Open connects to the backend of a URL, which has both the journal and the locks, and creates
@@ -188,26 +193,44 @@ func (r *Runtime) Coordinator() *coordinator.Coordinator { return r.coordinator 
 // another process left. It fails if the processes of the group have another number of shards. ctx
 // bounds the start only.
 func (r *Runtime) Start(ctx context.Context) error {
+	if err := r.begin(); err != nil {
+		return &interlock.Error{Op: "start runtime", Kind: interlock.Bug, Err: err}
+	}
+	defer r.beside.Done()
+	ctx, release := join.Context(ctx, r.ctx)
+	defer release()
+	enter := r.join
+	if r.values == nil {
+		enter = r.alone
+	}
+	leave, err := enter(ctx)
+	r.mu.Lock()
+	r.starting = err == nil
+	closed := context.Cause(r.ctx)
+	if err == nil && closed == nil {
+		r.leave = leave
+		for _, work := range r.coordinator.Beside() {
+			r.run(work)
+		}
+	}
+	r.mu.Unlock()
+	if err == nil && closed != nil {
+		ending, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		err = errors.Join(closed, leave(ending))
+	}
+	return err
+}
+
+// begin marks the runtime as starting.
+func (r *Runtime) begin() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.leave != nil {
-		return &interlock.Error{Op: "start runtime", Kind: interlock.Bug, Err: errors.New("it is already started")}
+	if r.starting || r.ctx.Err() != nil {
+		return cmp.Or(context.Cause(r.ctx), errors.New("it is already started"))
 	}
-	if cause := context.Cause(r.ctx); cause != nil {
-		return &interlock.Error{Op: "start runtime", Kind: interlock.Bug, Err: cause}
-	}
-	var err error
-	if r.values == nil {
-		r.leave, err = r.alone()
-	} else {
-		r.leave, err = r.join(ctx)
-	}
-	if err != nil {
-		return err
-	}
-	for _, work := range r.coordinator.Beside() {
-		r.Go(work)
-	}
+	r.starting = true
+	r.beside.Add(1)
 	return nil
 }
 
@@ -233,7 +256,7 @@ func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, 
 		Work: func(ctx context.Context, p partition.Partition) error {
 			return r.coordinator.Serve(ctx, p.Claim, p.Index)
 		},
-		Hooks: r.partitionHooks(),
+		Hooks: &observe.Partition{Failed: func(e observe.PartitionFailed) { r.failed(e.Err) }},
 	})
 	if err != nil {
 		return nil, err
@@ -241,20 +264,9 @@ func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, 
 	return g.Leave, nil
 }
 
-func (r *Runtime) partitionHooks() *observe.Partition {
-	if r.options.Failed == nil {
-		return nil
-	}
-	return &observe.Partition{Failed: func(e observe.PartitionFailed) { r.options.Failed(e.Err) }}
-}
-
 // alone serves all shards under one lock, or waits for it.
-func (r *Runtime) alone() (leave func(context.Context) error, err error) {
-	var hooks *observe.Lock
-	if failed := r.options.Failed; failed != nil {
-		hooks = &observe.Lock{Restarting: func(e observe.LockRestarting) { failed(e.Err) }}
-	}
-	locks, err := lock.NewFenced(r.locks, &lock.Options{Hooks: hooks})
+func (r *Runtime) alone(context.Context) (leave func(context.Context) error, err error) {
+	locks, err := lock.NewFenced(r.locks, &lock.Options{Hooks: &observe.Lock{Restarting: func(e observe.LockRestarting) { r.failed(e.Err) }}})
 	if err != nil {
 		return nil, err
 	}
@@ -270,6 +282,15 @@ var pauses = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second
 // Go runs work in the background until [Runtime.Close]. If work returns before, panics or ends its
 // goroutine, Go reports that to Options.Failed, and runs it again after a pause of up to 30 s.
 func (r *Runtime) Go(work func(ctx context.Context) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ctx.Err() == nil {
+		r.run(work)
+	}
+}
+
+// run is Go. The caller holds the lock.
+func (r *Runtime) run(work func(ctx context.Context) error) {
 	r.beside.Go(func() {
 		for failed := 1; r.ctx.Err() == nil; failed++ {
 			err := coordinator.Contain(r.ctx, "run in the background", "", work)
@@ -293,15 +314,21 @@ func (r *Runtime) failed(err error) {
 
 // Close stops driving transactions, waits up to 10 s for calls under way, hands the shards to
 // other processes and, after [Open], disconnects. The next owner repeats calls that have not
-// returned by then, under the same key. Close ignores the cancellation of ctx.
+// returned by then, under the same key. Close ignores the cancellation of ctx. Later calls return
+// the result of the first one.
 func (r *Runtime) Close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	r.closing.Do(func() { r.closeErr = r.close(context.WithoutCancel(ctx)) })
+	return r.closeErr
+}
+
+func (r *Runtime) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	r.mu.Lock()
 	leave := r.leave
 	r.leave = nil
-	r.mu.Unlock()
 	r.stop(interlock.ErrClosed)
+	r.mu.Unlock()
 	var err error
 	if leave != nil {
 		err = leave(ctx)

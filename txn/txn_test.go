@@ -9,14 +9,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
-	_ "github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/memory"
 	_ "github.com/interlock-dev/interlock/driver/mysql"
 	_ "github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -203,6 +206,34 @@ func TestStartAfterClose(t *testing.T) {
 		t.Errorf("started after Close: %v", err)
 		_ = rt.Close(ctx)
 	}
+}
+
+// hung has values that do not answer before ctx ends.
+type hung struct{ driver.Values }
+
+func (hung) Get(ctx context.Context, _ string) (v driver.Value, err error) {
+	<-ctx.Done()
+	return v, context.Cause(ctx)
+}
+
+// TestHungStart: Health reports a start that the backend does not answer, and Close ends it.
+func TestHungStart(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		ctx, d := t.Context(), memory.NewSpace().Open(nil)
+		defer d.Close(context.Background())
+		rt, err := txn.New(ctx, memory.NewJournal(), d, hung{memory.NewSpace().Values()}, nil)
+		ok(t, err)
+		started := make(chan error)
+		go func() { started <- rt.Start(context.WithoutCancel(ctx)) }()
+		synctest.Wait()
+		if err := rt.Health(ctx); err == nil {
+			t.Error("a runtime that is being started is healthy")
+		}
+		go func() { ok(t, rt.Close(ctx)) }()
+		if err := <-started; !errors.Is(err, interlock.ErrClosed) {
+			t.Errorf("started: %v", err)
+		}
+	})
 }
 
 // TestGo: background work runs again after a failure, a panic and the end of its goroutine, which are
