@@ -129,7 +129,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) (got [
 		}
 	}
 	slices.SortFunc(got, func(a, b driver.KeyValue) int { return cmp.Compare(a.Key, b.Key) })
-	return got[:min(limit, len(got))], nil
+	return got[:min(max(limit, 0), len(got))], nil
 }
 
 // path returns the key in Consul: letters, digits, "-" and "_" are unchanged. Common prefixes

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -197,8 +198,10 @@ func testInspect(s *scene) {
 	if err != nil || more || len(locks) != 2 || locks[0].Name != lockName || locks[1].Name != "accounts/7" {
 		s.Fatalf("list: %+v, more %v, %v", locks, more, err)
 	}
-	if locks, more, err = inspector.Locks(s.Context(), "", 1); err != nil || !more || len(locks) != 1 {
-		s.Fatalf("a list of one: %+v, more %v, %v", locks, more, err)
+	for limit, want := range map[int]int{1: 1, 0: 0, -1: 0, math.MaxInt: 3} {
+		if locks, more, err = inspector.Locks(s.Context(), "", limit); err != nil || more != (want < 3) || len(locks) != want {
+			s.Fatalf("at most %d: %+v, more %v, %v", limit, locks, more, err)
+		}
 	}
 	if free, err := inspector.Lock(s.Context(), "nobody's"); err != nil || free.Holder != nil || len(free.Waiters) > 0 {
 		s.Fatalf("a free lock: %+v, %v", free, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -205,8 +206,10 @@ func testScanIsInOrder(s *keyValuesScene) {
 			}
 		}
 	}
-	if got := scan("", "", 3); !slices.Equal(got, keys[:3]) {
-		s.Fatalf("the first three: %q", got)
+	for limit, n := range map[int]int{3: 3, 0: 0, -1: 0, math.MaxInt: len(keys)} {
+		if got := scan("", "", limit); !slices.Equal(got, keys[:n]) {
+			s.Fatalf("at most %d: %q", limit, got)
+		}
 	}
 }
 

@@ -44,13 +44,13 @@ func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 		return nil, false, err
 	}
 	names := slices.Sorted(maps.Keys(found))
-	more := len(names) > limit
+	shown := min(len(names), max(limit, 0))
 	leases := map[int64]time.Duration{}
 	var locks []driver.LockState
-	for _, name := range names[:min(len(names), max(0, limit))] {
+	for _, name := range names[:shown] {
 		locks = append(locks, d.describe(ctx, name, found[name], leases))
 	}
-	return locks, more, nil
+	return locks, len(names) > shown, nil
 }
 
 // scan groups the contenders under a prefix of keys by the name of their lock.

@@ -80,10 +80,11 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 // Scan reads a range of keys; see driver.KeyValues.
 func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]driver.KeyValue, error) {
 	end := k.prefix + to
-	if to == "" {
+	switch {
+	case limit <= 0, to != "" && to <= from:
+		return nil, nil // etcd would take that as no limit, or as a range without an end
+	case to == "":
 		end = clientv3.GetPrefixRangeEnd(k.prefix)
-	} else if to <= from {
-		return nil, nil // etcd would take that as a range without an end
 	}
 	reply, err := k.do(ctx, "scan keys", from, nil, []clientv3.Op{clientv3.OpGet(k.prefix+from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))}, nil)
 	if err != nil {

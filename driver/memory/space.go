@@ -85,11 +85,11 @@ func (s *Space) list(prefix string, limit int) (locks []driver.LockState, more b
 		}
 	}
 	slices.Sort(names)
-	more = len(names) > limit
-	for _, name := range names[:min(limit, len(names))] {
+	shown := min(len(names), max(limit, 0))
+	for _, name := range names[:shown] {
 		locks = append(locks, s.state(now, name))
 	}
-	return locks, more
+	return locks, len(names) > shown
 }
 
 func (s *Space) state(now boottime.Instant, name string) driver.LockState {

@@ -67,7 +67,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]dri
 	if to != "" {
 		where += " and name < " + sqltable.Literal(to)
 	}
-	return k.read(ctx, "scan keys", from, fmt.Sprintf("%s order by name limit %d", where, limit))
+	return k.read(ctx, "scan keys", from, fmt.Sprintf("%s order by name limit %d", where, max(limit, 0)))
 }
 
 // read returns the matching rows with values; none if the table does not exist yet.

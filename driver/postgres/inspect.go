@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"math"
 	"strconv"
 	"time"
 
@@ -70,7 +71,7 @@ func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 			return nil, false, err
 		}
 	}
-	limit = max(limit, 0)
+	limit = min(max(limit, 0), math.MaxInt-1)
 	_, a, err := d.ask(ctx, "list", "", stList, prefix, strconv.Itoa(limit+1))
 	if err != nil {
 		return nil, false, err

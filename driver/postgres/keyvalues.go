@@ -61,7 +61,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]dri
 		before, end = "<>", "" // no key is empty
 	}
 	return k.read(ctx, "scan keys", from, `select key, value, revision from {table} where key `+after+` $1::text and key `+before+` $2::text
-		order by key limit $3::bigint`, from, end, int64(limit))
+		order by key limit $3::bigint`, from, end, int64(max(limit, 0)))
 }
 
 // cutAtNUL returns a bound that Postgres accepts, and how to compare with it. A text of Postgres has

@@ -134,7 +134,7 @@ func (k *keyspace) list(ctx context.Context, locks []string, limit int, wanted f
 			switch {
 			case s.Holder == nil && len(s.Waiters) == 0: // it has ended meanwhile
 			case !wanted(s):
-			case len(states) == limit:
+			case len(states) >= limit:
 				return states, true, nil
 			default:
 				states = append(states, s.LockState)

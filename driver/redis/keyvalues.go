@@ -110,7 +110,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]dri
 	if to != "" {
 		last = "(" + to
 	}
-	m, err := k.conn.eval(ctx, asked, kvScanScript, batch{keys: k.keys[:2], args: []string{first, last, strconv.Itoa(limit)}})
+	m, err := k.conn.eval(ctx, asked, kvScanScript, batch{keys: k.keys[:2], args: []string{first, last, strconv.Itoa(max(limit, 0))}})
 	if err != nil {
 		return nil, harmless(asked, err)
 	}

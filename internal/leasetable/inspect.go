@@ -3,6 +3,7 @@ package leasetable
 import (
 	"context"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -30,7 +31,7 @@ func (show Show) One(ctx context.Context, d failure.Driver, name string) (driver
 
 // List returns the states of the names with a prefix; see driver.Inspector.
 func (show Show) List(ctx context.Context, prefix string, limit int) (_ []driver.LockState, more bool, err error) {
-	limit = max(limit, 0)
+	limit = min(max(limit, 0), math.MaxInt-1)
 	locks, err := show(ctx, "list", prefix, true, limit+1)
 	if err != nil || len(locks) <= limit {
 		return locks, false, err
