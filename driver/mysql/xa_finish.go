@@ -121,7 +121,7 @@ func (p *Participant) attached(ctx context.Context, x driver.XID) (lives bool, e
 		var late bool
 		lives, err = maybe(ctx, q, `select p.id, p.command = 'Sleep' and p.time_ms > ? from `+p.space.Marks+` m join information_schema.processlist p on p.id = m.session
 			where m.branch = ? and `+ofThisRun,
-			[]any{(max(p.keep, 0) + overdue).Milliseconds(), p.key(x)}, &session, &late)
+			[]any{max(p.keep, 0).Milliseconds() + overdue.Milliseconds(), p.key(x)}, &session, &late)
 		if late && err == nil {
 			err = kill(ctx, q, session)
 		}
