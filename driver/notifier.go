@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 )
@@ -33,15 +31,14 @@ type NotifierTransport struct {
 // goroutine, which runs until Close. Create it with [NewSharedNotifier].
 type SharedNotifier struct {
 	transport NotifierTransport
-	self      string        // identifies its own texts, so that it does not notify twice
-	pending   chan struct{} // has one entry while names are to be sent
+	self      string   // identifies its own texts, so that it does not notify twice
+	pending   *Mailbox // names to be sent; the empty name means any name
 	life      context.Context
 	end       context.CancelFunc
 	loops     sync.WaitGroup
 
 	mu                  sync.Mutex
 	listeners           map[*listener]bool
-	names               map[string]bool // to be sent; the empty name means any name
 	sending, subscribed bool
 }
 
@@ -51,7 +48,7 @@ type listener struct{ each func(name string) }
 
 // NewSharedNotifier returns a notifier that uses t. It sends nothing by itself. Close it.
 func NewSharedNotifier(t NotifierTransport) *SharedNotifier {
-	n := &SharedNotifier{transport: t, self: rand.Text(), pending: make(chan struct{}, 1), listeners: map[*listener]bool{}, names: map[string]bool{}}
+	n := &SharedNotifier{transport: t, self: rand.Text(), pending: NewMailbox("", maxNotifierNames), listeners: map[*listener]bool{}}
 	n.life, n.end = context.WithCancel(context.Background())
 	return n
 }
@@ -63,14 +60,8 @@ func (n *SharedNotifier) Notify(names ...string) {
 	}
 	n.notify(names)
 	n.start(&n.sending, n.send)
-	n.mu.Lock()
 	for _, name := range names {
-		n.names[name] = true
-	}
-	n.mu.Unlock()
-	select {
-	case n.pending <- struct{}{}:
-	default:
+		n.pending.Add(name)
 	}
 }
 
@@ -140,7 +131,7 @@ func (n *SharedNotifier) notify(names []string) {
 func (n *SharedNotifier) send(life context.Context) {
 	for {
 		select {
-		case <-n.pending:
+		case <-n.pending.Woken():
 		case <-life.Done():
 			return
 		}
@@ -159,12 +150,9 @@ func (n *SharedNotifier) send(life context.Context) {
 
 // text encodes this notifier's id and the names that were notified.
 func (n *SharedNotifier) text() string {
-	n.mu.Lock()
-	names := slices.Sorted(maps.Keys(n.names))
-	clear(n.names)
-	n.mu.Unlock()
+	names, missed := n.pending.Take()
 	text, err := json.Marshal(append([]string{n.self}, names...))
-	if err != nil || len(text) > maxNotifierText || len(names) > maxNotifierNames {
+	if err != nil || missed || len(text) > maxNotifierText {
 		text, _ = json.Marshal([]string{n.self, ""}) // strings always marshal
 	}
 	return string(text)
