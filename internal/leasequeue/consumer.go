@@ -176,17 +176,18 @@ func (c *Consumer) wait(ctx context.Context, pause time.Duration) {
 
 // renew renews all leases until the consumer is closed.
 func (c *Consumer) renew() {
-	for c.sleep(c.options.Lease / 3) {
+	for pause := c.options.Lease / 3; c.sleep(pause); {
 		held, grants := c.holding()
-		if len(held) == 0 {
+		if pause = c.options.Lease / 3; len(held) == 0 {
 			continue
 		}
 		sent := boottime.Sent()
-		ctx, cancel := context.WithTimeout(c.life, c.options.Lease/2)
+		ctx, cancel := context.WithTimeout(c.life, c.options.Lease/3)
 		kept, lost, err := c.store.Renew(ctx, held, c.options.Lease)
 		cancel()
 		if err != nil {
-			continue // the next renewal precedes the lease's end
+			pause = c.options.Lease / 10 // the next renewal precedes the lease's end
+			continue
 		}
 		for _, h := range kept {
 			grants[h].lease.Renew(sent, c.options.Lease)

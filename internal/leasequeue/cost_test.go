@@ -81,3 +81,35 @@ func TestLeasesExpireEachAtItsEnd(t *testing.T) {
 		}
 	})
 }
+
+// hanging does not answer its first renewal.
+type hanging struct {
+	plenty
+	renewals int
+}
+
+func (h *hanging) Renew(ctx context.Context, held []Held, _ time.Duration) (kept, lost []Held, err error) {
+	if h.renewals++; h.renewals == 1 {
+		<-ctx.Done()
+		return nil, nil, ctx.Err()
+	}
+	return held, nil, nil
+}
+
+// TestRenewalIsRepeatedInTime: leases survive a renewal without an answer.
+func TestRenewalIsRepeatedInTime(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		c, err := Join(&hanging{}, "q", driver.QueueOptions{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 1, Bytes: 1})
+		time.Sleep(2 * DefaultLease)
+		if err != nil || !some[0].Claim.Valid() {
+			t.Errorf("%v, the claim ended with %v", err, context.Cause(some[0].Claim.Context()))
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
