@@ -77,17 +77,17 @@ func pass(ctx context.Context, box *driver.Mailbox, s *session, changed func(str
 	}
 }
 
-// hint reports to every listener that a line changed. The caller holds the driver's
-// mutex, here and below.
-func (d *Driver) hint(line string) {
-	if len(d.listeners) == 0 {
+// hint reports to every listener that a line changed. A watch that is being replaced reports
+// nothing: the next one begins with hintAll. The caller holds the driver's mutex, here and below.
+func (w *watch) hint(line string) {
+	if !w.up || len(w.d.listeners) == 0 {
 		return
 	}
-	name, ok := d.layout.lineName(line)
+	name, ok := w.d.layout.lineName(line)
 	if !ok {
 		return // it is not the line of a name
 	}
-	for box := range d.listeners {
+	for box := range w.d.listeners {
 		box.Add(name)
 	}
 }

@@ -8,8 +8,11 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -143,4 +146,24 @@ func TestHintsOfNestedNames(t *testing.T) {
 	h := hear(t, raw, "")
 	mustPut(t, operator, "a/b/1f", "")
 	testbed.Eventually(t, "both are reported", patience, func() bool { return h.count("a") > 0 && h.count("a/b") > 0 })
+}
+
+// TestFirstHintIsAny: events of a watch that is being replaced come before the first hint, and give none.
+func TestFirstHintIsAny(t *testing.T) {
+	t.Parallel()
+	d, s := machine(t)
+	d.listeners = map[*driver.Mailbox]bool{}
+	s.watch.wanted = changes
+	box := driver.NewMailbox("", driver.MostNames)
+	d.attach(box, s)
+	event := clientv3.WatchResponse{Events: []*clientv3.Event{{Type: clientv3.EventTypePut, Kv: &mvccpb.KeyValue{Key: []byte("n/1f")}}}}
+	s.watch.take(changes, event)
+	if names, missed := box.Take(); len(names) > 0 || missed {
+		t.Errorf("before the watch: %q, missed %v", names, missed)
+	}
+	s.watch.take(changes, clientv3.WatchResponse{Created: true, Header: &pb.ResponseHeader{}})
+	s.watch.take(changes, event)
+	if names, missed := box.Take(); len(names) != 1 || !missed {
+		t.Errorf("in the watch: %q, missed %v", names, missed)
+	}
 }

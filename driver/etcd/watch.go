@@ -185,7 +185,7 @@ func (w *watch) event(ev *clientv3.Event) {
 	w.queues.highest = max(w.queues.highest, rev)
 	deleted := ev.Type == mvccpb.Event_DELETE
 	w.d.layout.lines(key, func(at string) {
-		w.d.hint(at)
+		w.hint(at)
 		l := w.queues.lines[at]
 		if l == nil {
 			return
