@@ -129,7 +129,7 @@ func (q tables) letters(ctx context.Context, action, name string, by By, places 
 	if err != nil {
 		return nil, err
 	}
-	if len(lanes) != len(places) {
+	if len(lanes) != len(slices.Compact(slices.Sorted(slices.Values(places)))) {
 		return nil, q.Refused(fmt.Errorf("%w: only %d of %d dead letters exist", ErrNotFound, len(lanes), len(places)))
 	}
 	_, err = q.Exec(ctx, `insert into {audit} (action, queue, place, message_id, msg_key, reason, done_by, done_at)

@@ -172,7 +172,7 @@ func testOperate(t *testing.T, db *databases.DB) {
 		if err := table.Discard(ctx, sql, "q", by, letters[1].Place); err != nil {
 			return err
 		}
-		return table.Replay(ctx, sql, "q", by, letters[0].Place)
+		return table.Replay(ctx, sql, "q", by, letters[0].Place, letters[0].Place)
 	})
 	show(queue.Status{Queue: "q", Messages: 2, Parked: 2})
 	tx := db.Begun(t, driver.SessionIsolation)
