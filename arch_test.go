@@ -50,7 +50,7 @@ internal/hints          ->
 internal/renewal        -> . driver driver/boottime internal/failure internal/hints
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join internal/renewal
 internal/leasetable/leasetabletest -> . driver
-internal/leasequeue     -> . driver driver/boottime internal/hints internal/join
+internal/leasequeue     -> . driver driver/boottime internal/backoff internal/hints internal/join
 internal/prepared       -> . driver internal/failure internal/sqltable
 internal/prepared/preparedtest -> . driver internal/testbed internal/testbed/crash
 internal/transact       -> . driver internal/failure

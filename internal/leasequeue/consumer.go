@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
 )
@@ -28,6 +29,9 @@ const (
 	PerGroup = 16          // most messages of a group in one lease
 	Aging    = time.Minute // extra wait that equals one step of priority
 )
+
+// claimGrace bounds the wait for the answer to a claim after the end of its Receive.
+const claimGrace = time.Second
 
 // The pauses of a consumer between two claims: the first and the longest.
 const (
@@ -96,7 +100,9 @@ func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]*dri
 			}
 		}
 		sent := boottime.Sent()
-		groups, wait, err := c.store.Claim(ctx, c.options.Owner, c.options.Lease, limit)
+		claim, end := outlast(ctx)
+		groups, wait, err := c.store.Claim(claim, c.options.Owner, c.options.Lease, limit)
+		end()
 		if err != nil {
 			return nil, err
 		}
@@ -108,6 +114,14 @@ func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]*dri
 		}
 		c.wait(ctx, pause)
 	}
+}
+
+// outlast returns a context that ends claimGrace after ctx. Only the answer to a claim names the leases:
+// without it, its messages stay leased.
+func outlast(ctx context.Context) (longer context.Context, stop func()) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	unhook := context.AfterFunc(ctx, func() { time.AfterFunc(claimGrace, func() { cancel(context.Cause(ctx)) }) })
+	return longer, func() { unhook(); cancel(nil) }
 }
 
 // take returns the leased messages as deliveries.
@@ -176,7 +190,7 @@ func (c *Consumer) wait(ctx context.Context, pause time.Duration) {
 
 // renew renews all leases until the consumer is closed.
 func (c *Consumer) renew() {
-	for pause := c.options.Lease / 3; c.sleep(pause); {
+	for pause := c.options.Lease / 3; backoff.Sleep(c.life, pause); {
 		held, grants := c.holding()
 		if pause = c.options.Lease / 3; len(held) == 0 {
 			continue
@@ -197,17 +211,6 @@ func (c *Consumer) renew() {
 			c.drop(grants[h], interlock.ErrLost)
 		}
 		c.mu.Unlock()
-	}
-}
-
-func (c *Consumer) sleep(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-c.life.Done():
-		return false
 	}
 }
 

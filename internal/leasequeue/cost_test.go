@@ -113,3 +113,33 @@ func TestRenewalIsRepeatedInTime(t *testing.T) {
 		}
 	})
 }
+
+// late leases a message, and answers after a while.
+type late struct{ slow }
+
+func (*late) Claim(ctx context.Context, _ string, _ time.Duration, _ driver.QueueLimit) ([]Group, time.Duration, error) {
+	select {
+	case <-time.After(100 * time.Millisecond):
+		return []Group{{ID: 1, Token: 1 << 12, Messages: make([]driver.Received, 1)}}, 0, nil
+	case <-ctx.Done():
+		return nil, 0, context.Cause(ctx) // the message stays leased
+	}
+}
+
+// TestEndOfReceiveLeavesNoLease: the answer to a claim is awaited, as only it names the leases.
+func TestEndOfReceiveLeavesNoLease(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		c, err := Join(&late{}, "q", driver.QueueOptions{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if some, err := c.Receive(ctx, driver.QueueLimit{Messages: 1, Bytes: 1}); len(some) != 1 || err != nil {
+			t.Errorf("received %v, %v", some, err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
