@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/leasequeue"
 )
 
@@ -398,12 +398,12 @@ func (s *streamStore) subscribe(ctx context.Context, deliver func(string)) {
 		for s.await(ctx, node) == nil {
 			failed = 0
 			deliver("")
-			pause(ctx, streamPause)
+			backoff.Sleep(ctx, streamPause)
 		}
 		if stop() {
 			release()
 		}
-		pause(ctx, resubscribe.Delay(failed, rand.Float64()))
+		resubscribe.Wait(ctx, failed)
 	}
 }
 

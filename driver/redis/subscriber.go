@@ -100,6 +100,3 @@ func unsubscribe(ctx context.Context, client rueidis.Client, t topic) {
 	}
 	all.Wait()
 }
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) { backoff.Sleep(ctx, d) }
