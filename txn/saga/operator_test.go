@@ -355,6 +355,7 @@ func TestListAndReplay(t *testing.T) {
 		}
 		var listed []string
 		ending, end := context.WithCancel(ctx)
+		defer end()
 		for o, err := range NewOperator(j).List(ending, Filter{}) {
 			end()
 			listed = append(listed, fmt.Sprint(o.ID, err != nil))
