@@ -88,7 +88,7 @@ func TestRetryWithoutAStep(t *testing.T) {
 				if s.do("GET", "/v1/sagas/"+name+"?wait=100ms", "", 200)["state"] == c.after {
 					return true
 				}
-				s.do("POST", "/v1/sagas/"+name+"/retry", `{"actor":"me","reason":"it is well"}`, 200)
+				s.do("POST", "/v1/sagas/"+name+"/retry", `{"actor":"me","reason":"it is well"}`, 200, 409) // it may have ended meanwhile
 				return false
 			})
 		})

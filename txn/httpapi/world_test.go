@@ -200,7 +200,7 @@ func (s *service) text(path string) string {
 }
 
 // do sends a request, requires a status, and returns the answer's JSON.
-func (s *service) do(method, path, body string, want int) map[string]any {
+func (s *service) do(method, path, body string, want ...int) map[string]any {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
 	ok(s.t, err)
@@ -210,8 +210,8 @@ func (s *service) do(method, path, body string, want int) map[string]any {
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	ok(s.t, err)
-	if answer.StatusCode != want {
-		s.t.Fatalf("%s %s: %d %s, want %d", method, path, answer.StatusCode, text, want)
+	if !slices.Contains(want, answer.StatusCode) {
+		s.t.Fatalf("%s %s: %d %s, want %v", method, path, answer.StatusCode, text, want)
 	}
 	var data map[string]any
 	if err := json.Unmarshal(text, &data); err != nil || answer.Header.Get("Content-Type") != "application/json" {
