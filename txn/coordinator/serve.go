@@ -69,19 +69,19 @@ func (s *server) serve() error {
 func (s *server) watch() error {
 	timer := time.NewTimer(s.coordinator.options.Poll)
 	defer timer.Stop()
+	work := s.pollShards
 	select {
 	case <-s.due:
-		return s.claimDue()
+		work = s.claimDue
 	case <-s.coordinator.pollNow:
-		return s.pollShards()
 	case <-timer.C:
-		if s.unanswered {
-			return s.reclaim()
-		}
-		return s.pollShards()
 	case <-s.ctx.Done():
 		return nil
 	}
+	if err := s.reclaim(); err != nil {
+		return err
+	}
+	return work()
 }
 
 // close waits until no turn is running, at most for Options.Drain. Turns that run longer append
@@ -180,6 +180,9 @@ func (s *server) claimDue() error {
 // reclaim drives the transactions that a claim without an answer may have claimed, as far as there is
 // room.
 func (s *server) reclaim() error {
+	if !s.unanswered {
+		return nil
+	}
 	for head, err := range s.shard.Unfinished(s.ctx) {
 		if err != nil {
 			return s.permanent(err)
