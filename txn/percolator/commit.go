@@ -24,13 +24,43 @@ type batch struct {
 // Commit writes all or nothing. It blocks until the primary is committed. Keys of other
 // stores are committed in the background, or earlier by any reader. If it returns an error
 // other than Uncertain, nothing was written. A transaction without writes sends no request.
+// Commits of one process that write the same keys take turns; none waits more than a second for another.
 func (tx *Tx) Commit(ctx context.Context) error {
+	unlock, _, err := tx.lock(ctx)
+	if err != nil {
+		return err
+	}
+	if err = tx.commit(ctx, unlock); err != nil {
+		unlock()
+	}
+	return err
+}
+
+// lock waits until no other commit of this process uses a key of tx, because at most one of
+// them can succeed, as the latches for local transactions of TiDB do. Only speed depends on
+// it: after maxTurn it unlocks, so that a slow function does not delay others for long.
+func (tx *Tx) lock(ctx context.Context) (unlock func(), waited bool, err error) {
+	keys := slices.Collect(maps.Keys(tx.writes))
+	end, locked := tx.db.turns.TryLock(keys...)
+	if !locked {
+		if _, end, err = tx.db.turns.Lock(ctx, keys...); err != nil {
+			return nil, true, failed("commit", "", interlock.Definite, context.Cause(ctx))
+		}
+	}
+	timer := time.AfterFunc(maxTurn, end)
+	return func() { timer.Stop(); end() }, !locked, nil
+}
+
+// commit calls finished after all keys are committed: until then, the next transaction
+// would wait for the rest. If it returns an error, it does not call it.
+func (tx *Tx) commit(ctx context.Context, finished func()) error {
 	if tx.ended {
 		return failed("commit", "", interlock.Bug, ErrDone)
 	}
-	c := &committer{tx: tx, batches: tx.batches()}
+	c := &committer{tx: tx, batches: tx.batches(), finished: finished}
 	tx.ended = true
 	if len(tx.writes) == 0 {
+		finished()
 		return nil
 	}
 	c.primary = c.batches[0].cells[0].key
@@ -68,6 +98,8 @@ type committer struct {
 	tx      *Tx
 	batches []batch
 	primary string
+	// finished is called after all keys are committed.
+	finished func()
 }
 
 // each runs fn for batches in parallel, and returns the first error in their order.
@@ -189,11 +221,13 @@ func (c *committer) commitAt(at Timestamp) step {
 // finish commits the other keys in the background. If that fails, readers do it.
 func (c *committer) finish(ctx context.Context, at Timestamp) {
 	if len(c.batches) == 1 {
+		c.finished()
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanTimeout, errNoTime)
 	c.tx.db.pending.Store(ctx, nil)
 	go func() {
+		defer c.finished()
 		defer cancel()
 		defer c.tx.db.pending.Delete(ctx)
 		_ = each(c.batches, func(b batch) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
@@ -34,7 +35,8 @@ const (
 	identityKey = "percolator:store"
 	// cleanTimeout bounds work after the caller's context has ended.
 	cleanTimeout = 10 * time.Second
-	maxAttempts  = 8 // of one request
+	maxTurn      = time.Second // of a commit among those of its process
+	maxAttempts  = 8           // of one request
 )
 
 var (
@@ -64,7 +66,8 @@ type DB struct {
 	oracle  *timestamp.Oracle
 	places  []place // longest prefix first
 	options Options
-	pending sync.Map // contexts of running commits of secondaries
+	turns   *keyed.Stripes // of commits that write the same keys
+	pending sync.Map       // contexts of running commits of secondaries
 }
 
 // A place is a prefix of keys and its store.
@@ -110,7 +113,9 @@ func Open(ctx context.Context, oracle *timestamp.Oracle, stores Stores, o *Optio
 			return nil, err
 		}
 	}
-	return db, nil
+	var err error
+	db.turns, err = keyed.NewStripes(4096)
+	return db, err
 }
 
 // A mapping is a store's list of all stores. It reveals processes that map a prefix to

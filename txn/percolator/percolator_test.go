@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -75,6 +76,10 @@ func TestARefusedTransactionWritesNothing(t *testing.T) {
 		pr.swaps = 0 // one attempt with the records it had read
 		if err := tx.Commit(w.Context()); !errors.Is(err, ErrConflict) || interlock.Kind(err) != interlock.Retryable || pr.swaps > 1 {
 			t.Errorf("it wrote %d times: %v", pr.swaps, err)
+		}
+		began := time.Now()
+		if w.set(db, map[string]int{"a": 1}); time.Since(began) > 0 {
+			t.Errorf("the next transaction waited %v for its turn", time.Since(began))
 		}
 		w.clean(other)
 	})
@@ -429,6 +434,69 @@ func TestPhantoms(t *testing.T) {
 			w.clean(db)
 		})
 	}
+}
+
+// TestTurns: of many clients of one process that want the same keys, each waits for its turn,
+// and does not send requests that fail.
+func TestTurns(t *testing.T) {
+	const clients, each = 64, 4
+	inWorld(t, func(w *world) {
+		pr := &process{onSwap: func(*path) { time.Sleep(time.Duration(500+rand.IntN(1000)) * time.Microsecond) }}
+		db := w.open(pr, nil)
+		pr.gets, pr.swaps = 0, 0
+		var running sync.WaitGroup
+		for range clients {
+			running.Go(func() {
+				for range each {
+					if err := db.Update(w.Context(), move("x/a", "y/b", 1)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		running.Wait()
+		if cost := float64(pr.gets+pr.swaps) / (clients * each); cost > 14 { // about 12; 17 if a turn ends at the commit of the primary, 110 without turns
+			t.Errorf("a transaction cost %.1f requests", cost)
+		}
+		if got := w.values(db, "y/b"); got[0] != clients*each {
+			t.Errorf("the sum is %d", got[0])
+		}
+		w.close(db)
+	})
+}
+
+// TestSlowTurn: a function that runs for long in its turn delays others by maxTurn. The
+// end of their context ends their wait.
+func TestSlowTurn(t *testing.T) {
+	inWorld(t, func(w *world) {
+		db, other := w.open(nil, nil), w.open(nil, nil)
+		attempts, slow, ended := 0, make(chan struct{}), make(chan error)
+		go func() {
+			ended <- db.Update(w.Context(), func(tx *Tx) error {
+				switch attempts++; attempts {
+				case 1:
+					w.set(other, map[string]int{"a": 1}) // a conflict
+				case 2:
+					close(slow)
+					time.Sleep(time.Minute)
+				}
+				return add(tx, "a", 1)
+			})
+		}()
+		<-slow
+		began := time.Now()
+		bounded, cancel := context.WithTimeout(w.Context(), maxTurn/2)
+		defer cancel()
+		testbed.WantKind(t, db.Update(bounded, move("a", "b", 1)), interlock.Definite, context.DeadlineExceeded)
+		testbed.OK(t, db.Update(w.Context(), move("a", "b", 1)))
+		if waited := time.Since(began); waited != maxTurn {
+			t.Errorf("it waited %v", waited)
+		}
+		testbed.OK(t, <-ended)
+		if got := w.values(db, "a", "b"); got[0] != 1 || got[1] != 1 {
+			t.Errorf("a and b are %v", got)
+		}
+	})
 }
 
 // TestCloseBesideCommits: Close may be called while other goroutines commit.

@@ -146,7 +146,7 @@ func (db *DB) Snapshot(ctx context.Context, fn func(tx *Tx) error) error {
 	if err := db.complete(ctx); err != nil {
 		return err
 	}
-	return db.rerun(ctx, func(tx *Tx) error {
+	return db.View(ctx, func(tx *Tx) error {
 		name := crand.Text()
 		hold := func(ctx context.Context) error {
 			return db.change(ctx, func(s *safePoint, now Timestamp) error { return s.hold(name, tx.start, now) })

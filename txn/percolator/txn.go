@@ -49,7 +49,10 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 // View runs fn with a snapshot, and returns fn's error. It does not commit fn's writes. If the
 // snapshot is too old, fn runs again with a newer one.
 func (db *DB) View(ctx context.Context, fn func(tx *Tx) error) error {
-	return db.rerun(ctx, func(tx *Tx) error { return fn(tx) })
+	return rerun(ctx, func() error {
+		_, err := db.try(ctx, fn)
+		return err
+	})
 }
 
 // Update runs fn in a transaction and commits it. If it conflicts with another one, or is
@@ -59,26 +62,55 @@ func (db *DB) View(ctx context.Context, fn func(tx *Tx) error) error {
 // An Uncertain error means that the commit may have taken effect: repeat the transaction
 // only if that is harmless.
 func (db *DB) Update(ctx context.Context, fn func(tx *Tx) error) error {
-	return db.rerun(ctx, func(tx *Tx) error {
-		if err := fn(tx); err != nil {
-			return err
-		}
-		return tx.Commit(ctx)
-	})
-}
-
-func (db *DB) rerun(ctx context.Context, try func(tx *Tx) error) error {
-	for n := 1; ; n++ {
-		tx, err := db.Begin(ctx)
+	return rerun(ctx, func() error {
+		tx, err := db.try(ctx, fn)
 		if err != nil {
 			return err
 		}
-		err = try(tx)
-		again := errors.Is(err, ErrConflict) || errors.Is(err, ErrTooOld) || errors.Is(err, errAborted)
-		if !again || interlock.Kind(err) != interlock.Retryable || !transactions.Wait(ctx, n) {
+		unlock, waited, err := tx.lock(ctx)
+		if err != nil {
+			return err
+		}
+		committed := false
+		defer func() {
+			if !committed {
+				unlock()
+			}
+		}()
+		if !waited { // otherwise the snapshot is older than the commit it waited for
+			err = tx.commit(ctx, unlock)
+		}
+		if waited || again(err) {
+			// No commit of this process conflicts now, if fn writes the same keys again.
+			if tx, err = db.try(ctx, fn); err == nil {
+				err = tx.commit(ctx, unlock)
+			}
+		}
+		committed = err == nil
+		return err
+	})
+}
+
+// try begins a transaction and runs fn in it.
+func (db *DB) try(ctx context.Context, fn func(tx *Tx) error) (*Tx, error) {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return tx, fn(tx)
+}
+
+func rerun(ctx context.Context, try func() error) error {
+	for n := 1; ; n++ {
+		if err := try(); !again(err) || !transactions.Wait(ctx, n) {
 			return err
 		}
 	}
+}
+
+// again reports whether a new transaction may succeed where one failed with err.
+func again(err error) bool {
+	return interlock.Kind(err) == interlock.Retryable && (errors.Is(err, ErrConflict) || errors.Is(err, ErrTooOld) || errors.Is(err, errAborted))
 }
 
 // Start returns the timestamp of the snapshot.

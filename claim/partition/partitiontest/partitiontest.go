@@ -58,7 +58,7 @@ func Run(t *testing.T, bubble func(t *testing.T, test func(*testing.T)), start f
 }
 
 // patience bounds each wait for a condition on a slow machine.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 const (
 	group      = "orders"
