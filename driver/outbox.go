@@ -78,10 +78,10 @@ func Lanes(messages []Message) (lanes [][]int) {
 }
 
 // SendLanes calls send for each message and returns its errors, as [Sink].Publish does. Up to n
-// lanes are sent at once. A panic of send, or the end of its goroutine, is an Uncertain error of its message.
+// lanes are sent at once, at least one. A panic of send, or the end of its goroutine, is an Uncertain error of its message.
 func SendLanes(messages []Message, n int, send func(Message) error) []error {
 	answers := slices.Repeat([]error{ErrNotSent}, len(messages))
-	turns := make(chan struct{}, n)
+	turns := make(chan struct{}, max(n, 1))
 	var sending sync.WaitGroup
 	for _, lane := range Lanes(messages) {
 		turns <- struct{}{}
