@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,6 +38,7 @@ type Notifier struct {
 	config   *pgx.ConnConfig
 	channel  string
 	conn     *pgx.Conn // that notifies; nil until there is one
+	end      sync.Once // of conn, after the last use
 }
 
 var _ driver.Notifier = (*Notifier)(nil)
@@ -59,7 +61,10 @@ func NewNotifier(config *pgx.ConnConfig, channel string, o *NotifierOptions) (*N
 	if interval < 0 {
 		return nil, problem("make notifier", channel, interlock.Bug, errors.New("the interval is negative"))
 	}
-	b.notifier = driver.NewSharedNotifier(driver.NotifierTransport{Interval: interval, Send: b.send, Subscribe: b.subscribe})
+	b.notifier = driver.NewSharedNotifier(driver.NotifierTransport{Interval: interval, Send: b.send,
+		Subscribe: func(life context.Context, deliver func(text string)) {
+			(&listener{config: b.config, channel: channel, deliver: deliver}).run(life)
+		}})
 	return b, nil
 }
 
@@ -75,13 +80,8 @@ func (b *Notifier) Close(ctx context.Context) error {
 	if err := b.notifier.Close(ctx); err != nil {
 		return problem("close notifier", b.channel, interlock.Retryable, err)
 	}
-	b.hangUp(ctx)
+	b.end.Do(func() { b.hangUp(ctx) })
 	return nil
-}
-
-// subscribe listens on the channel, and connects again if the connection breaks.
-func (b *Notifier) subscribe(life context.Context, deliver func(text string)) {
-	(&listener{config: b.config, channel: b.channel, deliver: deliver}).run(life)
 }
 
 // send notifies, on a new connection if there is none.

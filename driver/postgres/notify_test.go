@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -78,4 +79,23 @@ func TestNotifierBadInput(t *testing.T) {
 	if heard != 1 {
 		t.Errorf("%d notifications", heard)
 	}
+}
+
+// Two calls of Close at the same time close the connection once.
+func TestNotifierClosedTwice(t *testing.T) {
+	t.Parallel()
+	server := testbed.Postgres(t)
+	b := openNotifier(t, server.URL(), "c", nil)
+	there := listen(t, openNotifier(t, server.URL(), "c", nil))
+	b.Notify()
+	testbed.Eventually(t, "it has a connection", bound, func() bool { return there.Load() > 0 })
+	var closes sync.WaitGroup
+	for range 2 {
+		closes.Go(func() {
+			if err := b.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	closes.Wait()
 }
