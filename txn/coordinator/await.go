@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -33,7 +34,7 @@ func (c *Coordinator) Watch(id string) *Waiter {
 	return w
 }
 
-// Stop ends the waiting.
+// Stop ends the waiting. It may be called again.
 func (w *Waiter) Stop() {
 	c := w.coordinator
 	w.stop()
@@ -200,13 +201,13 @@ func (c *Coordinator) listen() (stop func()) {
 	if c.listeners++; c.listeners == 1 {
 		c.stopListening = c.options.Notifier.Listen(c.receive)
 	}
-	return func() {
+	return sync.OnceFunc(func() {
 		c.listenMu.Lock()
 		defer c.listenMu.Unlock()
 		if c.listeners--; c.listeners == 0 {
 			c.stopListening()
 		}
-	}
+	})
 }
 
 // receive handles a notification. An empty name may stand for any.

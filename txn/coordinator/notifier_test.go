@@ -80,6 +80,23 @@ func TestForeignShard(t *testing.T) {
 	})
 }
 
+// TestStoppedTwice: a second Stop does not end what another waiter listens to.
+func TestStoppedTwice(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		owner, other, _ := pair(t, func(context.Context, string) error { time.Sleep(300 * time.Millisecond); return nil })
+		from := time.Now()
+		owner.begin(t, "1", "call:x")
+		w := other.Watch("1")
+		defer w.Stop()
+		stopped := other.Watch("2")
+		stopped.Stop()
+		stopped.Stop()
+		if looks := other.wait(t, w, "1"); looks != 2 || time.Since(from) != 300*time.Millisecond {
+			t.Errorf("it ended after %v and %d looks", time.Since(from), looks)
+		}
+	})
+}
+
 // TestLongestPoll: with the longest Poll a waiter reads at notifications alone.
 func TestLongestPoll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
