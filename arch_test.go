@@ -49,7 +49,7 @@ internal/sqltable       -> . driver internal/failure
 internal/hints          ->
 internal/renewal        -> . driver driver/boottime internal/failure internal/hints
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join internal/renewal
-internal/leasetable/leasetabletest -> . driver
+internal/leasetable/leasetabletest -> . driver internal/testbed
 internal/leasequeue     -> . driver driver/boottime internal/backoff internal/hints internal/join
 internal/prepared       -> . driver internal/failure internal/sqltable
 internal/prepared/preparedtest -> . driver internal/testbed internal/testbed/crash

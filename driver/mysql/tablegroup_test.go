@@ -34,9 +34,19 @@ func TestLockedRowHoldsUpNobody(t *testing.T) {
 	server := testbed.MariaDB(t)
 	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute})
 	leasetabletest.CostOfManyAtOnce(t, d, 32, func() int64 { return 0 }) // the rows exist: new ones would wait for the gap
-	leasetabletest.LockedRowHoldsUpNobody(t, d, func(name string) (unlock func()) {
-		tx := admin.mustBegin(t)
-		mustExec(t, tx, "update interlock_lease set since = since where name = '"+name+"'")
-		return func() { _ = tx.Rollback(t.Context()) }
-	})
+	leasetabletest.LockedRowHoldsUpNobody(t, d, func(name string) func() { return lockRow(t, admin, name) })
+}
+
+func TestLockedRowEndsNoOtherLease(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: 3 * time.Second})
+	leasetabletest.LockedRowEndsNoOtherLease(t, d, func(name string) func() { return lockRow(t, admin, name) })
+}
+
+// lockRow locks the row of a name in a transaction, which unlock ends.
+func lockRow(t *testing.T, admin database, name string) (unlock func()) {
+	t.Helper()
+	tx := admin.mustBegin(t)
+	mustExec(t, tx, "update interlock_lease set since = since where name = '"+name+"'")
+	return func() { _ = tx.Rollback(t.Context()) }
 }

@@ -3,12 +3,14 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/leasetable"
@@ -90,7 +92,7 @@ update {ns}_lease force index (primary) set owner = x'', expires = {now} where n
 
 // Rows are found by their names, because of the index; an owner has one name.
 const (
-	keepRows = `set statement max_statement_time = {limit} for
+	keepRows = `set statement {bound} for
 update {ns}_lease force index (primary) set expires = {now} + interval ? microsecond
 where name in ({n}) and owner in ({n}) and expires > {now}`
 	keptRows = `select owner from {ns}_lease where name in ({n}) and owner in ({n}) and expires > {now}`
@@ -159,16 +161,23 @@ func (t *tableRows) Free(ctx context.Context, asks []*leasetable.Ask) error {
 }
 
 // Renew sends one statement, and if not all rows were renewed another one that reads the lost ones.
-func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.Duration) (lost []string, err error) {
+func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl, patience time.Duration) (lost []string, err error) {
 	var which []any
 	for _, text := range slices.Concat(names, owners) {
 		which = append(which, []byte(text))
 	}
+	bound := "max_statement_time = " + fraction(patience)
+	if patience == 0 {
+		bound = "max_statement_time = {limit}, innodb_lock_wait_timeout = 0"
+	}
 	query := func(text string) string {
-		return strings.ReplaceAll(t.options.sql(text), "{n}", parameters(len(names)))
+		return t.options.sql(strings.NewReplacer("{bound}", bound, "{n}", parameters(len(names))).Replace(text))
 	}
 	err = t.run(ctx, "renew", "", func(ctx context.Context) error {
 		done, err := t.db.ExecContext(ctx, query(keepRows), append([]any{ttl.Microseconds()}, which...)...)
+		if isNumber(err, statementTime) {
+			err = fmt.Errorf("%w: %w", interlock.ErrHeld, err) // it may have waited for a row
+		}
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
@@ -48,16 +50,27 @@ func TestLockedRowHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
-	leasetabletest.LockedRowHoldsUpNobody(t, longTable(t, server), func(name string) (unlock func()) {
-		tx, err := o.Begin(t.Context())
-		if err == nil {
-			t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // if the test fails
-			_, err = tx.Exec(t.Context(), `insert into interlock_lease as l (name, counter, since, expires) values ($1, 1, '2020-01-01', '2020-01-01')
-				on conflict (name) do update set since = l.since`, name)
-		}
-		testbed.OK(t, err)
-		return func() { _ = tx.Rollback(context.Background()) }
-	})
+	leasetabletest.LockedRowHoldsUpNobody(t, longTable(t, server), func(name string) func() { return lockRow(t, o, name) })
+}
+
+func TestLockedRowEndsNoOtherLease(t *testing.T) {
+	t.Parallel()
+	server := testbed.Postgres(t)
+	d, o := openTableAt(t, server.URL(), DefaultNamespace), operator(t, server.URL())
+	leasetabletest.LockedRowEndsNoOtherLease(t, d, func(name string) func() { return lockRow(t, o, name) })
+}
+
+// lockRow locks the row of a name in a transaction, which unlock ends.
+func lockRow(t *testing.T, o *pgxpool.Pool, name string) (unlock func()) {
+	t.Helper()
+	tx, err := o.Begin(t.Context())
+	testbed.OK(t, err)
+	unlock = func() { _ = tx.Rollback(context.Background()) }
+	t.Cleanup(unlock) // if the test fails
+	_, err = tx.Exec(t.Context(), `insert into interlock_lease as l (name, counter, since, expires) values ($1, 1, '2020-01-01', '2020-01-01')
+		on conflict (name) do update set since = l.since`, name)
+	testbed.OK(t, err)
+	return unlock
 }
 
 // An old row that somebody has locked does not keep leases from being renewed.

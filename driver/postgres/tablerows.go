@@ -96,9 +96,11 @@ const freeRows = `with asked as materialized (
 )
 select set_config('synchronous_commit', 'off', true), (select count(pg_notify('{ns}_free', name)) from freed where awaited)`
 
-// keepRows: names, owners, TTL in ms.
-const keepRows = `with asked as (
-	select * from unnest($1::text[], $2::text[]) as a (name, owner)
+// keepRows: names, owners, TTL in ms, for how many ms to wait for a locked row.
+const keepRows = `with patient as materialized (
+	select set_config('lock_timeout', $4::bigint::text, true)
+), asked as materialized (
+	select a.* from unnest($1::text[], $2::text[]) as a (name, owner), patient
 ), ` + lockedRows + `
 update {ns}_lease l set expires = clock_timestamp() + $3::bigint * interval '1 ms'
 from mine where l.name = mine.name and l.expires > clock_timestamp() returning l.owner`
@@ -176,22 +178,30 @@ func (t *tableRows) together(ctx context.Context, op string, asks []*leasetable.
 		wait = rowPatience
 	}
 	err := t.send(ctx, op, "", each, text, append(append(append(args, names, owners), more...), wait)...)
-	if wait > 0 && hasState(err, lockNotAvailable) {
+	if wait > 0 {
+		return refusedRow(op, err)
+	}
+	return err
+}
+
+// refusedRow marks the error of a statement that did not get a row in time: nothing was done.
+func refusedRow(op string, err error) error {
+	if hasState(err, lockNotAvailable) {
 		return problem(op, "", interlock.Retryable, fmt.Errorf("%w: %w", interlock.ErrHeld, err))
 	}
 	return err
 }
 
 // Renew is one statement.
-func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.Duration) (lost []string, err error) {
+func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl, patience time.Duration) (lost []string, err error) {
 	ours := map[string]bool{}
 	err = t.query(ctx, "renew", "", func(rows pgx.Rows) error {
 		var owner string
 		err := rows.Scan(&owner)
 		ours[owner] = true
 		return err
-	}, keepRows, names, owners, ttl.Milliseconds())
-	return slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return ours[owner] }), err
+	}, keepRows, names, owners, ttl.Milliseconds(), max(1, patience.Milliseconds()))
+	return slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return ours[owner] }), refusedRow("renew", err)
 }
 
 // Sweep is one statement, which skips rows that are locked.

@@ -3,10 +3,12 @@ package leasetable
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/renewal"
 )
@@ -27,18 +29,38 @@ func (t *Table) alike(due []*renewal.Holding) (parts [][]*renewal.Holding) {
 	return parts
 }
 
-// extend extends leases of one TTL by one statement.
+// extend extends leases of one TTL by one statement. If a row is locked for long, it extends the
+// others.
 func (t *Table) extend(ctx context.Context, due []*renewal.Holding) []renewal.Extension {
+	extensions, held := t.extendWithin(ctx, due, min(due[0].Lease(t.TTL)/12, 250*time.Millisecond))
+	if held {
+		return t.extendUnlocked(ctx, due)
+	}
+	return extensions
+}
+
+// extendUnlocked extends the leases whose rows are not locked. It finds them by halves.
+func (t *Table) extendUnlocked(ctx context.Context, due []*renewal.Holding) []renewal.Extension {
+	extensions, held := t.extendWithin(ctx, due, 0)
+	if half := len(due) / 2; held && half > 0 {
+		return append(t.extendUnlocked(ctx, due[:half]), t.extendUnlocked(ctx, due[half:])...)
+	}
+	return extensions
+}
+
+// extendWithin extends leases by one statement. held reports that a row was locked for longer than
+// patience.
+func (t *Table) extendWithin(ctx context.Context, due []*renewal.Holding, patience time.Duration) (extensions []renewal.Extension, held bool) {
 	var names, owners []string
 	for _, h := range due {
 		names, owners = append(names, h.Name), append(owners, h.Owner)
 	}
-	lost, err := t.rows.Renew(ctx, names, owners, due[0].Lease(t.TTL))
-	extensions := make([]renewal.Extension, len(due))
+	lost, err := t.rows.Renew(ctx, names, owners, due[0].Lease(t.TTL), patience)
+	extensions = make([]renewal.Extension, len(due))
 	for i, owner := range owners {
 		extensions[i] = renewal.Extension{Ours: !slices.Contains(lost, owner), Err: err}
 	}
-	return extensions
+	return extensions, errors.Is(err, interlock.ErrHeld)
 }
 
 // Schedule is the time of sweeps: at an interval, and at once if more rows are left.

@@ -30,8 +30,9 @@ type Rows interface {
 	// Free releases the names of owners, with the rules of Take.
 	Free(ctx context.Context, asks []*Ask) error
 	// Renew extends the leases of owners, each for the name at the same index. It returns the
-	// owners that lost theirs.
-	Renew(ctx context.Context, names, owners []string, ttl time.Duration) (lost []string, err error)
+	// owners that lost theirs. If another transaction has locked one of the rows for longer than
+	// patience, the error is an interlock.ErrHeld, and nothing was done.
+	Renew(ctx context.Context, names, owners []string, ttl, patience time.Duration) (lost []string, err error)
 	// Sweep removes rows that were long unused; more reports that some are left.
 	Sweep(ctx context.Context) (more bool, err error)
 	// Show returns the holder of a name, or of the names with a prefix, in order.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // CostOfManyAtOnce requires that calls which wait while statements run share the next one: they
@@ -40,6 +41,27 @@ func LockedRowHoldsUpNobody(t *testing.T, d driver.Fenced, lock func(name string
 			}
 			unlock()
 			receive(t, answers, way+": the call whose row was locked")
+		}
+	}
+}
+
+// LockedRowEndsNoOtherLease requires that leases are renewed while the row of another one is
+// locked. lock locks the row of a name in a transaction, which unlock ends. d has a short TTL.
+func LockedRowEndsNoOtherLease(t *testing.T, d driver.Fenced, lock func(name string) (unlock func())) {
+	t.Helper()
+	const many, locked = 16, 7
+	leases := make([]driver.Lease, many)
+	for i := range leases {
+		name := fmt.Sprintf("n/%03d", i)
+		g, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: "o" + name})
+		testbed.OK(t, err)
+		leases[i] = g.Lease
+	}
+	defer lock(fmt.Sprintf("n/%03d", locked))()
+	testbed.Eventually(t, "the lease whose row is locked ends", 30*time.Second, func() bool { return leases[locked].Remaining() <= 0 })
+	for i, l := range leases {
+		if i != locked && l.Remaining() <= 0 {
+			t.Errorf("lease %d ended, because the row of lease %d is locked", i, locked)
 		}
 	}
 }
