@@ -37,6 +37,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Options configure a [Lock]; nil and the zero value are valid.
@@ -148,16 +149,8 @@ func (l *Lock) enter(ctx context.Context, name string) (names, context.Context, 
 	return n, bounded, cancel, nil
 }
 
-// fail wraps an error with the operation; a HeldError keeps its holder.
 func (l *Lock) fail(ctx context.Context, name string, err error) error {
-	if held := (*interlock.HeldError)(nil); errors.As(err, &held) {
-		return &interlock.HeldError{Name: name, Owner: held.Owner, Since: held.Since, Until: held.Until}
-	}
-	kind := interlock.Kind(err)
-	if ctx.Err() != nil && kind == interlock.Uncertain {
-		kind = interlock.Definite // the caller's own cause: nothing was acquired
-	}
-	return &interlock.Error{Op: "acquire", Driver: l.driver, Name: name, Kind: kind, Err: err}
+	return failure.Driver(l.driver).OfPart(ctx, "acquire", name, err)
 }
 
 // again retries attempts that failed because the claim on the door ended.

@@ -36,6 +36,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // MaxPermits is the maximum number of permits of a name.
@@ -135,16 +136,8 @@ func (n names) index(lock string) (int, bool) {
 	return i, ok && err == nil && n.slot(i) == lock
 }
 
-// fail wraps an error with the operation; a HeldError keeps its holder.
 func (s *Semaphore) fail(ctx context.Context, name string, err error) error {
-	if held := (*interlock.HeldError)(nil); errors.As(err, &held) {
-		return &interlock.HeldError{Name: name, Owner: held.Owner, Since: held.Since, Until: held.Until}
-	}
-	kind := interlock.Kind(err)
-	if ctx.Err() != nil && kind == interlock.Uncertain {
-		kind = interlock.Definite // the caller's own cause: nothing was acquired
-	}
-	return &interlock.Error{Op: "acquire a permit of", Driver: s.driver, Name: name, Kind: kind, Err: err}
+	return failure.Driver(s.driver).OfPart(ctx, "acquire a permit of", name, err)
 }
 
 // anyOrder lists all slots from a random start: if all contenders began with the first slot,

@@ -12,7 +12,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
-	"github.com/interlock-dev/interlock/internal/leasetable"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
@@ -82,7 +81,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 				continue // released before we could be woken
 			}
 		}
-		if err := leasetable.Pause(ctx, d.life, fail, r.Name, woken, d.options.interval(refusals)); err != nil {
+		if err := fail.Pause(ctx, d.life, r.Name, woken, d.options.interval(refusals)); err != nil {
 			return driver.Grant{}, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // conn sends requests. It adds to the client what a driver must guarantee: a call
@@ -448,18 +449,13 @@ func (c *conn) isClosed() bool {
 
 // wait waits for the loops and the requests under way.
 func (c *conn) wait(ctx context.Context, loops ...*sync.WaitGroup) error {
-	done := make(chan struct{})
-	go func() {
-		for _, l := range loops {
+	err := join.Wait(ctx, func() {
+		for _, l := range append(loops, &c.running) {
 			l.Wait()
 		}
-		c.running.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return uncertain(request{op: "close"}, context.Cause(ctx))
+	})
+	if err != nil {
+		return uncertain(request{op: "close"}, err)
 	}
+	return nil
 }

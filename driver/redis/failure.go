@@ -2,13 +2,14 @@ package redis
 
 import (
 	"errors"
-	"net"
 	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	errs "github.com/interlock-dev/interlock/internal/failure"
 )
 
 // refusals are the codes of answers after which nothing was done, and the same
@@ -26,13 +27,12 @@ func failure(r request, err error) error {
 		return nil
 	}
 	var answer *rueidis.RedisError
-	var dial *net.OpError
 	kind := interlock.Uncertain
 	switch {
 	case errors.Is(err, errUnconfirmed): // also if an answer gives the reason
 	case errors.As(err, &answer):
 		kind = kindOf(answer.Error())
-	case errors.As(err, &dial) && dial.Op == "dial" || slices.ContainsFunc(unsentErrors, func(e error) bool { return errors.Is(err, e) }):
+	case driver.NeverSent(err) || slices.ContainsFunc(unsentErrors, func(e error) bool { return errors.Is(err, e) }):
 		kind = interlock.Retryable
 	case errors.As(err, new(*interlock.Error)):
 		return err // classified already
@@ -60,8 +60,10 @@ type Answer string
 // Error returns the server's text, which begins with a code.
 func (a Answer) Error() string { return string(a) }
 
+const fail = errs.Driver("redis")
+
 func problem(r request, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: r.op, Driver: "redis", Name: r.name, Kind: kind, Err: err}
+	return fail.New(r.op, r.name, kind, err)
 }
 
 // harmless makes an unknown outcome Retryable, for requests whose outcome does not

@@ -7,7 +7,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
@@ -62,7 +61,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 		if answer.left >= 0 {
 			delay = min(delay, answer.left+2*time.Millisecond)
 		}
-		if err := waitToPoll(ctx, p.ended, r.Name, delay); err != nil {
+		if err := fail.Pause(ctx, p.ended, r.Name, nil, delay); err != nil {
 			return nil, err
 		}
 	}
@@ -93,21 +92,6 @@ func (r *reply) parsePlain(fields []rueidis.RedisMessage) error {
 	err := r.scan(fields, &left, &asked)
 	r.holder, r.left, r.asked = ownerIn(r.holder), time.Duration(left)*time.Millisecond, serverTime(asked)
 	return err
-}
-
-// waitToPoll waits before the next attempt to acquire name. It fails if ctx or the driver ends.
-func waitToPoll(ctx, ended context.Context, name string, delay time.Duration) error {
-	t := time.NewTimer(delay)
-	defer t.Stop()
-	asked := request{op: "acquire", name: name}
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return uncertain(asked, context.Cause(ctx))
-	case <-ended.Done():
-		return uncertain(asked, interlock.ErrClosed)
-	}
 }
 
 // Release releases the lock if owner holds it; see driver.Advisory.

@@ -66,7 +66,7 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 			r.Events.Waiting(driver.Place{Ahead: -1, Holder: said.holder})
 		}
 		known = said.holder
-		if err := waitToPoll(ctx, q.ended, r.Name, polls.Delay(failed, rand.Float64())); err != nil {
+		if err := fail.Pause(ctx, q.ended, r.Name, nil, polls.Delay(failed, rand.Float64())); err != nil {
 			return nil, err
 		}
 	}

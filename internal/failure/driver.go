@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -30,6 +31,35 @@ func (d Driver) Unanswered(ctx context.Context, op, name string) error {
 // Closed returns the error of a call after Close.
 func (d Driver) Closed(op, name string) error {
 	return d.New(op, name, interlock.Bug, interlock.ErrClosed)
+}
+
+// OfPart returns the error of op on name, which consists of several locks, from the error of one of
+// them. A HeldError keeps its holder.
+func (d Driver) OfPart(ctx context.Context, op, name string, err error) error {
+	if held := (*interlock.HeldError)(nil); errors.As(err, &held) {
+		return &interlock.HeldError{Name: name, Owner: held.Owner, Since: held.Since, Until: held.Until}
+	}
+	kind := interlock.Kind(err)
+	if ctx.Err() != nil && kind == interlock.Uncertain {
+		kind = interlock.Definite // the caller's own cause: nothing was acquired
+	}
+	return d.New(op, name, kind, err)
+}
+
+// Pause waits before the next attempt to acquire name: for a time or a hint. It fails if ctx or the
+// driver's life ends.
+func (d Driver) Pause(ctx, life context.Context, name string, woken <-chan struct{}, t time.Duration) error {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-woken:
+	case <-timer.C:
+	case <-life.Done():
+		return d.New("acquire", name, interlock.Uncertain, interlock.ErrClosed)
+	case <-ctx.Done():
+		return d.Unanswered(ctx, "acquire", name)
+	}
+	return nil
 }
 
 // CheckNames rejects invalid names of locks and owners.

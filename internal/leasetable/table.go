@@ -122,7 +122,7 @@ func (t *Table) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 		case refusals == 1 && r.Events.Waiting != nil:
 			r.Events.Waiting(driver.Place{Ahead: -1, Holder: row.Owner})
 		}
-		if err := Pause(ctx, t.life, t.Driver, r.Name, woken, min(t.Interval(refusals), row.Left+5*time.Millisecond)); err != nil {
+		if err := t.Driver.Pause(ctx, t.life, r.Name, woken, min(t.Interval(refusals), row.Left+5*time.Millisecond)); err != nil {
 			return driver.Grant{}, err
 		}
 	}
@@ -148,21 +148,6 @@ func (t *Table) grant(r driver.Request, row Row) (driver.Grant, error) {
 		return driver.Grant{}, t.Driver.New("acquire", r.Name, interlock.Uncertain, interlock.ErrExpired)
 	}
 	return driver.Grant{Lease: t.keeper.Add(r, row.Sent), Token: token}, nil
-}
-
-// Pause waits before the next attempt: for a time or a hint. It fails if ctx or the driver's life ends.
-func Pause(ctx, life context.Context, d failure.Driver, name string, woken <-chan struct{}, t time.Duration) error {
-	timer := time.NewTimer(t)
-	defer timer.Stop()
-	select {
-	case <-woken:
-	case <-timer.C:
-	case <-life.Done():
-		return d.New("acquire", name, interlock.Uncertain, interlock.ErrClosed)
-	case <-ctx.Done():
-		return d.Unanswered(ctx, "acquire", name)
-	}
-	return nil
 }
 
 // Release releases the name if owner has it; see driver.Fenced.
