@@ -52,17 +52,12 @@ func (r *ReadClaim) Release(ctx context.Context) error { return r.own.Release(ct
 //   - interlock.ErrReentered, if ctx already holds a claim of name: with a writer queued in
 //     between, the call would deadlock
 //   - the error of the backend
-func (l *Lock) Read(ctx context.Context, name string, fn func(ctx context.Context, r *ReadClaim) error) (err error) {
+func (l *Lock) Read(ctx context.Context, name string, fn func(ctx context.Context, r *ReadClaim) error) error {
 	r, err := l.AcquireRead(ctx, name)
 	if err != nil {
 		return err
 	}
-	working, stop := join.Context(l.holding(ctx, name, r.own), r.Context())
-	defer func() {
-		stop()
-		err = l.finish(ctx, r.name, r.own, err)
-	}()
-	return fn(working, r)
+	return l.work(ctx, name, r.own, func(ctx context.Context) error { return fn(ctx, r) })
 }
 
 // AcquireRead blocks until it has a read claim of name, or ctx ends. The claim does not end
@@ -130,13 +125,16 @@ func (l *Lock) sealed(ctx context.Context, name string, door *lock.Claim) error 
 	return l.seal(ctx, name, door)
 }
 
-// finish releases a claim after the work, and adds to err if the claim ended early.
-func (l *Lock) finish(ctx context.Context, name string, c *lock.Claim, err error) error {
-	_ = c.Release(ctx) // Hooks.ReleaseFailed reports errors
-	cause := context.Cause(c.Context())
-	if cause == interlock.ErrReleased {
-		return err
-	}
-	return errors.Join(err, &interlock.Error{Op: "hold until the work was done", Driver: l.driver, Name: name,
-		Kind: interlock.Uncertain, Err: cause})
+// work runs fn under a claim and releases the claim. It adds to the error if the claim ended early.
+func (l *Lock) work(ctx context.Context, name string, c *lock.Claim, fn func(ctx context.Context) error) (err error) {
+	working, stop := join.Context(l.holding(ctx, name, c), c.Context())
+	defer func() {
+		stop()
+		_ = c.Release(ctx) // Hooks.ReleaseFailed reports errors
+		if cause := context.Cause(c.Context()); cause != interlock.ErrReleased {
+			err = errors.Join(err, &interlock.Error{Op: "hold until the work was done", Driver: l.driver, Name: name,
+				Kind: interlock.Uncertain, Err: cause})
+		}
+	}()
+	return fn(working)
 }

@@ -50,17 +50,12 @@ func (w *WriteClaim) Context() context.Context { return w.ctx }
 
 // Write blocks until it has a write claim of name, runs fn, and releases the claim when fn has
 // returned or panicked, as [lock.Fenced.Do] does. Its errors are those of [Lock.Read].
-func (l *Lock) Write(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) (err error) {
+func (l *Lock) Write(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
 	w, err := l.AcquireWrite(ctx, name)
 	if err != nil {
 		return err
 	}
-	working, stop := join.Context(l.holding(ctx, name, w.Claim), w.Context())
-	defer func() {
-		stop()
-		err = l.finish(ctx, name, w.Claim, err)
-	}()
-	return fn(working, w)
+	return l.work(ctx, name, w.Claim, func(ctx context.Context) error { return fn(ctx, w) })
 }
 
 // AcquireWrite blocks until it has a write claim of name, or ctx ends. The claim does not end
