@@ -28,9 +28,13 @@ func NewMailbox(prefix string, most int) *Mailbox {
 	return &Mailbox{prefix: prefix, most: most, wake: make(chan struct{}, 1), names: map[string]bool{}}
 }
 
-// Add records that a name changed.
+// Add records that a name changed. The empty name means any name, as for Miss.
 func (m *Mailbox) Add(name string) {
-	if !strings.HasPrefix(name, m.prefix) {
+	switch {
+	case name == "":
+		m.Miss()
+		return
+	case !strings.HasPrefix(name, m.prefix):
 		return
 	}
 	m.mu.Lock()

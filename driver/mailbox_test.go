@@ -26,9 +26,11 @@ func TestMailboxCollectsNames(t *testing.T) {
 	if !slices.Equal(names, []string{"x/a", "x/b"}) || missed || !received(m.Woken()) {
 		t.Errorf("%q, missed %v", names, missed)
 	}
-	m.Miss()
-	if names, missed = m.Take(); len(names) != 0 || !missed || !received(m.Woken()) {
-		t.Errorf("after Miss: %q, missed %v", names, missed)
+	for what, miss := range map[string]func(){"Miss": m.Miss, "any name": func() { m.Add("") }} {
+		miss()
+		if names, missed = m.Take(); len(names) != 0 || !missed || !received(m.Woken()) {
+			t.Errorf("after %s: %q, missed %v", what, names, missed)
+		}
 	}
 	if names, missed = m.Take(); len(names) != 0 || missed || received(m.Woken()) {
 		t.Errorf("after Take: %q, missed %v", names, missed)

@@ -64,13 +64,12 @@ type Map struct {
 	ctx    context.Context // ends at Close
 	cancel context.CancelCauseFunc
 	done   sync.WaitGroup
-	poke   chan struct{} // capacity 1: look at what hints name
+	hints  *driver.Mailbox // names that may have changed
 
 	mu      sync.Mutex
 	now     picture
-	changed chan struct{}   // closed when now is replaced
-	hints   map[string]bool // names that may have changed; "" is any
-	failed  error           // why the last look failed
+	changed chan struct{} // closed when now is replaced
+	failed  error         // why the last look failed
 }
 
 // listener receives the events of a Map, from its goroutines.
@@ -104,14 +103,14 @@ func follow(d driver.Fenced, values driver.Values, group string, tell listener) 
 		return nil, err
 	}
 	m := &Map{d: d, locks: view, values: values, names: n, tell: tell,
-		poke: make(chan struct{}, 1), changed: make(chan struct{}), hints: map[string]bool{}}
+		hints: driver.NewMailbox("", few), changed: make(chan struct{})}
 	m.ctx, m.cancel = context.WithCancelCause(context.Background())
 	m.done.Go(m.run)
 	m.done.Go(func() {
-		m.keep(func() error { return view.Watch(m.ctx, n.all(), m.hint) })
+		m.keep(func() error { return view.Watch(m.ctx, n.all(), m.hints.Add) })
 	})
 	m.done.Go(func() {
-		m.keep(func() error { return values.Watch(m.ctx, n.layout(), func(driver.Value) { m.look() }) })
+		m.keep(func() error { return values.Watch(m.ctx, n.layout(), func(driver.Value) { m.hints.Miss() }) })
 	})
 	return m, nil
 }
@@ -178,31 +177,6 @@ func (m *Map) until(ctx context.Context, done func(picture) bool) error {
 	}
 }
 
-// look makes run read the whole group; it does not block.
-func (m *Map) look() { m.hint("") }
-
-// hint makes run read one name; it does not block.
-func (m *Map) hint(name string) {
-	m.mu.Lock()
-	if len(m.hints) <= few { // beyond that, the whole group is read anyway
-		m.hints[name] = true
-	}
-	m.mu.Unlock()
-	select {
-	case m.poke <- struct{}{}:
-	default: // run has a signal already
-	}
-}
-
-// hinted returns and clears the hinted names.
-func (m *Map) hinted() map[string]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	names := m.hints
-	m.hints = map[string]bool{}
-	return names
-}
-
 // run reads what has an event. It reads the whole group when something may have expired, and at
 // least every third of the TTL.
 func (m *Map) run() {
@@ -218,7 +192,7 @@ func (m *Map) run() {
 			p = picture{due: boottime.Now().Add(retries.Delay(failures, rand.Float64()))}
 		}
 		m.wait(pace, nil)
-		m.wait(p.due.Sub(boottime.Now()), m.poke)
+		m.wait(p.due.Sub(boottime.Now()), m.hints.Woken())
 	}
 }
 
@@ -264,13 +238,13 @@ func (m *Map) keep(watch func() error) {
 func (m *Map) draw(last picture) (picture, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, patience(m.d.Guarantees()))
 	defer cancel()
-	names := m.hinted()
-	if !last.stored || len(names) > few || last.due.Sub(boottime.Now()) <= 0 {
+	names, missed := m.hints.Take()
+	if !last.stored || missed || last.due.Sub(boottime.Now()) <= 0 {
 		return m.ask(ctx)
 	}
 	p := last
 	p.owners = maps.Clone(last.owners)
-	for name := range names {
+	for _, name := range names {
 		_, _, one := m.names.isPartition(name)
 		switch {
 		case name == m.names.layout(): // only its value matters here, not its lock

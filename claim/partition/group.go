@@ -109,7 +109,7 @@ func (g *Group) join(ctx context.Context, l Layout) error {
 		return err
 	}
 	g.workers.Go(func() { g.belong(claim) })
-	g.view.look()
+	g.view.hints.Miss()
 	return g.view.until(ctx, func(p picture) bool { return slices.Contains(p.members, g.self) })
 }
 
@@ -199,14 +199,15 @@ func (g *Group) wanted(p picture) map[int]bool {
 
 // start begins to run a partition. The caller holds mu.
 func (g *Group) start(generation int64, i int) {
-	p := newPartition(g, generation, i)
+	p := &partition{group: g, generation: generation, index: i}
+	p.wanted, p.unwant = context.WithCancelCause(g.ctx)
 	g.partitions[i] = p
 	g.workers.Go(func() {
 		p.run()
 		g.mu.Lock()
 		delete(g.partitions, i)
 		g.mu.Unlock()
-		g.view.hint(g.view.names.partition(generation, i)) // the plan may want it again
+		g.view.hints.Add(g.view.names.partition(generation, i)) // the plan may want it again
 	})
 }
 

@@ -140,5 +140,5 @@ func (g *Group) finish() {
 	g.mu.Lock()
 	g.finishing = false
 	g.mu.Unlock()
-	g.view.look()
+	g.view.hints.Miss()
 }

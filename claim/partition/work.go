@@ -53,12 +53,6 @@ type partition struct {
 	drained chan struct{} // closed when closed and no caller is inside
 }
 
-func newPartition(g *Group, generation int64, i int) *partition {
-	p := &partition{group: g, generation: generation, index: i}
-	p.wanted, p.unwant = context.WithCancelCause(g.ctx)
-	return p
-}
-
 // stop asks it to end; it does not block.
 func (p *partition) stop() { p.unwant(ErrDraining) }
 
@@ -75,13 +69,11 @@ func (p *partition) run() {
 		if f := p.group.options.Hooks.Failed; f != nil && p.wanted.Err() == nil {
 			f(observe.PartitionFailed{Partition: p.index, Err: err})
 		}
-		if p.wanted.Err() == nil && !p.pause(failures) {
+		if p.wanted.Err() == nil && !retries.Wait(p.group.ctx, failures) {
 			return
 		}
 	}
 }
-
-func (p *partition) pause(failures int) bool { return retries.Wait(p.group.ctx, failures) }
 
 // own holds the partition once: from waiting for its lock to the release.
 func (p *partition) own() error {
@@ -117,7 +109,7 @@ func (p *partition) confirm() (Layout, error) {
 		return Layout{}, err
 	case !stored || r.Generation != p.generation || r.Next != nil:
 		p.stop()
-		p.group.view.look()
+		p.group.view.hints.Miss()
 		return Layout{}, ErrDraining
 	}
 	return r.Layout, nil
@@ -162,7 +154,7 @@ func (p *partition) opened(claim *lock.Claim, layout Layout) {
 		p.inside++
 	}
 	g.mu.Unlock()
-	g.view.hint(claim.Name()) // the others' pictures get an event from the service; ours at once
+	g.view.hints.Add(claim.Name()) // the others' pictures get an event from the service; ours at once
 	if f := g.options.Hooks.Acquired; f != nil {
 		f(observe.PartitionAcquired{Partition: p.index, Epoch: claim.Token()})
 	}

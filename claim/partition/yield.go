@@ -42,9 +42,9 @@ func (o offered) Yield(ctx context.Context) error {
 	g.workers.Go(func() {
 		p.backOff(claim)
 		_ = claim.Release(context.WithoutCancel(g.ctx)) // it expires otherwise
-		g.view.hint(name)
+		g.view.hints.Add(name)
 	})
-	g.view.hint(name)
+	g.view.hints.Add(name)
 	return nil
 }
 

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/partition"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
@@ -123,7 +123,7 @@ func (f forwarder) RoundTrip(r *http.Request) (*http.Response, error) {
 		switch {
 		case err == nil && !refused(resp):
 			return resp, nil
-		case err != nil && !unsent(err):
+		case err != nil && !driver.NeverSent(err):
 			return nil, err
 		case err == nil:
 			discard(resp)
@@ -181,12 +181,6 @@ func (f forwarder) to(r *http.Request, at partition.Location, kept body) *http.R
 // refused distinguishes a member's refusal from a 421 of the application.
 func refused(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusMisdirectedRequest && resp.Header.Get(EpochHeader) != ""
-}
-
-// unsent reports that no connection was made, so nothing was executed.
-func unsent(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
 }
 
 // failed answers a request that reached no owner, without internal details.
