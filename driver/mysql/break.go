@@ -19,16 +19,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 	if err := fail.CheckBreak(b); err != nil {
 		return driver.BreakRecord{}, false, err
 	}
-	var found recordedBreak
-	results := make(chan recordedBreak, 1) // the task may outlast this call
-	err := d.ask(ctx, "break", b.Name, func(ctx context.Context) error {
-		r, err := d.record(ctx, b)
-		results <- r
-		return err
-	})
-	if err == nil {
-		found = <-results
-	}
+	found, err := answerOf(ctx, d, "break", b.Name, func(ctx context.Context) (recordedBreak, error) { return d.record(ctx, b) })
 	if err != nil || found.id == 0 {
 		return driver.BreakRecord{}, false, err
 	}
@@ -108,12 +99,11 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
 	for killed := false; ; killed = true {
-		results := make(chan bool, 1)
-		err := d.ask(ctx, "break", name, func(ctx context.Context) error {
+		gone, err := answerOf(ctx, d, "break", name, func(ctx context.Context) (gone bool, err error) {
 			if d.session != nil && d.session.id == id {
 				d.endSession(errBroken)
 			}
-			return d.statement(ctx, func(s *session) error {
+			err = d.statement(ctx, func(s *session) error {
 				var user int64
 				err := one(ctx, s.conn, `select coalesce(is_used_lock(?), 0)`, []any{s.lockName(d.options, name)}, &user)
 				if err == nil && user == id && !killed {
@@ -121,14 +111,15 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 						err = nil
 					}
 				}
-				results <- user != id
+				gone = user != id
 				return err
 			})
+			return gone, err
 		})
 		if err != nil {
 			return leasetable.UncertainBreak(fail, name, err)
 		}
-		if <-results {
+		if gone {
 			d.freed.Wake(name)
 			return nil
 		}

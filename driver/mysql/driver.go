@@ -66,13 +66,12 @@ func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, erro
 	d.life, d.stop = context.WithCancel(context.Background())
 	d.bounds = [2]bound{{end: func() {}}, {end: func() {}}}
 	d.loops.Go(d.run)
-	var f facts
-	err = d.ask(ctx, "open", "", func(ctx context.Context) error {
+	f, err := answerOf(ctx, d, "open", "", func(ctx context.Context) (facts, error) {
 		s, err := d.connected(ctx)
-		if err == nil {
-			f = s.facts
+		if err != nil {
+			return facts{}, err
 		}
-		return err
+		return s.facts, nil
 	})
 	if err != nil {
 		return nil, errors.Join(err, d.Close(context.WithoutCancel(ctx)))
@@ -199,20 +198,29 @@ func (d *Driver) statement(ctx context.Context, send func(*session) error) error
 	return err
 }
 
-// onSession runs a task on the session, in the driver's goroutine, and returns its result.
-func onSession[T any](ctx context.Context, d *Driver, op, name string, do func(context.Context, *session) (T, error)) (found T, err error) {
+// answerOf runs a task in the driver's goroutine, and returns its result.
+func answerOf[T any](ctx context.Context, d *Driver, op, name string, do func(context.Context) (T, error)) (found T, err error) {
 	results := make(chan T, 1) // the task may outlast this call
 	err = d.ask(ctx, op, name, func(ctx context.Context) error {
-		return d.statement(ctx, func(s *session) error {
-			found, err := do(ctx, s)
-			results <- found
-			return err
-		})
+		found, err := do(ctx)
+		results <- found
+		return err
 	})
 	if err != nil {
 		return found, err
 	}
 	return <-results, nil
+}
+
+// onSession is answerOf for a task on the session.
+func onSession[T any](ctx context.Context, d *Driver, op, name string, do func(context.Context, *session) (T, error)) (T, error) {
+	return answerOf(ctx, d, op, name, func(ctx context.Context) (found T, err error) {
+		err = d.statement(ctx, func(s *session) (err error) {
+			found, err = do(ctx, s)
+			return err
+		})
+		return found, err
+	})
 }
 
 // endSession ends the session: every claim on it is lost.
