@@ -32,6 +32,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/internal/process"
 )
 
@@ -195,14 +196,10 @@ func (e *Election) close(ctx context.Context) error {
 	e.cancel(interlock.ErrClosed)
 	e.mu.Unlock()
 	err := e.locks.Close(ctx)
-	gone := make(chan struct{})
-	go func() { e.watches.Wait(); close(gone) }() // ends with the observers, which have ended
-	select {
-	case <-gone:
-		return err
-	case <-ctx.Done():
-		return errors.Join(err, e.fail("close election", "", interlock.Uncertain, context.Cause(ctx)))
+	if late := join.Wait(ctx, e.watches.Wait); late != nil {
+		return errors.Join(err, e.fail("close election", "", interlock.Uncertain, late))
 	}
+	return err
 }
 
 func (e *Election) fail(op, name string, kind interlock.ErrorKind, err error) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // Leader describes a leadership. The zero Leader means that there is no leader.
@@ -113,21 +114,14 @@ func (o *observer) changed(name string) {
 	o.mu.Lock()
 	o.ready = true
 	o.mu.Unlock()
-	o.look()
+	hints.Signal(o.hint)
 }
 
 func (o *observer) read(v driver.Value) {
 	o.mu.Lock()
 	o.known, o.value = true, v
 	o.mu.Unlock()
-	o.look()
-}
-
-func (o *observer) look() {
-	select {
-	case o.hint <- struct{}{}:
-	default:
-	}
+	hints.Signal(o.hint)
 }
 
 // follow reads the state after each event, and when the lease of the observed holder would

@@ -103,7 +103,8 @@ func again(err error, n int) bool {
 // serve writes the term's record under a claim, leads, and releases the claim.
 func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Instant,
 	lead func(context.Context, *Term) error) (called bool, err error) {
-	t, elected := e.newTerm(c), boottime.Now()
+	t := &Term{claim: c, election: e, turn: make(chan struct{}, 1), token: c.Token()}
+	elected := boottime.Now()
 	defer func() {
 		_ = c.Release(ctx) // Hooks.Lock.ReleaseFailed reports errors
 		cause := context.Cause(c.Context())

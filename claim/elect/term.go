@@ -1,6 +1,7 @@
 package elect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/join"
 )
@@ -27,10 +27,6 @@ type Term struct {
 	turn     chan struct{} // capacity 1: held by the writer; guards what follows
 	token    interlock.Token
 	record   record
-}
-
-func (e *Election) newTerm(c *lock.Claim) *Term {
-	return &Term{claim: c, election: e, turn: make(chan struct{}, 1), token: c.Token()}
 }
 
 // Proclaim replaces the data that observers see with this leadership: at most [MaxData] bytes.
@@ -72,7 +68,7 @@ func (t *Term) HandOver(ctx context.Context, successor string) error {
 // alone, not on leases or clocks. It costs two writes.
 func (t *Term) Save(ctx context.Context, key string, data []byte) error {
 	return t.write(ctx, "save "+key, func(ctx context.Context) error {
-		if err := first(checkKey(key), checkData(data)); err != nil {
+		if err := cmp.Or(checkKey(key), checkData(data)); err != nil {
 			return t.fail("save", interlock.Bug, err)
 		}
 		if err := t.put(ctx, savedName(key, t.Name()), data); err != nil {
@@ -231,13 +227,4 @@ func (e *Election) ask(ctx context.Context, op, name string, request func(contex
 		err = e.fail(op, name, interlock.Uncertain, err)
 	}
 	return err
-}
-
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

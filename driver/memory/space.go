@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // These methods are the requests of the protocol: each takes one step of the table
@@ -111,10 +112,7 @@ func (s *Space) notify(effects []granted) {
 	for _, g := range effects {
 		if wake := s.wakes[g.owner]; wake != nil {
 			delete(s.wakes, g.owner)
-			select {
-			case wake <- struct{}{}:
-			default: // it has a notification already
-			}
+			hints.Signal(wake)
 		}
 	}
 }
