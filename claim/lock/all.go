@@ -112,7 +112,7 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 			bound = max(1, bound-boottime.Now().Sub(began))
 		}
 		waiting, stop := join.Context(wait, claims.Context())
-		h, err := l.acquireWithin(bound, caller{parent: parent}, waiting, name, try)
+		h, err := l.acquire(bound, caller{parent: parent}, waiting, name, try)
 		stop()
 		if err != nil {
 			return claims, l.outOfAll(claims, name, err)
@@ -124,16 +124,10 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 
 // giveBack releases claims and waits for the answers until ctx ends.
 func (l *locker) giveBack(ctx context.Context, claims Claims) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	_ = join.Wait(ctx, func() {
 		_ = claims.Release(ctx) // Hooks.ReleaseFailed reports errors
 		l.handle(l.finish)
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
+	})
 }
 
 // inOrder sorts names and rejects those that the call must not wait for. If it returns names, Close

@@ -134,14 +134,14 @@ func (a *attempt) request(ctx context.Context) (err error) {
 	if len(a.members) > 1 {
 		err = a.requestAll(ctx)
 	} else {
-		a.members[0].place.grant, err = a.backend.acquire(ctx, a.members[0].request)
+		a.members[0].place.grant, err = a.driver.Acquire(ctx, a.members[0].request)
 	}
 	if err != nil {
 		return err
 	}
 	for i, m := range a.members {
 		r := m.place.read()
-		if r.lease <= a.limits.delay {
+		if r.lease <= a.options.LockDelay {
 			return &interlock.Error{Op: "acquire", Driver: a.name, Name: m.gate.name, Kind: interlock.Uncertain,
 				Err: fmt.Errorf("the answer took longer than the lease: %w", interlock.ErrExpired)}
 		}
@@ -188,7 +188,7 @@ func (a *attempt) settle(err error) {
 			m.gate.refused(m.place, err)
 			continue
 		}
-		if parent != nil && m.gate.waits(m.place.only) {
+		if parent != nil && slices.Contains(m.gate.waiters, m.place.only) {
 			m.place.only.parent = parent.makeContext()
 		}
 		m.gate.granted(m.place, m.place.grant.Token, m.granted)
@@ -214,7 +214,7 @@ func worthRepeating(err error) bool {
 // requestOf returns the request for p.
 func (l *locker) requestOf(g *gate, p *place) driver.Request {
 	r := driver.Request{Name: g.name, Owner: p.owner, NoWait: p.noWait, Events: l.events(g, p),
-		TTL: l.options.TTL, Renew: l.options.RenewEvery, MinLease: l.limits.delay}
+		TTL: l.options.TTL, Renew: l.options.RenewEvery, MinLease: l.options.LockDelay}
 	if l.options.NoRenewal {
 		r.Renew = -1
 	}

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -58,7 +56,7 @@ type Check func(ctx context.Context, changed []string) (done bool, expires time.
 func (f *Fenced) Await(ctx context.Context, v View, prefix string, look Check) error {
 	ctx, stop := join.Context(ctx, f.l.ctx)
 	defer stop()
-	w := &wait{locker: f.l, look: look, hinted: make(chan struct{}, 1)}
+	w := &wait{locker: f.l, look: look, hints: driver.NewMailbox("", 0)}
 	if done, err := w.again(ctx, nil); done || err != nil {
 		return err
 	}
@@ -80,11 +78,7 @@ type wait struct {
 	look    Check
 	failed  int           // looks in a row
 	expires time.Duration // of the last look
-
-	hinted chan struct{} // capacity 1
-	mu     sync.Mutex
-	all    bool            // any name may have changed
-	names  map[string]bool // these may
+	hints   *driver.Mailbox
 }
 
 // watch keeps a watch open until ctx ends or the driver refuses.
@@ -92,7 +86,7 @@ func (w *wait) watch(ctx context.Context, v View, prefix string) error {
 	for failed := 1; ; failed++ {
 		err := v.Watch(ctx, prefix, func(name string) {
 			failed = 1
-			w.hint(name)
+			w.hints.Add(name)
 		})
 		if ctx.Err() != nil {
 			return nil
@@ -109,39 +103,15 @@ func (w *wait) watch(ctx context.Context, v View, prefix string) error {
 var errWatchEnded error = &interlock.Error{Op: "watch locks", Kind: interlock.Bug,
 	Err: errors.New("the driver ended a watch without an error")}
 
-func (w *wait) hint(name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if name == "" {
-		w.all = true
-	} else if w.names == nil {
-		w.names = map[string]bool{name: true}
-	} else {
-		w.names[name] = true
-	}
-	select {
-	case w.hinted <- struct{}{}:
-	default: // the pending look covers this hint
-	}
-}
-
-// changed takes the names of the hints.
-func (w *wait) changed() (names []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.all {
-		names = slices.Sorted(maps.Keys(w.names))
-	}
-	w.all, w.names = false, nil
-	return names
-}
-
 func (w *wait) run(ctx context.Context) error {
 	for {
 		var changed []string
 		select {
-		case <-w.hinted:
-			changed = w.changed()
+		case <-w.hints.Woken():
+			names, missed := w.hints.Take()
+			if !missed {
+				changed = names
+			}
 		case <-time.After(w.pace()):
 		case <-ctx.Done():
 		}

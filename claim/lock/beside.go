@@ -142,8 +142,7 @@ func (c *Claim) watch(ctx context.Context, values driver.Values) (ask ReleaseReq
 
 // holder returns the holder of name, or nil if name is free.
 func (f *Fenced) holder(ctx context.Context, op, name string) (*driver.Contender, error) {
-	backend, _ := f.l.backend.(fencedBackend)
-	inspector, ok := backend.d.(driver.Inspector)
+	inspector, ok := f.l.driver.(driver.Inspector)
 	if !ok {
 		return nil, &interlock.UnmetError{Driver: f.l.name, Unmet: []string{"it must show who holds a lock (driver.Inspector)"}}
 	}

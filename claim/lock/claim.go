@@ -226,7 +226,7 @@ func (h *hold) release(ctx context.Context) error {
 func (h *hold) extend(d time.Duration) error {
 	l, name := h.locker, h.gate.name
 	switch {
-	case l.limits.maxHold == 0:
+	case l.options.MaxHold == 0:
 		return l.misuse("extend", name, "Options.MaxHold sets no limit to extend")
 	case d <= 0:
 		return l.misuse("extend", name, "%v is no time to hold it for", d)
@@ -261,7 +261,7 @@ func (h *hold) renew(ctx context.Context) error {
 	request := l.requestOf(h.gate, h.place)
 	request.NoWait = true
 	for failed := 1; ; failed++ {
-		grant, err := l.backend.acquire(bounded, request)
+		grant, err := l.driver.Acquire(bounded, request)
 		if err != nil && worthRepeating(err) && retries.Wait(bounded, failed) {
 			continue
 		}

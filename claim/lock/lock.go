@@ -68,7 +68,7 @@ func Open(ctx context.Context, url string, o *Options) (*Fenced, error) {
 // NewFenced returns locks that use d. If d does not meet o.Require, the error is an
 // [*interlock.UnmetError]. The caller owns d: close the lock first, then d.
 func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
-	l, err := newLocker(fencedBackend{d}, d.Guarantees(), o)
+	l, err := newLocker(d, o)
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ type Advisory struct{ l *locker }
 
 // NewAdvisory returns locks that use d; see [NewFenced].
 func NewAdvisory(d driver.Advisory, o *Options) (*Advisory, error) {
-	l, err := newLocker(advisoryBackend{d}, d.Guarantees(), o)
+	l, err := newLocker(untokened{d}, o)
 	if err != nil {
 		return nil, err
 	}

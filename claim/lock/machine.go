@@ -16,19 +16,10 @@ import (
 // events, which change the state and append effects. The caller runs the effects before the next
 // event, and passes the time as a [reading]. It is not safe for concurrent use.
 type machine struct {
-	limits  limits
+	options Options
 	closed  bool // names of expired claims are not released
 	gates   map[string]*gate
 	effects []effect // of the last event, in order
-}
-
-// limits are the Options that the machine uses.
-type limits struct {
-	handovers   int
-	turn        time.Duration // bounds the hand-overs of a grant; 0 means no limit
-	minValidity time.Duration // 0 means a quarter of the granted lease
-	delay       time.Duration // between the end of a claim and that of its lease
-	maxHold     time.Duration // 0 means no limit
 }
 
 // A gate is the queue of this process's goroutines for one name. It has at most one place in the
@@ -159,9 +150,6 @@ func (g *gate) leave(w *waiter) (answered bool) {
 	return false
 }
 
-// waits reports whether w has no answer yet and has not left.
-func (g *gate) waits(w *waiter) bool { return slices.Contains(g.waiters, w) }
-
 // heldError returns the answer to a waiter that stops waiting.
 func (g *gate) heldError() error {
 	e := &interlock.HeldError{Name: g.name, Owner: g.last}
@@ -241,7 +229,7 @@ func (g *gate) deliver(p *place, token interlock.Token, r reading) *hold {
 	w := g.waiters[0]
 	g.waiters = slices.Delete(g.waiters, 0, 1)
 	h := &w.turn
-	h.gate, h.place, h.token, h.since, h.most = g, p, token, r.now, g.limits.maxHold
+	h.gate, h.place, h.token, h.since, h.most = g, p, token, r.now, g.options.MaxHold
 	g.holder = h
 	g.emit(effect{do: answer, waiter: w, hold: h, after: h.untilLook(r)})
 	return h
@@ -273,9 +261,9 @@ func (g *gate) pass(h *hold, r reading) (next *hold) {
 	if token.Valid() {
 		token, ok = token.Next()
 	}
-	turnOver := g.limits.turn > 0 && r.now.Sub(p.granted.now) >= g.limits.turn
-	if !ok || len(g.waiters) == 0 || turnOver || p.passes >= g.limits.handovers ||
-		r.lease-g.limits.delay <= cmp.Or(g.limits.minValidity, p.granted.lease/4) {
+	turnOver := g.options.Turn > 0 && r.now.Sub(p.granted.now) >= g.options.Turn
+	if !ok || len(g.waiters) == 0 || turnOver || p.passes >= g.options.Handovers ||
+		r.lease-g.options.LockDelay <= cmp.Or(g.options.MinValidity, p.granted.lease/4) {
 		return nil
 	}
 	p.passes++
@@ -332,7 +320,7 @@ func (g *gate) look(h *hold, r reading) (left time.Duration) {
 
 // left returns the remaining time by the lease and by the maximum hold.
 func (h *hold) left(r reading) time.Duration {
-	left := r.lease - h.gate.limits.delay
+	left := r.lease - h.gate.options.LockDelay
 	if allowed, limited := h.allowed(r.now); limited {
 		return min(left, allowed)
 	}
@@ -355,7 +343,7 @@ func (h *hold) untilLook(r reading) time.Duration {
 
 func (h *hold) untilWarning(now boottime.Instant) (time.Duration, bool) {
 	allowed, limited := h.allowed(now)
-	return allowed - h.gate.limits.maxHold/4, limited && !h.warned
+	return allowed - h.gate.options.MaxHold/4, limited && !h.warned
 }
 
 // woken checks whether h has expired or is held for long. If the holder of an expired claim does not

@@ -23,7 +23,7 @@ const (
 
 // bounds of one walk.
 type bounds struct {
-	limits
+	options   Options
 	callers   int
 	ticks     int
 	failures  int // refusals of the backend and losses of grants
@@ -75,7 +75,7 @@ func (c choice) String() string { return fmt.Sprint(c.name, " ", c.who) }
 func newWorld(b bounds) *world {
 	w := &world{bounds: b, now: 1000, expires: map[*place]boottime.Instant{}, granted: map[*place]boottime.Instant{}, debts: map[*place]bool{},
 		armed: map[*hold]boottime.Instant{}, free: map[*hold]boottime.Instant{}, lost: map[*hold]bool{}}
-	w.m = machine{limits: b.limits, gates: map[string]*gate{}}
+	w.m = machine{options: b.options, gates: map[string]*gate{}}
 	for range b.callers {
 		w.people = append(w.people, &person{})
 	}
@@ -319,7 +319,7 @@ func (w *world) run(e effect, before *hold) {
 		}
 		w.armed[e.hold] = w.now.Add(e.after)
 	case warn:
-		if w.limits.maxHold == 0 {
+		if w.options.MaxHold == 0 {
 			w.fail("a warning without a limit")
 		}
 	}
@@ -358,21 +358,21 @@ func (w *world) answered(e effect, before *hold) {
 	}
 	w.last = e.hold.token
 	w.armed[e.hold] = w.now.Add(e.after)
-	left := w.read(e.hold.place).lease - w.limits.delay
-	if passed := before != nil && before.place == e.hold.place; passed && left <= cmp.Or(w.limits.minValidity, leaseFor/4) {
+	left := w.read(e.hold.place).lease - w.options.LockDelay
+	if passed := before != nil && before.place == e.hold.place; passed && left <= cmp.Or(w.options.MinValidity, leaseFor/4) {
 		w.fail("a lease of %v was passed on", left)
 	}
-	if turn := w.limits.turn; turn > 0 && e.hold.place.passes > 0 && w.now.Sub(w.granted[e.hold.place]) >= turn {
+	if turn := w.options.Turn; turn > 0 && e.hold.place.passes > 0 && w.now.Sub(w.granted[e.hold.place]) >= turn {
 		w.fail("the lock is passed on after its turn")
 	}
-	if e.hold.place.passes > max(0, w.limits.handovers) {
+	if e.hold.place.passes > max(0, w.options.Handovers) {
 		w.fail("the lock was passed on %d times", e.hold.place.passes)
 	}
 }
 
 func (w *world) ended(e effect) {
 	h, r := e.hold, w.read(e.hold.place)
-	leaseOver := r.lease <= w.limits.delay
+	leaseOver := r.lease <= w.options.LockDelay
 	held := h.most > 0 && w.now.Sub(h.since) >= h.most
 	switch {
 	case errors.Is(e.err, interlock.ErrExpired):
@@ -448,7 +448,7 @@ func (w *world) key() string {
 	ofPlace := func(p *place) {
 		flag(p.noWait, p.only != nil, p.abandoned, p.lost != nil, p.uncertain, w.debts[p])
 		num(p.passes, max(since(w.expires[p]), -8))
-		if w.limits.turn > 0 {
+		if w.options.Turn > 0 {
 			num(max(since(w.granted[p]), -8))
 		}
 	}
@@ -494,12 +494,12 @@ func walk(t *testing.T, b bounds) int {
 
 func TestEveryOrderOfEvents(t *testing.T) {
 	for name, b := range map[string]bounds{
-		"queue": {callers: 3, failures: 1, mayTry: true, limits: limits{handovers: 1}},
-		"clock": {callers: 2, ticks: 4, renewals: 1, limits: limits{handovers: 1, minValidity: tick}},
-		"turns": {callers: 3, ticks: 3, limits: limits{handovers: 2, turn: 2 * tick}},
+		"queue": {callers: 3, failures: 1, mayTry: true, options: Options{Handovers: 1}},
+		"clock": {callers: 2, ticks: 4, renewals: 1, options: Options{Handovers: 1, MinValidity: tick}},
+		"turns": {callers: 3, ticks: 3, options: Options{Handovers: 2, Turn: 2 * tick}},
 		"limits": {callers: 2, ticks: 3, renewals: 1, mayExtend: true,
-			limits: limits{handovers: 1, delay: tick, maxHold: tick}},
-		"by hand": {callers: 2, ticks: 3, failures: 1, mayRenew: true, limits: limits{handovers: -1}},
+			options: Options{Handovers: 1, LockDelay: tick, MaxHold: tick}},
+		"by hand": {callers: 2, ticks: 3, failures: 1, mayRenew: true, options: Options{Handovers: -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -511,7 +511,7 @@ func TestEveryOrderOfEvents(t *testing.T) {
 // TestShortGrantIsPassedOn gives a short lease, as Redis does until a pushed grant is confirmed.
 func TestShortGrantIsPassedOn(t *testing.T) {
 	for left, want := range map[time.Duration]bool{4 * tick: true, tick + 1: true, tick: false} {
-		w := newWorld(bounds{callers: 2, limits: limits{handovers: 1}})
+		w := newWorld(bounds{callers: 2, options: Options{Handovers: 1}})
 		w.step(choice{do: func(w *world, _ int) { w.join(false) }})
 		w.step(choice{do: func(w *world, _ int) { w.join(false) }})
 		token, _ := interlock.NewToken(1, 0)

@@ -14,42 +14,22 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// granter is the common part of fenced and advisory drivers; the token of an advisory grant is 0.
-type granter interface {
-	acquire(ctx context.Context, r driver.Request) (driver.Grant, error)
-	release(ctx context.Context, name, owner string) error
-}
+// untokened is an advisory driver as a fenced one. The token of its grants is 0.
+type untokened struct{ driver.Advisory }
 
-type fencedBackend struct{ d driver.Fenced }
-
-func (b fencedBackend) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	return b.d.Acquire(ctx, r)
-}
-
-func (b fencedBackend) release(ctx context.Context, name, owner string) error {
-	return b.d.Release(ctx, name, owner)
-}
-
-type advisoryBackend struct{ d driver.Advisory }
-
-func (b advisoryBackend) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	lease, err := b.d.Acquire(ctx, r)
+func (u untokened) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	lease, err := u.Advisory.Acquire(ctx, r)
 	return driver.Grant{Lease: lease}, err
-}
-
-func (b advisoryBackend) release(ctx context.Context, name, owner string) error {
-	return b.d.Release(ctx, name, owner)
 }
 
 // locker is the common part of Fenced and Advisory. It runs the machine: it serializes the events, and
 // performs the I/O and the waits of their effects.
 type locker struct {
-	backend granter
-	batch   driver.Batch // nil if the driver acquires names one by one
-	name    string       // of the driver, for errors
-	options Options
-	ctx     context.Context // ends at close
-	cancel  context.CancelCauseFunc
+	driver driver.Fenced   // or an untokened one
+	batch  driver.Batch    // nil if the driver acquires names one by one
+	name   string          // of the driver, for errors
+	ctx    context.Context // ends at close
+	cancel context.CancelCauseFunc
 
 	mu sync.Mutex
 	machine
@@ -127,8 +107,8 @@ func (l *locker) runEffects() {
 	l.effects = l.effects[:0]
 }
 
-func newLocker(b granter, g interlock.Guarantees, o *Options) (*locker, error) {
-	g, err := o.ownLease(g)
+func newLocker(d driver.Fenced, o *Options) (*locker, error) {
+	g, err := o.ownLease(d.Guarantees())
 	if err != nil {
 		return nil, err
 	}
@@ -142,13 +122,7 @@ func newLocker(b granter, g interlock.Guarantees, o *Options) (*locker, error) {
 	if err := options.checkLockDelay(g); err != nil {
 		return nil, err
 	}
-	l := &locker{
-		backend: b, name: g.Driver, options: options,
-		machine: machine{gates: make(map[string]*gate), limits: limits{
-			handovers: options.Handovers, turn: options.Turn, minValidity: options.MinValidity,
-			delay: options.LockDelay, maxHold: options.MaxHold,
-		}},
-	}
+	l := &locker{driver: d, name: g.Driver, machine: machine{options: options, gates: make(map[string]*gate)}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.alarms.ring = l.ring
 	return l, nil
@@ -161,7 +135,7 @@ func (l *locker) do(ctx context.Context, name string, fn func(context.Context, c
 		}
 		return err
 	}
-	h, err := l.acquire(caller{parent: ctx}, ctx, name, false)
+	h, err := l.acquire(l.options.Wait, caller{parent: ctx}, ctx, name, false)
 	if err != nil {
 		return err
 	}
@@ -177,7 +151,7 @@ func (l *locker) claim(ctx context.Context, name string, try bool) (claim, error
 	if c, ok := l.sharedBy(ctx, name); ok {
 		return c, nil
 	}
-	h, err := l.acquire(caller{parent: ctx, detached: true}, ctx, name, try)
+	h, err := l.acquire(l.options.Wait, caller{parent: ctx, detached: true}, ctx, name, try)
 	return claim{h: h}, err
 }
 
@@ -190,13 +164,8 @@ func (l *locker) sharedBy(ctx context.Context, name string) (claim, bool) {
 	return claim{h: h, shared: true}, h != nil
 }
 
-// acquire waits until wait ends, on behalf of c.
-func (l *locker) acquire(c caller, wait context.Context, name string, try bool) (*hold, error) {
-	return l.acquireWithin(l.options.Wait, c, wait, name, try)
-}
-
-// acquireWithin is acquire with a bound; 0 means none.
-func (l *locker) acquireWithin(bound time.Duration, c caller, wait context.Context, name string, try bool) (*hold, error) {
+// acquire waits until wait ends, on behalf of c, and no longer than bound; 0 means no bound.
+func (l *locker) acquire(bound time.Duration, c caller, wait context.Context, name string, try bool) (*hold, error) {
 	c.began = boottime.Sent()
 	h, err := l.queue(bound, c, wait, name, try)
 	if f := l.options.Hooks.Acquired; f != nil {
@@ -344,7 +313,7 @@ func (l *locker) heldBy(ctx context.Context, name string) *hold {
 func (l *locker) giveUp(ctx *lazyContext, name, owner string) error {
 	defer ctx.end(nil)
 	for failed := 1; ; failed++ {
-		err := l.backend.release(ctx, name, owner)
+		err := l.driver.Release(ctx, name, owner)
 		if err == nil {
 			return nil
 		}
