@@ -32,7 +32,7 @@ const maxMessage = 2 << 20
 //
 // The kind of an error is one of:
 //
-//   - Retryable, if no member accepted the message, or its handler returned Retryable
+//   - Retryable, if no member accepted the message, its handler returned Retryable, or the claim was lost
 //   - Definite, if the handler returned Definite
 //   - Uncertain, if the reply was lost: the message may have been handled, and must be sent
 //     again
@@ -57,9 +57,19 @@ func Receive(g *partition.Group, handle func(ctx context.Context, c interlock.Cl
 		}
 		if err := handle(r.Context(), c, m); err != nil {
 			options.Failed(r, err)
-			http.Error(w, "the message was not handled", statusOf[interlock.Kind(err)])
+			http.Error(w, "the message was not handled", statusOf[kindOf(c, err)])
 		}
 	})
+}
+
+// kindOf returns the kind of a handler's error. One of a lost claim says nothing about the message,
+// which the next owner can handle.
+func kindOf(c interlock.Claim, err error) interlock.ErrorKind {
+	kind := interlock.Kind(err)
+	if kind == interlock.Definite && (errors.Is(err, interlock.ErrStaleToken) || !c.Valid()) {
+		return interlock.Retryable
+	}
+	return kind
 }
 
 // statusOf is the status code for an error of a handler.

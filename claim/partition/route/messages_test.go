@@ -117,8 +117,8 @@ func TestMessagesReachTheOwnersOfTheirKeys(t *testing.T) {
 	}
 }
 
-// TestAHandlersErrorDecides whether a message is sent again. Later messages of its key
-// are not sent; those of other keys are.
+// TestAHandlersErrorDecides whether a message is sent again. A refused token says nothing about the
+// message. Later messages of its key are not sent; those of other keys are.
 func TestAHandlersErrorDecides(t *testing.T) {
 	s, i := open(t), &inbox{seen: map[string][]string{}}
 	a := s.listen(i, "a")
@@ -131,6 +131,10 @@ func TestAHandlersErrorDecides(t *testing.T) {
 		if interlock.Kind(got[0]) != kind || got[0] == nil || !errors.Is(got[1], driver.ErrNotSent) || got[2] != nil {
 			t.Errorf("%v: %v", kind, got)
 		}
+	}
+	i.fail = &interlock.StaleTokenError{Resource: "k", Seen: 2, Got: 1}
+	if got := sink.Publish(t.Context(), batch); interlock.Kind(got[0]) != interlock.Retryable || got[0] == nil {
+		t.Errorf("the guard has seen another owner, which can handle it: %v", got)
 	}
 	i.fail = nil
 	good := []driver.Message{{ID: "no key", Topic: "t"}, {ID: "bad", Topic: "t", Key: "k"}, {ID: "large", Topic: "t", Payload: make([]byte, 1<<20)}}
