@@ -111,9 +111,18 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, name string, by By, pl
 	if _, err := q.Exec(ctx, `delete from {dead}`+where, args...); err != nil {
 		return err
 	}
-	slices.Sort(lanes)
-	lanes = slices.Compact(lanes)
-	return q.arrive(ctx, name, announced{lanes: lanes, classes: make([]int64, len(lanes))})
+	// The priority of a key is that of its last message.
+	of, args := q.of(name, lanes)
+	last, err := sqltable.List(ctx, q.Tables, `select lane, class from {messages} where id in (select max(id) from {messages} where `+of+` group by lane) order by lane`,
+		args, func(a *arrival) []any { return []any{&a.lane, &a.class} })
+	if err != nil {
+		return err
+	}
+	var keyed announced
+	for _, a := range last {
+		keyed.lanes, keyed.classes = append(keyed.lanes, a.lane), append(keyed.classes, a.class)
+	}
+	return q.arrive(ctx, name, keyed)
 }
 
 // chosen returns the condition that selects dead letters by place, and its parameters.
