@@ -18,7 +18,7 @@ var latticeScript = newScript(latticeLua)
 
 // Lattices keeps states of conflict-free replicated data types in Redis; one script merges. It
 // implements driver.Lattices. A state is the hash interlock:{TAG}:crdt:PREFIX+NAME, which never
-// expires. In a Redis Cluster the resource of a guard and PREFIX+NAME need the same {tag}. What a
+// expires, and the resource of a guard is PREFIX+RESOURCE. In a Redis Cluster both need the same {tag}. What a
 // crash without appendfsync always, or a failover to a replica, loses is restored when a process
 // that has it merges it again. What no process has is lost, including units taken from a bounded
 // counter.
@@ -48,7 +48,9 @@ func (s *Lattices) Merge(ctx context.Context, name string, delta driver.Lattice,
 	}
 	keys, args := []string{s.key(name)}, latticeArgs(delta)
 	if guard != nil {
-		_, err := s.fence.Eval(ctx, *guard, latticeLua, keys, args)
+		own := *guard
+		own.Resource = s.prefix + guard.Resource
+		_, err := s.fence.Eval(ctx, own, latticeLua, keys, args)
 		return err
 	}
 	_, err := s.fence.conn.eval(ctx, asked, latticeScript, batch{keys, args})

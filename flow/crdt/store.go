@@ -2,6 +2,7 @@ package crdt
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,6 +46,9 @@ func (s *Store) Load(ctx context.Context, name string, value Type) error {
 	return nil
 }
 
+// escape makes the last slash of a resource the one before the replica.
+var escape = strings.NewReplacer("%", "%25", "/", "%2F")
+
 // A Share is one replica's part of a [Bounded] counter in a store. Its methods store an operation
 // under the replica's token before they return, and are safe for concurrent use.
 type Share struct {
@@ -73,7 +77,7 @@ func (s *Store) Share(ctx context.Context, name, replica string, token interlock
 		return nil, err
 	}
 	h := &Share{store: s, name: name, replica: replica}
-	h.guard = driver.Raise{Resource: path(bounded, name) + "/" + replica, Token: token, Source: replica}
+	h.guard = driver.Raise{Resource: path(bounded, name) + "/" + escape.Replace(replica), Token: token, Source: replica}
 	if err := h.write(ctx, Bounded{}); err != nil {
 		return nil, err
 	}

@@ -73,6 +73,32 @@ func TestStore(t *testing.T) {
 	})
 }
 
+// TestSharesDoNotMeet: no share is fenced by the token of another one.
+func TestSharesDoNotMeet(t *testing.T) {
+	eachStore(t, func(t *testing.T, s *Store) {
+		var all []*Share
+		for i, of := range [][2]string{{"a", "b/c"}, {"a/b", "c"}, {"a", "b%2Fc"}, {"a", "b%252Fc"}} {
+			h, err := s.Share(t.Context(), of[0], of[1], token(int64(9-i)))
+			ok(t, err)
+			all = append(all, h)
+		}
+		for _, h := range all {
+			ok(t, h.Add(t.Context(), 1))
+		}
+	})
+}
+
+// TestPrefixes: two stores of one server with different prefixes have different shares.
+func TestPrefixes(t *testing.T) {
+	client, err := redis.Dial("redis://" + testbed.Redis(t).Addr())
+	ok(t, err)
+	defer client.Close()
+	for i, prefix := range []string{"eu/", "us/"} {
+		_, err := NewStore(redis.NewLattices(client, prefix)).Share(t.Context(), "stock", "a", token(int64(9-i)))
+		ok(t, err)
+	}
+}
+
 // flaky loses requests, answers, or neither, at random.
 type flaky struct {
 	driver.Lattices
