@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
@@ -157,7 +158,11 @@ func (s *Lease) request(n int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
 	g := &grant{sent: boottime.Sent(), at: time.Now()}
-	d, err := s.limits.Take(ctx, Charge{Key: s.key, Rate: s.rate, Cost: n, Least: 1})
+	call := driver.LimitCall{{Key: s.key, Rate: s.rate, Cost: n, Least: 1}}
+	d, err := s.limits.Take(ctx, call...)
+	if err != nil && ctx.Err() != nil { // no caller has ended it
+		d, err = s.limits.failed(context.Background(), call, err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.asking

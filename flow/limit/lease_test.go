@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/flow/limit"
 	"github.com/interlock-dev/interlock/internal/virtual"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 func lease(t *testing.T, l *limit.Limits, r limit.Rate) *limit.Lease {
@@ -197,6 +199,30 @@ func TestLeaseOfASlowStore(t *testing.T) {
 			t.Errorf("after %d requests: %v", g.requests.Load(), err)
 		}
 	})
+}
+
+// TestLeaseFailurePolicy: the policy applies if the store does not decide, also without a Timeout.
+func TestLeaseFailurePolicy(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		g := &gated{Limiter: hanging{}}
+		l, err := limit.New(g, &limit.Options{OnFailure: limit.Admit, Hooks: &observe.Limit{Log: observe.Silent}})
+		ok(t, err)
+		if admitted, err := lease(t, l, limit.PerHour(100)).Allow(t.Context()); !admitted || err != nil {
+			t.Errorf("%v, %v", admitted, err)
+		}
+	})
+}
+
+// hanging is a store that does not answer.
+type hanging struct{}
+
+func (hanging) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
+	<-ctx.Done()
+	answers := make([]driver.LimitAnswer, len(calls))
+	for i := range answers {
+		answers[i].Err = context.Cause(ctx)
+	}
+	return answers
 }
 
 func TestLeaseRefuses(t *testing.T) {
