@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,7 +42,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	}
 	// No index has the columns that change, so PostgreSQL can use heap-only tuples (HOT).
 	return q.Create(ctx, `create table if not exists {limits} (
-		name {string 255} not null primary key,
+		name {name 255} not null primary key,
 		state {text} not null,
 		until_us bigint not null){engine}{pg  with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000)}`)
 }
@@ -274,7 +275,7 @@ var _ driver.LimitInspector = (*inTable)(nil)
 func (t *inTable) Limits(ctx context.Context, prefix string, limit int) (all []driver.StoredLimit, more bool, err error) {
 	prefix = t.table.Prefix + prefix
 	err = t.do(ctx, prefix, func(q sqltable.Tables) (err error) {
-		all, err = t.list(ctx, q, `name >= {?} and until_us > {micros now} order by name limit ?`, prefix, limit+1)
+		all, err = t.list(ctx, q, `name >= {?} and until_us > {micros now} order by name limit ?`, prefix, min(limit, math.MaxInt-1)+1)
 		return err
 	})
 	for i, s := range all {

@@ -2,6 +2,7 @@ package limit_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -57,4 +58,41 @@ func TestTableOpens(t *testing.T) {
 			t.Errorf("rows %s", rows)
 		}
 	}, databases.Pgx)
+}
+
+// TestTableLists: keys of a prefix are listed whatever the collation of the database.
+func TestTableLists(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		if db.Dialect == driver.Postgres {
+			db = db.Collated(t)
+		}
+		db.Do(t, limit.Table{}.Create)
+		store := limit.FromTable(db, limit.Table{Prefix: "p:"})
+		l, err := limit.New(store, nil)
+		ok(t, err)
+		for _, key := range []string{"a/1", "a1", "A/1", "a/2", "a%", "a", "b", "a/_", "a/Z"} {
+			_, err := l.Allow(t.Context(), key, limit.PerHour(10))
+			ok(t, err)
+		}
+		for _, c := range []struct {
+			prefix string
+			limit  int
+			want   string
+		}{
+			{"a/", 9, "[a/1 a/2 a/Z a/_] false"}, {"a/", 2, "[a/1 a/2] true"}, {"a%", 1, "[a%] false"}, {"_", 1, "[] false"},
+			{"", math.MaxInt, "[A/1 a a% a/1 a/2 a/Z a/_ a1 b] false"},
+		} {
+			all, more, err := store.(driver.LimitInspector).Limits(t.Context(), c.prefix, c.limit)
+			ok(t, err)
+			var keys []string
+			for _, s := range all {
+				keys = append(keys, s.Key)
+			}
+			if got := fmt.Sprint(keys, more); got != c.want {
+				t.Errorf("prefix %q, limit %d: %s, want %s", c.prefix, c.limit, got, c.want)
+			}
+		}
+	})
 }

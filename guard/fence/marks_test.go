@@ -315,6 +315,27 @@ func testRebase(t *testing.T, w world) {
 	}
 }
 
+// testListed: the order of a list is that of bytes, so those of a prefix are next to each other.
+func testListed(t *testing.T, w world) {
+	db := w.DB
+	if db.Dialect == driver.Postgres {
+		db = db.Collated(t)
+	}
+	db.Do(t, fence.Table{}.Create)
+	db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+		for _, resource := range []string{"a1", "a/2", "B", "a/1", "A/1"} {
+			if err := w.table.Enter(ctx, tx, resource, token(1), ""); err != nil {
+				return err
+			}
+		}
+		all, err := w.table.Resources(ctx, tx, "a/", 3)
+		if got := fmt.Sprint(all); got != "[a/1 a/2 a1]" {
+			t.Errorf("listed %s", got)
+		}
+		return err
+	})
+}
+
 // TestMisuse is refused before any request to a database.
 func TestMisuse(t *testing.T) {
 	_, err := fence.Table{}.Show(t.Context(), foreign{}, "r")

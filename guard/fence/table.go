@@ -74,7 +74,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	}
 	return m.Create(ctx,
 		`create table if not exists {marks} (
-			resource {string 512} not null primary key,
+			resource {name 512} not null primary key,
 			token bigint not null,
 			previous bigint not null,
 			{maria entries bigint not null,
@@ -132,7 +132,7 @@ func (t Table) Show(ctx context.Context, db driver.SQL, resource string) (driver
 }
 
 // Resources lists at most limit resources that have a mark, from the first one at or after
-// from, in the order of the database. Its cost is proportional to the result.
+// from, in the order of their bytes. Its cost is proportional to the result.
 func (t Table) Resources(ctx context.Context, db driver.SQL, from string, limit int) (list []string, err error) {
 	m, err := layout.Open("list marks", from, db, t.Name)
 	if err != nil {

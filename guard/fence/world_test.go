@@ -52,6 +52,7 @@ func TestMarks(t *testing.T) {
 		{"a column does not guard other rows", testColumnOtherRows},
 		{"a column needs a unique row", testColumnRows},
 		{"marks are shown and rebased", testRebase},
+		{"marks are listed", testListed},
 		{"an early snapshot is noticed", testEarlySnapshot},
 		{"names are data", testNames},
 		{"a shared mark is not raised", testShared},

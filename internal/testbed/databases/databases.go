@@ -118,12 +118,13 @@ func Open(tb testing.TB, server *testbed.Server, client string) *DB {
 }
 
 type system struct {
-	dialect driver.Dialect
-	start   func(testing.TB, ...string) *testbed.Server
-	library string
-	clients []string
-	modes   []string // of sessions, appended to URLs
-	url     func(server, database string) string
+	dialect   driver.Dialect
+	start     func(testing.TB, ...string) *testbed.Server
+	library   string
+	clients   []string
+	modes     []string // of sessions, appended to URLs
+	collation string   // options of the databases
+	url       func(server, database string) string
 }
 
 var systems = []system{{
@@ -159,7 +160,7 @@ func create(tb testing.TB, sys system, server *testbed.Server, client, mode stri
 		tb.Fatal(err)
 	}
 	defer admin.Close()
-	if _, err := admin.ExecContext(tb.Context(), "create database "+name); err != nil {
+	if _, err := admin.ExecContext(tb.Context(), "create database "+name+sys.collation); err != nil {
 		tb.Fatal(err)
 	}
 	d := &DB{Client: client, Dialect: sys.dialect, URL: sys.url(server.URL(), name) + mode, Server: server}
@@ -176,6 +177,15 @@ func (d *DB) Again(tb testing.TB) driver.BeginnerAt[driver.SQL] {
 	}
 	tb.Cleanup(closed)
 	return db
+}
+
+// Collated returns another database of PostgreSQL's server. It orders texts as most databases do,
+// by letters first; those of this package order them by bytes.
+func (d *DB) Collated(tb testing.TB) *DB {
+	tb.Helper()
+	sys := systems[0]
+	sys.collation = ` template template0 locale_provider icu icu_locale 'en'`
+	return create(tb, sys, d.Server, d.Client, "")
 }
 
 // Through returns the same database with separate connections through a proxy.
