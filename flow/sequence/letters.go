@@ -69,6 +69,9 @@ type burier[T any] struct {
 // handle makes a dead letter of an event that was rejected too often, without a call of the handler.
 // After a failure of the handler the transaction may be unusable.
 func (b *burier[T]) handle(ctx context.Context, in T, d Delivery) (err error) {
+	if ctx.Value(replay{}) != nil {
+		return b.handler(ctx, in, d)
+	}
 	at := place{d.Key, d.Position}
 	if r := b.count(at, ""); r.times >= b.options.Attempts {
 		if err := b.table.bury(ctx, b.lend(in), b.stream, d, r); err != nil {
@@ -216,6 +219,9 @@ func (t Table) remove(ctx context.Context, db driver.SQL, stream, key string, at
 	return err
 }
 
+// replay is the key of a context in which no handler makes a dead letter.
+type replay struct{}
+
 // Replay passes a dead letter to a handler, as Late, and closes its hole, in one transaction. After an
 // error of h the letter remains. If it does not exist any more, the error is an [ErrNoHole].
 func Replay[T any](ctx context.Context, db driver.Beginner[T], t Table, stream string, l DeadLetter, lend func(T) driver.SQL, h Handler[T]) error {
@@ -223,7 +229,7 @@ func Replay[T any](ctx context.Context, db driver.Beginner[T], t Table, stream s
 		if err := t.remove(ctx, lend(in), stream, l.Key, l.Position); err != nil {
 			return err
 		}
-		return h(ctx, in, Delivery{Event: l.Event, Late: true})
+		return h(context.WithValue(ctx, replay{}, true), in, Delivery{Event: l.Event, Late: true})
 	})
 	return err
 }

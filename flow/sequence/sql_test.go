@@ -338,6 +338,11 @@ func testPoison(t *testing.T, db *databases.DB) {
 	if err := sequence.Replay(t.Context(), db, sequence.Table{}, stream, all[0], same, handler); !errors.Is(err, poison) {
 		t.Errorf("%v", err)
 	}
+	for range 4 { // a replay is no delivery: it makes no dead letter
+		if err := sequence.Replay(t.Context(), db, sequence.Table{}, stream, all[0], same, buried); !errors.Is(err, poison) {
+			t.Errorf("%v", err)
+		}
+	}
 	letters(2)
 	fail = nil
 	if err := sequence.Replay(t.Context(), db, sequence.Table{}, stream, all[0], same, handler); err != nil {
