@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -192,14 +193,9 @@ func errorText(err error) string {
 		return ""
 	}
 	const most = 1000
-	s := label(err.Error())
+	s := sqltable.Clean(err.Error())
 	if len(s) > most {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
-}
-
-// label returns a text for people as it is stored: UTF-8 without NUL.
-func label(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

@@ -269,7 +269,7 @@ func (s store) goOnFrom(ctx context.Context, why string, lanes []int64) error {
 func (s store) record(ctx context.Context, op string, rows []int64, reason, by string) error {
 	action, _, _ := strings.Cut(op, " ")
 	return s.exec(ctx, `insert into {audit} (action, message_id, topic, msg_key, reason, done_by, done_at)
-		select '`+action+`', message_id, topic, msg_key, ?, ?, {micros start} from {dead} where id in (`+list(rows)+`) order by id`, label(reason), label(by))
+		select '`+action+`', message_id, topic, msg_key, ?, ?, {micros start} from {dead} where id in (`+list(rows)+`) order by id`, sqltable.Clean(reason), sqltable.Clean(by))
 }
 
 func sortedLanes(rows []row) (lanes []int64) {

@@ -207,5 +207,5 @@ func (m *mover) end(ctx context.Context, s store) error {
 // record writes the audit.
 func (m *mover) record(ctx context.Context, s store, what string) error {
 	return s.exec(ctx, `insert into {audit} (action, message_id, topic, msg_key, reason, done_by, done_at)
-		values ('slices', ?, {empty}, {empty}, ?, ?, {micros start})`, what, label(m.Reason), label(m.By))
+		values ('slices', ?, {empty}, {empty}, ?, ?, {micros start})`, what, sqltable.Clean(m.Reason), sqltable.Clean(m.By))
 }

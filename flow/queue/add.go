@@ -100,7 +100,7 @@ func (r row) size() int { return len(r.Payload) + len(r.headers) }
 func prepare(i int, name string, m Message) (row, error) {
 	m.ID = cmp.Or(m.ID, rand.Text())
 	refuse := func(format string, args ...any) (row, error) {
-		return row{}, &MessageError{Index: i, ID: clean(m.ID[:min(len(m.ID), 64)]), Why: fmt.Sprintf(format, args...)}
+		return row{}, &MessageError{Index: i, ID: sqltable.Clean(m.ID[:min(len(m.ID), 64)]), Why: fmt.Sprintf(format, args...)}
 	}
 	for _, f := range []struct {
 		what, text string
@@ -112,7 +112,7 @@ func prepare(i int, name string, m Message) (row, error) {
 	}
 	for name, value := range m.Headers {
 		if driver.CheckText("a header", name, 1, MaxHeaders) != nil || driver.CheckText("a header", value, 0, MaxHeaders) != nil {
-			return refuse("header %q has no name, or is not UTF-8 without NUL", clean(name))
+			return refuse("header %q has no name, or is not UTF-8 without NUL", sqltable.Clean(name))
 		}
 	}
 	headers := ""

@@ -143,7 +143,7 @@ func (q tables) letters(ctx context.Context, action, name string, by By, places 
 	}
 	_, err = q.Exec(ctx, `insert into {audit} (action, queue, place, message_id, msg_key, reason, done_by, done_at)
 		select '`+action+`', queue, id, message_id, msg_key, {?}, {?}, {micros start} from {dead}`+where+` order by id`,
-		append([]any{clean(by.Reason), clean(by.Actor)}, args...)...)
+		append([]any{sqltable.Clean(by.Reason), sqltable.Clean(by.Actor)}, args...)...)
 	return lanes, err
 }
 
@@ -195,7 +195,7 @@ func (t Table) Resume(ctx context.Context, db driver.SQL, name string, by By, ke
 		return err
 	}
 	_, err = q.Exec(ctx, `insert into {audit} (action, queue, place, message_id, msg_key, reason, done_by, done_at)
-		values ('resume', ?, 0, {empty}, {?}, {?}, {?}, {micros start})`, name, key, clean(by.Reason), clean(by.Actor))
+		values ('resume', ?, 0, {empty}, {?}, {?}, {?}, {micros start})`, name, key, sqltable.Clean(by.Reason), sqltable.Clean(by.Actor))
 	return err
 }
 

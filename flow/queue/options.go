@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	mathrand "math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -97,9 +96,4 @@ func invalid(format string, args ...any) error {
 
 func (o Options) judgement() judgement {
 	return judgement{o.Failing, o.Attempts, backoff.Policy{First: o.MinPause, Max: o.MaxPause}, mathrand.Float64}
-}
-
-// clean returns s as UTF-8 without NUL.
-func clean(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

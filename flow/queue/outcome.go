@@ -7,6 +7,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // outcome is an error that chooses the outcome of a message.
@@ -79,5 +80,5 @@ func reason(err error) string {
 	if len(text) > maxReason {
 		text = text[:maxReason]
 	}
-	return clean(string(text))
+	return sqltable.Clean(string(text))
 }

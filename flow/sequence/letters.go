@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // DefaultAttempts is the default of Poison.Attempts.
@@ -144,7 +144,7 @@ func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Deliver
 	_, err = q.Exec(ctx, `delete from {dead}`+where+`seq = ?`, at...)
 	if err == nil {
 		_, err = q.Exec(ctx, `insert into {dead} (stream, name, epoch, seq, payload, attempts, error, died_at)
-			values (?, ?, ?, ?, {?}, ?, {?}, {now})`, append(at, payload, r.times, label(r.err))...)
+			values (?, ?, ?, ?, {?}, ?, {?}, {now})`, append(at, payload, r.times, sqltable.Clean(fmt.Sprintf("%.2000s", r.err)))...)
 	}
 	var reopened int64
 	if err == nil {
@@ -158,11 +158,6 @@ func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Deliver
 		err = q.count(ctx, stream, e.Key, 1)
 	}
 	return err
-}
-
-// label returns the text of an error as it is stored: UTF-8 without NUL, which PostgreSQL refuses.
-func label(text string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(fmt.Sprintf("%.2000s", text), "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // DeadLetters lists dead letters of a stream, the oldest first, at most limit. A limit below 1 is a

@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // enterPostgres enters by one statement. It writes the row whatever the tokens are, because
@@ -62,7 +63,7 @@ with rebased as (
 	returning previous)
 insert into {audit} (resource, from_token, to_token, reason, rebased_by, rebased_at)
 select $1::text, previous, $2::bigint, $4::text, $5::text, {now} from rebased
-returning from_token`, []any{r.resource, int64(r.to), label(driver.RebaseSource(r.by, r.reason)), label(r.reason), label(r.by)},
+returning from_token`, []any{r.resource, int64(r.to), sqltable.Clean(driver.RebaseSource(r.by, r.reason)), sqltable.Clean(r.reason), sqltable.Clean(r.by)},
 		(*int64)(&old.Token))
 	return old, plausible, err
 }
@@ -175,11 +176,11 @@ func (m marks) rebaseMaria(ctx context.Context, r rebase) (old driver.Mark, plau
 		return driver.Mark{}, plausible, err
 	}
 	_, err = m.Exec(ctx, `update {marks} set previous = ?, token = ?, entries = entries + 1, source = ?, raised_at = {now}
-		where resource = ?`, int64(was.mark.Token), int64(r.to), label(driver.RebaseSource(r.by, r.reason)), r.resource)
+		where resource = ?`, int64(was.mark.Token), int64(r.to), sqltable.Clean(driver.RebaseSource(r.by, r.reason)), r.resource)
 	if err != nil {
 		return driver.Mark{}, true, err
 	}
 	_, err = m.Exec(ctx, `insert into {audit} (resource, from_token, to_token, reason, rebased_by, rebased_at)
-		values (?, ?, ?, ?, ?, {now})`, r.resource, int64(was.mark.Token), int64(r.to), label(r.reason), label(r.by))
+		values (?, ?, ?, ?, ?, {now})`, r.resource, int64(was.mark.Token), int64(r.to), sqltable.Clean(r.reason), sqltable.Clean(r.by))
 	return was.mark, true, err
 }

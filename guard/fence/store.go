@@ -121,11 +121,6 @@ func implausible(op, resource string, token interlock.Token) error {
 		Err: fmt.Errorf("%w: %d is more than %v ahead of the store's clock", interlock.ErrImplausibleToken, token, interlock.MaxAhead)}
 }
 
-// label makes a source storable; since it is for people, label may change it.
-func label(source string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(source, "\uFFFD"), "\x00", "\uFFFD")
-}
-
 // Share reads the last committed marks of resources, and prevents other transactions from
 // raising them until this transaction ends. Any number of transactions may share a mark. A
 // writer uses it under a token that has entered before. If the mark equals its token, no other

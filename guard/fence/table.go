@@ -106,7 +106,7 @@ func (t Table) Enter(ctx context.Context, db driver.SQL, resource string, token 
 	if m.Maria() {
 		enter = m.enterMaria
 	}
-	seen, plausible, err := enter(ctx, entry{resource: resource, token: token, source: label(source)})
+	seen, plausible, err := enter(ctx, entry{resource: resource, token: token, source: sqltable.Clean(source)})
 	switch {
 	case err != nil:
 		return err

@@ -72,6 +72,11 @@ func Bytes[T string | []byte](all []T) string {
 	})
 }
 
+// Clean returns a text for people as both databases store it: UTF-8 without NUL.
+func Clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
 // Literal returns a text or bytes as a literal of MariaDB that no sql_mode and no character set changes.
 func Literal[T string | []byte](text T) string { return string(AppendLiteral(nil, text)) }
 
