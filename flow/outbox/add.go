@@ -41,8 +41,12 @@ func (t Table) AddAt(ctx context.Context, db driver.SQL, notBefore time.Time, me
 	if err != nil || len(messages) == 0 {
 		return err
 	}
-	if !notBefore.IsZero() && (notBefore.Unix() < 0 || notBefore.Year() > 9999) {
-		return &MessageError{ID: messages[0].ID, Why: "invalid time " + notBefore.String()}
+	due := int64(0) // now
+	if !notBefore.IsZero() {
+		if notBefore.Unix() < 0 || notBefore.Year() > 9999 {
+			return &MessageError{ID: messages[0].ID, Why: "invalid time " + notBefore.String()}
+		}
+		due = notBefore.UnixMicro()
 	}
 	all := make([]prepared, len(messages))
 	var lanes []int64
@@ -56,12 +60,21 @@ func (t Table) AddAt(ctx context.Context, db driver.SQL, notBefore time.Time, me
 	}
 	slices.Sort(lanes)
 	lanes = slices.Compact(lanes)
-	for chunk := range chunks(all) {
-		// The first chunk takes all locks, so that they are in one order.
-		if err := s.insert(ctx, add{chunk, lanes, micro(notBefore)}); err != nil {
+	insert := s.insertPostgres
+	if s.Maria() {
+		insert = s.insertMaria
+	}
+	for len(all) > 0 {
+		n, size := 0, 0
+		for n < min(len(all), addRows) && (n == 0 || size+all[n].size() <= addBytes) {
+			size += all[n].size()
+			n++
+		}
+		// The first insert takes all locks, so that they are in one order.
+		if err := insert(ctx, add{all[:n], lanes, due}); err != nil {
 			return s.failed(err)
 		}
-		lanes = nil
+		all, lanes = all[n:], nil
 	}
 	return nil
 }
@@ -71,31 +84,6 @@ type add struct {
 	messages  []prepared
 	lanes     []int64 // sorted
 	notBefore int64   // microseconds since 1970, 0 means now
-}
-
-// micro returns a time as it is stored.
-func micro(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
-// chunks splits messages by the bounds of one statement.
-func chunks(all []prepared) func(yield func([]prepared) bool) {
-	return func(yield func([]prepared) bool) {
-		start, size := 0, 0
-		for i, m := range all {
-			if i > start && (i-start == addRows || size+m.size() > addBytes) {
-				if !yield(all[start:i]) {
-					return
-				}
-				start, size = i, 0
-			}
-			size += m.size()
-		}
-		yield(all[start:])
-	}
 }
 
 // Tx runs fn in a transaction of db and commits it if fn returns nil. Then it notifies, so that a

@@ -60,18 +60,12 @@ func prepare(i int, m Message) (prepared, error) {
 	if err := driver.CheckMessageID(m.ID); err != nil {
 		return refuse("%v", err)
 	}
-	if m.Topic == "" {
-		return refuse("it has no topic")
-	}
 	for _, f := range []struct {
-		name, value string
-		max         int
-	}{{"id", m.ID, MaxID}, {"topic", m.Topic, MaxTopic}, {"key", m.Key, MaxKey}} {
-		if len(f.value) > f.max {
-			return refuse("its %s has %d bytes, at most %d are allowed", f.name, len(f.value), f.max)
-		}
-		if !text(f.value) {
-			return refuse("its %s is not UTF-8 without NUL", f.name)
+		what, text  string
+		least, most int
+	}{{"an id", m.ID, 1, MaxID}, {"a topic", m.Topic, 1, MaxTopic}, {"a key", m.Key, 0, MaxKey}} {
+		if err := driver.CheckText(f.what, f.text, f.least, f.most); err != nil {
+			return refuse("%v", err)
 		}
 	}
 	if len(m.Payload) > MaxPayload {
@@ -90,7 +84,7 @@ func encoded(headers map[string]string) (stored, why string) {
 		return "", ""
 	}
 	for name, value := range headers {
-		if name == "" || !text(name) || !text(value) {
+		if driver.CheckText("a header", name, 1, len(name)) != nil || driver.CheckText("a header", value, 0, len(value)) != nil {
 			return "", fmt.Sprintf("header %q is not UTF-8 without NUL, or has no name", name)
 		}
 	}
@@ -115,8 +109,6 @@ func decoded(headers string) (map[string]string, error) {
 	}
 	return m, nil
 }
-
-func text(s string) bool { return driver.CheckText("a text", s, 0, len(s)) == nil }
 
 // laneOf returns the number of a topic and key, or of a message without a key. Messages of a lane are
 // delivered one after the other. Add locks the number, so it is the same for every table. Two keys

@@ -18,7 +18,6 @@ const DefaultTTL = 10 * time.Second
 
 // Running is a relay that runs in this process, or stands by, until it is closed.
 type Running struct {
-	relay   *Relay
 	work    *lock.Running
 	locks   *lock.Fenced
 	backend *backend.Backend
@@ -61,11 +60,8 @@ func startOn(ctx context.Context, b *backend.Backend, db driver.BeginnerAt[drive
 		return nil, err
 	}
 	work := locks.Start("interlock.outbox/"+table.name(), relay.RunAll)
-	return &Running{relay: relay, work: work, locks: locks, backend: b}, nil
+	return &Running{work: work, locks: locks, backend: b}, nil
 }
-
-// Relay returns the relay, for [Relay.Wake].
-func (r *Running) Relay() *Relay { return r.relay }
 
 // Ended returns a channel that is closed when the relay has stopped: after Close, or after a
 // final error, which Close returns.

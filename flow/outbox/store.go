@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -33,24 +34,7 @@ func (s store) exec(ctx context.Context, query string, args ...any) error {
 }
 
 // list returns numbers, at least one, for an IN list.
-func list(ids []int64) string {
-	var b []byte
-	for i, id := range ids {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(b, id, 10)
-	}
-	return string(b)
-}
-
-// insert adds messages; see add.
-func (s store) insert(ctx context.Context, a add) error {
-	if s.Maria() {
-		return s.insertMaria(ctx, a)
-	}
-	return s.insertPostgres(ctx, a)
-}
+func list(ids []int64) string { return strings.Trim(sqltable.Numbers(ids), "{}") }
 
 // readyMessages selects rows that are not parked and not busy, in order.
 func (s store) readyMessages(slice, limit int, busy []int64) (query string, args []any) {
