@@ -156,7 +156,7 @@ func testBuriedMeanwhile(t *testing.T, db *databases.DB) {
 		}
 		return took.Publish(ctx, []driver.Message{m})[0]
 	})
-	r, err := outbox.NewRelay(db, single, sink, &outbox.Options{MinPause: time.Hour, MaxPause: time.Hour, MaxPoll: 20 * time.Millisecond})
+	r, err := outbox.NewRelay(db, anyNumber, sink, &outbox.Options{MinPause: time.Hour, MaxPause: time.Hour, MaxPoll: 20 * time.Millisecond})
 	ok(t, err)
 	serve(t, r, grant(1))
 	add(t, db, keyed("k", 1, 1)...)
