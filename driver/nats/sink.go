@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"sync"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -70,23 +69,7 @@ func (s *Sink) Close() { s.client.Close() }
 // Publish sends messages; see driver.Sink. It sends the messages of one topic and key one at a
 // time, each after the answer to the previous one, and different keys concurrently.
 func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
-	answers := make([]error, len(messages))
-	var lanes sync.WaitGroup
-	for _, lane := range driver.Lanes(messages) {
-		lanes.Go(func() {
-			for n, i := range lane {
-				if answers[i] = s.publish(ctx, messages[i]); answers[i] == nil {
-					continue
-				}
-				for _, behind := range lane[n+1:] {
-					answers[behind] = driver.ErrNotSent
-				}
-				return
-			}
-		})
-	}
-	lanes.Wait()
-	return answers
+	return driver.SendLanes(messages, len(messages), func(m driver.Message) error { return s.publish(ctx, m) })
 }
 
 // publish sends one message, once.
