@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -87,13 +86,43 @@ func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 		}
 		return answers
 	}
-	c := &call{Sink: s, ctx: ctx, messages: messages, answers: answers, answered: make([]bool, len(messages)), done: make(chan struct{})}
+	// The client keeps the order of a lane, and if it gives up a record of a partition it gives up what
+	// is behind it.
+	answered := make(chan produced, len(messages)) // it may answer after the return
+	sent := map[int]bool{}
 	for _, lane := range driver.Lanes(messages) {
-		c.send(lane)
+		for n, i := range lane {
+			if answers[i] = s.check(messages[i]); answers[i] != nil {
+				for _, behind := range lane[n+1:] {
+					answers[behind] = driver.ErrNotSent
+				}
+				break // what is behind it is not sent
+			}
+			sent[i] = true
+			s.client.Produce(ctx, s.record(messages[i]), func(_ *kgo.Record, err error) { answered <- produced{i, err} })
+		}
 	}
-	c.finish()
+	for waits := true; waits && len(sent) > 0; {
+		select {
+		case p := <-answered:
+			if delete(sent, p.i); p.err != nil {
+				answers[p.i] = problem("publish", messages[p.i].ID, classify(p.err), p.err)
+			}
+		case <-ctx.Done():
+			waits = len(answered) > 0
+		}
+	}
+	for i := range sent {
+		answers[i] = problem("publish", messages[i].ID, interlock.Uncertain, context.Cause(ctx))
+	}
 	s.reached.Store(ctx.Err() == nil)
-	return c.answers
+	return answers
+}
+
+// produced is the client's answer to a record.
+type produced struct {
+	i   int // of its message
+	err error
 }
 
 // login returns the error of credentials that are refused. The client would try them until ctx ends,
@@ -106,39 +135,6 @@ func (s *Sink) login(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// call is one Publish.
-type call struct {
-	*Sink
-	ctx      context.Context
-	messages []driver.Message
-
-	mu       sync.Mutex
-	answers  []error
-	answered []bool
-	pending  int
-	sent     bool          // all were given to the client
-	over     bool          // Publish returns: nothing more is noted
-	done     chan struct{} // closed when all are answered that were sent
-}
-
-// send produces the messages of a lane up to the first that is refused. The client keeps their
-// order, and if it gives up one of a partition it gives up what is behind it.
-func (c *call) send(lane []int) {
-	for n, i := range lane {
-		if err := c.check(c.messages[i]); err != nil {
-			c.answer(i, err)
-			for _, behind := range lane[n+1:] {
-				c.answer(behind, driver.ErrNotSent)
-			}
-			return // what is behind it is not sent
-		}
-		c.mu.Lock()
-		c.pending++
-		c.mu.Unlock()
-		c.client.Produce(c.ctx, c.record(c.messages[i]), func(_ *kgo.Record, err error) { c.produced(i, err) })
-	}
 }
 
 // check refuses what no topic can have.
@@ -181,48 +177,4 @@ func (s *Sink) record(m driver.Message) *kgo.Record {
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
 	}
 	return r
-}
-
-// answer notes an outcome, before finish.
-func (c *call) answer(i int, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.answers[i], c.answered[i] = err, true
-}
-
-// produced notes the outcome of a record, unless Publish has returned.
-func (c *call) produced(i int, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.pending--; !c.over {
-		c.answered[i] = true
-		if err != nil {
-			c.answers[i] = problem("publish", c.messages[i].ID, classify(err), err)
-		}
-	}
-	if c.pending == 0 && c.sent {
-		close(c.done)
-	}
-}
-
-// finish waits for all answers, or the end of the context.
-func (c *call) finish() {
-	c.mu.Lock()
-	c.sent = true
-	waits := c.pending > 0
-	c.mu.Unlock()
-	if waits {
-		select {
-		case <-c.done:
-		case <-c.ctx.Done():
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.over = true
-	for i, ok := range c.answered {
-		if !ok {
-			c.answers[i] = problem("publish", c.messages[i].ID, interlock.Uncertain, context.Cause(c.ctx))
-		}
-	}
 }
