@@ -39,13 +39,13 @@ func (s *store) Renew(ctx context.Context, held []leasequeue.Held, lease time.Du
 		for _, h := range held {
 			lanes = append(lanes, h.ID)
 		}
-		is, err := q.owned(ctx, s.name, lanes, ` skip locked`)
+		groups, err := q.owned(ctx, s.name, lanes, ` skip locked`)
 		if err != nil {
 			return err
 		}
 		lanes = nil
 		for _, h := range held {
-			switch o, ok := is[h.ID]; {
+			switch o, ok := groups[h.ID]; {
 			case !ok: // locked; or deleted, then the lease expires
 			case o.isOf(h.Token) && o.state&leased != 0:
 				kept, lanes = append(kept, h), append(lanes, h.ID)
@@ -92,13 +92,13 @@ func (q tables) settle(ctx context.Context, name string, settled []leasequeue.Se
 	for _, x := range settled {
 		lanes = append(lanes, x.ID)
 	}
-	is, err := q.owned(ctx, name, lanes, ``)
+	groups, err := q.owned(ctx, name, lanes, ``)
 	if err != nil {
 		return nil, err
 	}
 	var e effects
 	for _, x := range settled {
-		if is[x.ID].isOf(x.Token) {
+		if groups[x.ID].isOf(x.Token) {
 			e.add(x)
 		} else {
 			lost = append(lost, x.Held)
@@ -137,7 +137,7 @@ func (q tables) apply(ctx context.Context, name string, e effects) error {
 	if err := q.fail(ctx, e.failed); err != nil {
 		return err
 	}
-	if err := q.remove(ctx, e.gone); err != nil {
+	if _, err := q.remove(ctx, e.gone); err != nil {
 		return err
 	}
 	if err := q.park(ctx, name, e.parked); err != nil {
@@ -173,15 +173,14 @@ func (q tables) fail(ctx context.Context, all []driver.Settlement) error {
 	return err
 }
 
-// remove deletes messages.
-func (q tables) remove(ctx context.Context, places []int64) error {
+// remove deletes messages, and returns how many there were.
+func (q tables) remove(ctx context.Context, places []int64) (int64, error) {
 	if len(places) == 0 {
-		return nil
+		return 0, nil
 	}
 	slices.Sort(places)
 	these, args := q.among("id", places)
-	_, err := q.Exec(ctx, `delete from {messages} where `+these, args...)
-	return err
+	return q.Exec(ctx, `delete from {messages} where `+these, args...)
 }
 
 // park marks groups until an operator resumes them.
@@ -217,19 +216,15 @@ func (q tables) finish(ctx context.Context, name string, all []leasequeue.Place)
 	for _, p := range all {
 		lanes = append(lanes, p.ID)
 	}
-	is, err := q.owned(ctx, name, lanes, ``)
+	groups, err := q.owned(ctx, name, lanes, ``)
 	if err != nil {
 		return 0, err
 	}
 	for _, p := range all {
-		if is[p.ID].isOf(p.Token) {
+		if groups[p.ID].isOf(p.Token) {
 			places = append(places, p.Place)
 		}
 	}
-	if len(places) == 0 {
-		return 0, nil
-	}
-	these, args := q.among("id", places)
-	n, err := q.Exec(ctx, `delete from {messages} where `+these, args...)
+	n, err := q.remove(ctx, places)
 	return int(n), err
 }

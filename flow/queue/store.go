@@ -184,7 +184,8 @@ type found struct{ lane, state, token, due, since int64 }
 // fetch reads the messages of leased groups. It ends the leases of groups that have no message to
 // deliver within the limit; those that are ready keep their rank.
 func (q tables) fetch(ctx context.Context, name string, groups []found, each int, limit driver.QueueLimit, fits bool) (taken []leasequeue.Group, err error) {
-	var lanes, died, free, over, since, states []int64
+	var lanes, died, free []int64
+	var over []found
 	for _, g := range groups {
 		lanes = append(lanes, g.lane)
 	}
@@ -203,7 +204,7 @@ func (q tables) fetch(ctx context.Context, name string, groups []found, each int
 			free = append(free, g.lane)
 			continue
 		case n == 0:
-			over, since, states = append(over, g.lane), append(since, g.since), append(states, g.state)
+			over = append(over, g)
 			continue
 		case g.state&leased != 0:
 			died = append(died, g.lane)
@@ -217,16 +218,20 @@ func (q tables) fetch(ctx context.Context, name string, groups []found, each int
 	if err := q.blame(ctx, all, died); err != nil {
 		return nil, err
 	}
-	if err := q.putBack(ctx, name, over, since, states); err != nil {
+	if err := q.putBack(ctx, name, over); err != nil {
 		return nil, err
 	}
 	return taken, q.free(ctx, name, free)
 }
 
 // putBack undoes leases of groups, apart from their tokens.
-func (q tables) putBack(ctx context.Context, name string, lanes, since, states []int64) error {
-	if len(lanes) == 0 {
+func (q tables) putBack(ctx context.Context, name string, groups []found) error {
+	if len(groups) == 0 {
 		return nil
+	}
+	var lanes, since, states []int64
+	for _, g := range groups {
+		lanes, since, states = append(lanes, g.lane), append(since, g.since), append(states, g.state)
 	}
 	x, args := q.numbered(lanes, since, states)
 	_, err := q.Exec(ctx, `update {groups} g {maria join `+x+` on g.lane = x.a} set state = x.c, owner = {empty}, ready_at = x.b {pg from `+x+`}
