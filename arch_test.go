@@ -46,6 +46,7 @@ internal/backoff        ->
 internal/join           ->
 internal/failure        -> . driver
 internal/sqltable       -> . driver internal/failure
+internal/strictjson     ->
 internal/hints          ->
 internal/renewal        -> . driver driver/boottime internal/failure internal/hints
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join internal/renewal
@@ -130,7 +131,7 @@ flow/outbox/webhook     -> . driver observe internal/...
 # Coordinators stand on one journal.
 txn/journal             -> . driver driver/backend observe internal/... guard/fence
 txn/branch              -> .
-txn/branchhttp          -> . driver internal/failure txn/branch
+txn/branchhttp          -> . driver internal/failure internal/strictjson txn/branch
 txn/barrier             -> . driver observe internal/... txn/branch
 txn/barrier/conformance -> . internal/failure txn/branch txn/branchhttp
 txn/coordinator         -> . driver observe internal/... txn/journal txn/branch txn/branchhttp

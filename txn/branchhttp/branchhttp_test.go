@@ -557,6 +557,8 @@ func TestWhatIsNoMark(t *testing.T) {
 	for body, want := range map[string]int{
 		"": 400, "{}": 400, `{"before":1}`: 400, `{"before":0,"except":[]}`: 400, `{"before":-5,"except":[]}`: 400, `{"before":1e300,"except":[]}`: 400,
 		`{"before":1,"except":[]} {}`: 400, `{"before":1,"except":[],"only":["a"]}`: 400, `{"before":1,"except":null}`: 400, `{"before":1,"except":[""]}`: 400,
+		`{"before":1,"except":["a"],"except":[]}`: 400, `{"before":1,"except":["a"],"Except":[]}`: 400, `{"before":1,"before":2,"except":[]}`: 400,
+		`null`: 400, `{"before":1,"except":["` + "\xff" + `"]}`: 400,
 		`{"before":1,"except":["\u0000"]}`: 400, `{"before":1,"except":["` + strings.Repeat("x", 201) + `"]}`: 400,
 		`{"before":1,"except":[` + strings.Repeat(" ", branchhttp.MaxMark) + `]}`: 413,
 	} {

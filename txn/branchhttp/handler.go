@@ -1,7 +1,6 @@
 package branchhttp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/strictjson"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -228,14 +228,9 @@ func ForgetHandler(forget func(ctx context.Context, m Mark) (removed int, err er
 
 // readMark parses a mark strictly: records of a misread exception would be deleted too early.
 func readMark(text []byte) (Mark, error) {
-	var b markBody
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&b); err != nil {
+	b, err := strictjson.Decode[markBody](text)
+	if err != nil {
 		return Mark{}, fmt.Errorf("the mark is not JSON with before and except: %w", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return Mark{}, fmt.Errorf("the body continues after the mark")
 	}
 	if b.Before <= 0 || b.Before > latest || b.Except == nil {
 		return Mark{}, fmt.Errorf("the mark needs before, in milliseconds since 1970, and except, a list")

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,13 +11,13 @@ import (
 	"net/url"
 	"os"
 	"path"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/strictjson"
 )
 
 // receive reads a whole request within the service's patience.
@@ -43,21 +42,16 @@ func (s *Service) receive(w http.ResponseWriter, r *http.Request) error {
 // maxRequest bounds a request, in bytes.
 const maxRequest = 1 << 20
 
-// read parses a request's JSON strictly: unknown and repeated fields are errors.
+// read parses a request's JSON.
 func read[T any](r *http.Request) (v T, err error) {
 	text, err := io.ReadAll(r.Body) // received before
 	if err != nil {
 		return v, badRequest("the request cannot be read: %v", err)
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&v); err != nil {
+	if v, err = strictjson.Decode[T](text); err != nil {
 		return v, badRequest("the request is invalid: %v", err)
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return v, badRequest("the request has more than one JSON value")
-	}
-	return v, exact(json.NewDecoder(bytes.NewReader(text)), reflect.TypeFor[T]())
+	return v, nil
 }
 
 // waiting returns how long the request waits for the end; 0 means not at all.
@@ -107,71 +101,6 @@ func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d)
 // ended reports whether ctx ended during a wait, which is not a failure.
 func ended(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && interlock.Kind(err) == interlock.Uncertain && errors.Is(err, context.Cause(ctx))
-}
-
-// exact refuses fields that encoding/json accepts and other parsers read differently: repeated ones,
-// and those in another case. The text of d was decoded into a t before. Raw values belong to the
-// user, and are not checked.
-func exact(d *json.Decoder, t reflect.Type) error {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if !nested(t) {
-		var passed json.RawMessage
-		return d.Decode(&passed)
-	}
-	open, err := d.Token()
-	if err != nil || open == nil { // null
-		return err
-	}
-	seen := map[string]bool{}
-	for d.More() {
-		of, err := member(d, t, seen)
-		if err == nil {
-			err = exact(d, of)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	_, err = d.Token() // the closing delimiter
-	return err
-}
-
-// nested reports whether a value can contain fields of this package.
-func nested(t reflect.Type) bool {
-	switch t.Kind() {
-	case reflect.Struct, reflect.Map:
-		return true
-	case reflect.Slice:
-		return t != reflect.TypeFor[json.RawMessage]()
-	}
-	return false
-}
-
-// member reads the name of the next member of a t, if it has one, and returns the member's type.
-func member(d *json.Decoder, t reflect.Type, seen map[string]bool) (reflect.Type, error) {
-	if t.Kind() == reflect.Slice {
-		return t.Elem(), nil
-	}
-	token, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	name, _ := token.(string)
-	if seen[name] {
-		return nil, badRequest("the request has %q twice", name)
-	}
-	seen[name] = true
-	if t.Kind() == reflect.Map {
-		return t.Elem(), nil
-	}
-	for i := range t.NumField() {
-		if own, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); own == name {
-			return t.Field(i).Type, nil
-		}
-	}
-	return nil, badRequest("the request has %q in another spelling", name)
 }
 
 // Within returns an [Options.Allow] that permits the addresses below the given ones. Each has a

@@ -112,6 +112,8 @@ func TestNamesAreRefusedOrKept(t *testing.T) {
 		s.do("POST", "/v1/sagas/1", strings.Replace(saga, `"a"`, `"`+name+`"`, 1), http.StatusUnprocessableEntity)
 		s.do("POST", "/v1/tcc/1", strings.Replace(tcc, `"a"`, `"`+name+`"`, 1), http.StatusUnprocessableEntity)
 	}
+	s.do("POST", "/v1/sagas/1", strings.Replace(saga, `"a"`, "\"a\xff\"", 1), http.StatusBadRequest)
+	s.do("POST", "/v1/tcc/1", strings.Replace(tcc, `"a"`, "\"a\xff\"", 1), http.StatusBadRequest)
 	if len(shop.history) > 0 {
 		t.Error(shop.history)
 	}
