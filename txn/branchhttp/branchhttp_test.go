@@ -78,6 +78,24 @@ func TestCallArrivesAsItWas(t *testing.T) {
 	}
 }
 
+// TestHeadersOfAnEarlierCall do not remain, and others do.
+func TestHeadersOfAnEarlierCall(t *testing.T) {
+	to, c := http.Header{"Tenant": {"a"}}, a(branch.Try)
+	earlier := c
+	earlier.Step, earlier.Epoch, earlier.Deadline, earlier.Until = "2", 7, time.UnixMilli(8), time.UnixMilli(9)
+	for _, want := range []branch.Call{earlier, c} {
+		if err := branchhttp.SetHeaders(to, want); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := branchhttp.FromRequest(&http.Request{Header: to}); got != want || err != nil {
+			t.Errorf("%+v, %v, want %+v", got, err, want)
+		}
+	}
+	if to.Get("Tenant") != "a" {
+		t.Error("another header is gone")
+	}
+}
+
 // randomText returns letters of all kinds.
 func randomText(random *rand.Rand, n int) string {
 	var b strings.Builder

@@ -79,8 +79,9 @@ func FromRequest(r *http.Request) (branch.Call, error) {
 	return c, nil
 }
 
-// SetHeaders writes c into a request's headers: the inverse of [FromRequest], for senders
-// that do not use a [Caller]. If FromRequest would refuse c, the error is a [*HeaderError].
+// SetHeaders writes c into a request's headers, in place of an earlier call: the inverse of
+// [FromRequest], for senders that do not use a [Caller]. If FromRequest would refuse c, the
+// error is a [*HeaderError].
 func SetHeaders(to http.Header, c branch.Call) error {
 	values := make([]string, 0, 9) // of all headers together
 	set := func(name, value string) {
@@ -92,6 +93,9 @@ func SetHeaders(to http.Header, c branch.Call) error {
 	set(HeaderOperation, string(c.Operation))
 	set(HeaderAttempt, strconv.Itoa(c.Attempt))
 	set(HeaderBegun, strconv.FormatInt(c.Begun.UnixMilli(), 10))
+	for _, optional := range []string{HeaderStep, HeaderEpoch, HeaderDeadline, HeaderUntil} {
+		delete(to, optional)
+	}
 	if c.Step != "" {
 		set(HeaderStep, url.PathEscape(c.Step))
 	}
