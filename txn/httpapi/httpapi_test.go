@@ -171,6 +171,10 @@ func TestTCC(t *testing.T) {
 	if state := shop.state("2 hotel"); state != "back" && state != "" { // the flight can be refused before the hotel is asked
 		t.Errorf("hotel: %s", state)
 	}
+	for _, nobody := range []string{"{}", "null", `{"branch":""}`} {
+		s.do("POST", "/v1/tcc/3/decision", nobody, http.StatusUnprocessableEntity)
+	}
+	s.do("GET", "/v1/tcc/3", "", http.StatusNotFound)
 	same(t, "asked first", s.do("POST", "/v1/tcc/3/decision", `{"branch":"hotel"}`, 200)["decision"], "cancel")
 	shop.set(func() { shop.refuse = "" })
 	same(t, "then run", s.do("POST", "/v1/tcc/3?wait=1m", body, 200)["decision"], "cancel")

@@ -149,17 +149,18 @@ func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 
 // Decide returns the decision on a branch of a transaction. A participant calls it when the time
 // of a hold is over. If there is no decision, Decide decides to cancel, durably, before it
-// returns; the transaction cannot be confirmed afterwards. It blocks for up to Options.Patience
-// of the journal. After an error the decision is unknown: call it again.
+// returns; the transaction cannot be confirmed afterwards. A branch that a submitted transaction does
+// not have is to cancel, and Decide decides nothing. It blocks for up to Options.Patience of the
+// journal. After an error the decision is unknown: call it again.
 func (m *Engine) Decide(ctx context.Context, id, branch string) (Decision, error) {
 	const op = "decide"
-	if err := driver.CheckName(op, "a transaction", id, driver.MaxTransaction); err != nil {
+	if err := errors.Join(driver.CheckName(op, "a transaction", id, driver.MaxTransaction), driver.CheckName(op, "a branch", branch, maxBranch)); err != nil {
 		return "", err
 	}
 	for {
 		_, recorded, err := m.read(ctx, op, id)
 		reason := fmt.Sprintf("branch %q asked, and nothing was decided", branch)
-		if err == nil && recorded.state() == Trying {
+		if err == nil && recorded.state() == Trying && recorded.find(branch) != nil {
 			err = m.expire(ctx, op, id, reason)
 			if err == nil {
 				continue

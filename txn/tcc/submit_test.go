@@ -159,6 +159,27 @@ func TestSubmittedIsDecidedByAParticipant(t *testing.T) {
 	})
 }
 
+// TestAnotherBranchDecidesNothing: a participant of a branch that a submitted transaction does not
+// have is to cancel, and the transaction continues.
+func TestAnotherBranchDecidesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		hotel.bad = slowTry(time.Second)
+		r := serve(t, nil, 1, nil, hotel)
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.submit(context.Background(), "1", hotel)
+			done <- err
+		}()
+		synctest.Wait()
+		if d, err := r.Decide(t.Context(), "1", "flight"); d != Cancel || err != nil {
+			t.Errorf("%q, %v", d, err)
+		}
+		ok(t, <-done)
+		r.Close(t.Context())
+	})
+}
+
 // TestCloseDecides: transactions that are running when the time to close is over are
 // cancelled, durably before Close returns.
 func TestCloseDecides(t *testing.T) {

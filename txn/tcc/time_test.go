@@ -205,8 +205,9 @@ func TestDecide(t *testing.T) {
 			}
 		}
 		same(t, "records", txntest.Records(t, r.store.Journal, "2")[:1], "decide:cancel")
-		for name, id := range map[string]string{"empty": "", "NUL": "a\x00", "long": fmt.Sprintf("%0201d", 1)} {
-			_, err := r.Decide(t.Context(), id, "hotel")
+		for name, asked := range map[string][2]string{"empty": {"", "hotel"}, "NUL": {"a\x00", "hotel"}, "long": {fmt.Sprintf("%0201d", 1), "hotel"},
+			"no branch": {"3", ""}, "long branch": {"3", fmt.Sprintf("%0256d", 1)}} {
+			_, err := r.Decide(t.Context(), asked[0], asked[1])
 			if wantKind(t, err, interlock.Bug, interlock.ErrName); err == nil {
 				t.Error(name)
 			}
