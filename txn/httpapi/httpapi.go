@@ -201,10 +201,13 @@ func (s *Service) permitted(address string) error {
 	return nil
 }
 
-// post calls the branch at an address.
+// post calls the branch at an address. No input is null, so that the body is JSON.
 func (s *Service) post(ctx context.Context, address string, c branch.Call, input []byte) ([]byte, error) {
 	if err := s.permitted(address); err != nil {
 		return nil, branch.Retry(err) // nothing was sent, and the address may be permitted later
+	}
+	if input == nil {
+		input = []byte("null")
 	}
 	return s.caller.Post(ctx, address, c, input)
 }

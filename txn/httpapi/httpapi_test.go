@@ -151,6 +151,7 @@ func TestTCC(t *testing.T) {
 	same(t, "state", got["state"], "CONFIRMED")
 	same(t, "hold", got["holds"].(map[string]any)["hotel"], map[string]any{"branch": "hotel"})
 	same(t, "hotel", shop.state(wild+" hotel"), "final")
+	same(t, "body without an input", shop.bodies["flight try"]+shop.bodies["flight confirm"], "nullnull")
 	if shop.untils[wild+" hotel"].IsZero() {
 		t.Error("the try has no time of the hold")
 	}
