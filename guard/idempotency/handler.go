@@ -23,7 +23,7 @@ import (
 //
 // next finds its attempt by [From] in the request's context, for [Phase], [LastPhase] and
 // [Step]. Its answer is sent to the client as a whole, once it is durable: see [ErrStreaming].
-// After a panic the request is unfinished, and the panic continues.
+// Trailers are not sent. After a panic the request is unfinished, and the panic continues.
 //
 // If there is no answer, the client receives a problem as in RFC 9457:
 //
@@ -254,13 +254,14 @@ var ReplayHeaders = []string{"Cache-Control", "Content-Disposition", "Content-En
 	"Content-Location", "Content-Type", "Etag", "Expires", "Last-Modified", "Link", "Location", "Vary"}
 
 // KeepStatus reports whether an answer with this status depends on the request alone. This
-// holds for 2xx, 3xx and 4xx, with these exceptions. Some depend on the client (401, 403, 407),
+// holds for 2xx, 3xx and 4xx, with these exceptions. Some depend on the client (401, 403, 407, 499),
 // some on the time (408, 425, 429), and some on the current state (409, 412, 421, 423).
 func KeepStatus(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,
 		http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
-		http.StatusConflict, http.StatusPreconditionFailed, http.StatusMisdirectedRequest, http.StatusLocked:
+		http.StatusConflict, http.StatusPreconditionFailed, http.StatusMisdirectedRequest, http.StatusLocked,
+		499: // of nginx: the client has disconnected
 		return false
 	}
 	return status >= 200 && status < 500

@@ -45,10 +45,10 @@ func serve(t testing.TB, records driver.Idempotency, o *idempotency.HandlerOptio
 
 // said is a response as the client receives it.
 type said struct {
-	Status int
-	Header http.Header
-	Body   string
-	reason string
+	Status          int
+	Header, Trailer http.Header
+	Body            string
+	reason          string
 }
 
 // ask sends a request; changes are "Header: value", "body=…", "path=…", "method=…".
@@ -78,7 +78,7 @@ func (s *site) ask(t testing.TB, key string, changes ...string) said {
 	defer got.Body.Close()
 	text, err := io.ReadAll(got.Body)
 	ok(t, err)
-	answer := said{Status: got.StatusCode, Header: got.Header, Body: string(text)}
+	answer := said{Status: got.StatusCode, Header: got.Header, Trailer: got.Trailer, Body: string(text)}
 	if got.Header.Get("Content-Type") == "application/problem+json" {
 		var p struct {
 			Type, Title, Reason string
@@ -181,7 +181,7 @@ func TestKeyIsRequired(t *testing.T) {
 // TestWhatIsKept: an answer that depends on more than the request is not replayed.
 func TestWhatIsKept(t *testing.T) {
 	for status, kept := range map[int]bool{200: true, 204: true, 303: true, 400: true, 402: true, 404: true, 410: true, 422: true,
-		401: false, 403: false, 409: false, 412: false, 408: false, 425: false, 429: false, 500: false, 502: false, 503: false} {
+		401: false, 403: false, 409: false, 412: false, 408: false, 425: false, 429: false, 499: false, 500: false, 502: false, 503: false} {
 		s := serve(t, memory.NewIdempotency(), nil, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) })
 		for range 2 {
 			s.want(t, s.ask(t, "k"), status, "")
@@ -295,6 +295,22 @@ func TestStreamingIsRefused(t *testing.T) {
 		}
 	})
 	s.want(t, s.ask(t, "k"), 204, "")
+}
+
+// TestTrailersAreNotSent, nor announced: a replay would not have them.
+func TestTrailersAreNotSent(t *testing.T) {
+	s := serve(t, memory.NewIdempotency(), nil, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "Sum")
+		w.Header().Set(http.TrailerPrefix+"Other", "x")
+		w.WriteHeader(http.StatusCreated)
+		w.Header().Set("Sum", "1")
+	})
+	for range 2 {
+		got := s.ask(t, "k")
+		if s.want(t, got, 201, ""); len(got.Trailer) > 0 {
+			t.Errorf("%v", got.Trailer)
+		}
+	}
 }
 
 // TestStoreOutOfReach: a request that cannot be recorded does not run, and an unrecorded answer is

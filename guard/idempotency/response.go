@@ -120,7 +120,9 @@ func (b *buffer) response() Response {
 // send writes an answer to a client.
 func (r Response) send(w http.ResponseWriter) {
 	for name, values := range r.Header {
-		w.Header()[name] = values
+		if name != "Trailer" && !strings.HasPrefix(name, http.TrailerPrefix) { // a replay has none
+			w.Header()[name] = values
+		}
 	}
 	w.WriteHeader(cmp.Or(r.Status, http.StatusOK))
 	_, _ = w.Write(r.Body) // a disconnected client retries
