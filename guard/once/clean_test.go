@@ -60,6 +60,16 @@ func TestClean(t *testing.T) {
 	})
 }
 
+// TestCleanReadsWhatIsOld, and not every record.
+func TestCleanReadsWhatIsOld(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
+		p := &databases.Planned{BeginnerAt: w.DB}
+		p.Do(t, func(ctx context.Context, db driver.SQL) error { _, err := w.inbox.Clean(ctx, db, 0); return err })
+		p.Want(t, "recorded_at")
+	}, databases.Pgx)
+}
+
 // TestCleanHoldsNobodyUp: Clean does not block new messages.
 func TestCleanHoldsNobodyUp(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

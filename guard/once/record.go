@@ -133,5 +133,5 @@ func (t tables) find(ctx context.Context, query string, args []any) (map[string]
 // clean deletes records that are too old, limit at most.
 func (t tables) clean(ctx context.Context, limit int) (int64, error) {
 	return t.Delete(ctx, sqltable.Deletion{Table: "records", Key: "consumer, message_id",
-		Where: `consumer = ? and recorded_at < {now} - {span}`, Args: []any{t.Consumer, t.retention}, Order: "recorded_at", Limit: limit})
+		Where: `consumer = ? and recorded_at < {start} - {span}`, Args: []any{t.Consumer, t.retention}, Order: "recorded_at", Limit: limit})
 }

@@ -12,7 +12,8 @@ import (
 // the name of a table or an index, or one of these:
 //
 //	{pg TEXT} {maria TEXT}   TEXT, a template, in one database, and nothing in the other
-//	{now} {start}            the current time, and the start of the statement
+//	{now} {start}            the current time, and the start of the statement, which
+//	                         PostgreSQL can compare by an index
 //	{span}                   a parameter in microseconds, as an interval
 //	{micros TIME}            microseconds from 1970 to a column, now or start
 //	{millis TIME}            milliseconds

@@ -155,7 +155,7 @@ func (l SemanticLock) Sweep(ctx context.Context, db driver.SQL, age time.Duratio
 	if age < 0 || limit < 1 {
 		return 0, f.Bug("an age of %v and a limit of %d", age, limit)
 	}
-	return f.Delete(ctx, sqltable.Deletion{Table: "flags", Key: "resource", Where: `owner = {empty} and until_at < {now} - {span}`,
+	return f.Delete(ctx, sqltable.Deletion{Table: "flags", Key: "resource", Where: `owner = {empty} and until_at < {start} - {span}`,
 		Args: []any{age.Microseconds()}, Order: "until_at", Limit: limit})
 }
 
@@ -171,6 +171,6 @@ func (v VersionFile) Sweep(ctx context.Context, db driver.SQL, age time.Duration
 	if age < 0 || limit < 1 {
 		return 0, l.Bug("an age of %v and a limit of %d", age, limit)
 	}
-	return l.Delete(ctx, sqltable.Deletion{Table: "log", Key: "record, position", Where: `logged_at < {now} - {span}`,
+	return l.Delete(ctx, sqltable.Deletion{Table: "log", Key: "record, position", Where: `logged_at < {start} - {span}`,
 		Args: []any{age.Microseconds()}, Order: "logged_at", Limit: limit})
 }

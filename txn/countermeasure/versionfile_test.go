@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
@@ -200,6 +201,11 @@ func testOldOperationsAreForgotten(w world) {
 	}
 	if a, b, c := sweep(time.Hour, 2), sweep(time.Hour, 2), sweep(time.Hour, 2); a != 2 || b != 1 || c != 0 {
 		w.Errorf("%d, %d, %d forgotten", a, b, c)
+	}
+	if w.Dialect == driver.Postgres {
+		p := &databases.Planned{BeginnerAt: w.DB}
+		p.Do(w, func(ctx context.Context, db driver.SQL) error { _, err := w.file.Sweep(ctx, db, 1, 1); return err })
+		p.Want(w, "logged_at")
 	}
 	for id, want := range map[string]countermeasure.Verdict{"a": countermeasure.Apply, "d": countermeasure.Cancelled} {
 		if v, err := w.log("r "+id, id, ""); v != want || err != nil {

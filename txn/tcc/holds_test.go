@@ -95,6 +95,7 @@ func TestHoldsOfEach(t *testing.T) {
 		{"a sweep stops where nobody answers", testSweepStops},
 		{"a sweep goes on past who never answers", testSweepGoesOn},
 		{"to forget waits for nobody", testForgetWaitsForNobody},
+		{"sweeps read what is due", testReads},
 		{"statements are counted", testStatements},
 		{"a process that is stopped keeps no locks", testStopped},
 	}.run(t, databases.Pgx, databases.Maria)
@@ -396,6 +397,21 @@ func testForget(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	if got := answer(in.do(t.Context(), take, "old", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(-time.Second))); got != "refused" {
 		t.Errorf("a late try: %s", got)
 	}
+}
+
+// testReads: neither a sweep nor the retention reads every hold.
+func testReads(t *testing.T, openDB func(testing.TB) *databases.DB) {
+	in := open(t, openDB(t))
+	if in.Dialect == driver.MariaDB {
+		return
+	}
+	p := &databases.Planned{BeginnerAt: in.DB}
+	_, err := tcc.Holds[driver.SQL]{DB: p, Table: in.Table}.Sweep(t.Context(), decided, 10)
+	ok(t, err)
+	p.Do(t, func(ctx context.Context, db driver.SQL) error {
+		return txntest.Second(in.Forget(ctx, db, 24*time.Hour, 10))
+	})
+	p.Want(t, "ask_ms", "changed_ms")
 }
 
 // testConfirmedHook: the user's write commits with the confirmation, once, or neither does.

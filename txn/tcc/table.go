@@ -75,7 +75,8 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 			ask_ms bigint,
 			changed_ms bigint not null,
 			primary key (transaction_id, branch)){maria  engine = InnoDB}`,
-		`create index if not exists {ask} on {holds} (ask_ms)`)
+		`create index if not exists {ask} on {holds} (ask_ms)`,
+		`create index if not exists {old} on {holds} (changed_ms){pg  where state <> 'held'}`)
 }
 
 // Limits of the driver in SQL.
@@ -178,7 +179,7 @@ func (e *ViolationError) ErrorKind() interlock.ErrorKind { return interlock.Defi
 
 // layout names the tables of a [Table].
 var layout = sqltable.Layout{Part: "tcc", Default: "interlock_tcc",
-	Tables: map[string]string{"items": "", "holds": "_hold"}, Indexes: map[string]string{"ask": "_hold_ask"}}
+	Tables: map[string]string{"items": "", "holds": "_hold"}, Indexes: map[string]string{"ask": "_hold_ask", "old": "_hold_old"}}
 
 // ledger has the tables within one transaction. MariaDB evaluates assignments in order, so an assignment
 // that depends on a column comes before that column's. Texts are never empty, because one sql_mode
@@ -305,7 +306,7 @@ func (t Table) due(ctx context.Context, db driver.SQL, limit int) ([]ref, error)
 	if err != nil {
 		return nil, err
 	}
-	return sqltable.List(ctx, l.Tables, `select transaction_id, branch from {holds} where ask_ms <= {millis now} order by ask_ms limit ?`,
+	return sqltable.List(ctx, l.Tables, `select transaction_id, branch from {holds} where ask_ms <= {millis start} order by ask_ms limit ?`,
 		[]any{limit}, func(r *ref) []any { return []any{&r.transaction, &r.branch} })
 }
 
@@ -329,7 +330,7 @@ func (t Table) Overdue(ctx context.Context, db driver.SQL) (holds int, oldest ti
 		return 0, 0, err
 	}
 	var n, since int64
-	_, err = l.Row(ctx, `select count(*), coalesce(max({millis now} - until_ms), 0) from {holds} where ask_ms is not null and until_ms <= {millis now}`,
+	_, err = l.Row(ctx, `select count(*), coalesce(max({millis start} - until_ms), 0) from {holds} where ask_ms is not null and until_ms <= {millis start}`,
 		nil, &n, &since)
 	return int(n), time.Duration(since) * time.Millisecond, err
 }
@@ -348,7 +349,7 @@ func (t Table) Forget(ctx context.Context, db driver.SQL, age time.Duration, lim
 		return 0, err
 	}
 	n, err := l.Delete(ctx, sqltable.Deletion{Table: "holds", Key: "transaction_id, branch",
-		Where: `state <> 'held' and changed_ms < {millis now} - ?`, Args: []any{age.Milliseconds()}, Limit: limit})
+		Where: `state <> 'held' and changed_ms < {millis start} - ?`, Args: []any{age.Milliseconds()}, Order: "changed_ms", Limit: limit})
 	return int(n), err
 }
 
