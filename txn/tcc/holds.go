@@ -141,15 +141,22 @@ func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s SweepResult,
 	return s, err
 }
 
-// watchEvery is the pause between two sweeps of [Holds.Watch].
-const watchEvery = 2 * time.Second
+// The pause between two sweeps of [Holds.Watch], and the limit of each.
+const (
+	watchEvery = 2 * time.Second
+	watchLimit = 100
+)
 
 // Watch sweeps until ctx ends, and returns its cause, or the error of a sweep. A txn.Runtime runs
 // it for the resources of its engine, and restarts it after an error.
 func (h Holds[T]) Watch(ctx context.Context, ask Ask) error {
 	for {
-		if _, err := h.Sweep(ctx, ask, 100); err != nil {
+		s, err := h.Sweep(ctx, ask, watchLimit)
+		if err != nil {
 			return err
+		}
+		if s.Freed > 0 && s.Freed+s.Kept == watchLimit {
+			continue // more may be due
 		}
 		if !backoff.Sleep(ctx, watchEvery) {
 			return context.Cause(ctx)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -212,6 +213,8 @@ func TestDecide(t *testing.T) {
 				t.Error(name)
 			}
 		}
+		_, err = r.Look(t.Context(), "3")
+		wantKind(t, err, interlock.Definite, ErrNone)
 	})
 }
 
@@ -241,4 +244,58 @@ func TestLongWaits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// crowd is a database with a number of expired holds.
+type crowd struct {
+	driver.Tx[driver.SQL]
+	due int
+}
+
+func (c *crowd) Begin(context.Context) (driver.Tx[driver.SQL], error) { return c, nil }
+func (c *crowd) BeginAt(context.Context, driver.Isolation) (driver.Tx[driver.SQL], error) {
+	return c, nil
+}
+func (c *crowd) Dialect() driver.Dialect                                   { return driver.Postgres }
+func (c *crowd) Bound(context.Context, time.Duration, time.Duration) error { return nil }
+func (c *crowd) Commit(context.Context) error                              { return nil }
+func (c *crowd) Rollback(context.Context) error                            { return nil }
+func (c *crowd) Exec(context.Context, string, ...any) (int64, error)       { return 1, nil }
+
+func (c *crowd) Query(_ context.Context, query string, args []any, each func(func(...any) error) error) error {
+	rows := 1
+	if strings.HasPrefix(query, "select transaction_id") {
+		rows = min(c.due, args[0].(int))
+		c.due -= rows
+	}
+	for range rows {
+		_ = each(func(columns ...any) error {
+			for _, column := range columns {
+				if text, ok := column.(*string); ok {
+					*text = "x"
+				}
+			}
+			return nil
+		})
+	}
+	return nil
+}
+
+// TestWatchReleasesACrowd of expired holds without pauses.
+func TestWatchReleasesACrowd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const holds = 250
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		asked := 0
+		_ = Holds[driver.SQL]{DB: &crowd{due: holds}}.Watch(ctx, func(context.Context, string, string) (Decision, error) {
+			if asked++; asked == holds {
+				stop()
+			}
+			return Cancel, nil
+		})
+		if took := time.Since(began); asked != holds || took > 0 {
+			t.Errorf("%d in %v", asked, took)
+		}
+	})
 }
