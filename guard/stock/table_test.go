@@ -187,22 +187,6 @@ func testRefusedInTheSameTransaction(t *testing.T, w world) {
 	w.has(t, "a", 5, 0, 5)
 }
 
-// counted counts statements.
-type counted struct {
-	driver.SQL
-	n int
-}
-
-func (c *counted) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	c.n++
-	return c.SQL.Exec(ctx, query, args...)
-}
-
-func (c *counted) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	c.n++
-	return c.SQL.Query(ctx, query, args, each)
-}
-
 // TestStatements counts the statements of each call without conflicts. A seat is booked
 // by one statement on PostgreSQL, and by one more on MariaDB, where the last statement
 // locks the contended row.
@@ -216,7 +200,7 @@ func TestStatements(t *testing.T) {
 		}
 		for _, c := range []struct {
 			what              string
-			postgres, mariadb int
+			postgres, mariadb int64
 			call              func(ctx context.Context, db driver.SQL) error
 		}{
 			{"hold", 1, 2, func(ctx context.Context, db driver.SQL) error { return w.Hold(ctx, db, "r", time.Hour, one("a")) }},
@@ -232,14 +216,10 @@ func TestStatements(t *testing.T) {
 			{"show", 1, 1, func(ctx context.Context, db driver.SQL) error { _, err := w.Show(ctx, db, "a"); return err }},
 			{"sweep nothing", 2, 2, func(ctx context.Context, db driver.SQL) error { _, err := w.Sweep(ctx, db, 10); return err }},
 		} {
-			var n int
-			ok(t, w.in(func(ctx context.Context, db driver.SQL) error {
-				counting := &counted{SQL: db}
-				err := c.call(ctx, counting)
-				n = counting.n
-				return err
-			}))
-			if want := map[driver.Dialect]int{driver.Postgres: c.postgres, driver.MariaDB: c.mariadb}[w.Dialect]; n != want {
+			var count databases.Counted
+			ok(t, w.in(func(ctx context.Context, db driver.SQL) error { return c.call(ctx, count.SQL(db)) }))
+			want := map[driver.Dialect]int64{driver.Postgres: c.postgres, driver.MariaDB: c.mariadb}[w.Dialect]
+			if n := count.Statements.Load(); n != want {
 				t.Errorf("%s: %d statements, want %d", c.what, n, want)
 			}
 		}

@@ -307,22 +307,6 @@ func testStopped(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 }
 
-// counted counts statements.
-type counted struct {
-	driver.SQL
-	n int
-}
-
-func (c *counted) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	c.n++
-	return c.SQL.Exec(ctx, query, args...)
-}
-
-func (c *counted) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	c.n++
-	return c.SQL.Query(ctx, query, args, each)
-}
-
 // testStatements counts the statements of each call.
 func testStatements(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
@@ -336,24 +320,23 @@ func testStatements(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	cancel := func(ctx context.Context, db driver.SQL) error { _, _, err := in.Cancel(ctx, db); return err }
 	for _, c := range []struct {
 		what, id string
-		want     int
+		want     int64
 		call     func(ctx context.Context, db driver.SQL) error
 	}{
 		{"try", "1", 2, try(1)}, {"try again", "1", 1, try(1)}, {"confirm", "1", 3, confirm}, {"confirm again", "1", 2, confirm},
 		{"try another", "2", 2, try(1)}, {"cancel", "2", 2, cancel}, {"cancel again", "2", 1, cancel}, {"cancel nothing", "3", 1, cancel},
 		{"try too much", "4", 4, try(100)},
 	} {
-		counting := &counted{}
+		var count databases.Counted
 		ok(t, in.Try(t.Context(), func(ctx context.Context, db driver.SQL) error {
-			counting.SQL = db
-			err := c.call(call(ctx, c.id, "b", branch.Try), counting)
+			err := c.call(call(ctx, c.id, "b", branch.Try), count.SQL(db))
 			if answer(err) == "refused" {
 				err = nil
 			}
 			return err
 		}))
-		if counting.n != c.want {
-			t.Errorf("%s: %d statements, want %d", c.what, counting.n, c.want)
+		if n := count.Statements.Load(); n != c.want {
+			t.Errorf("%s: %d statements, want %d", c.what, n, c.want)
 		}
 	}
 }
