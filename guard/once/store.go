@@ -47,7 +47,6 @@ type BestEffort struct {
 	once     driver.Once
 	consumer string
 	options  BestEffortOptions
-	now      func() time.Time // which bounds effects
 }
 
 // NewBestEffort returns a BestEffort that records in once, which a driver package provides, for
@@ -60,7 +59,7 @@ func NewBestEffort(once driver.Once, consumer string, o *BestEffortOptions) (*Be
 	if err := validateName("consumer", consumer); err != nil {
 		return nil, err
 	}
-	s := &BestEffort{once: once, consumer: consumer, now: time.Now}
+	s := &BestEffort{once: once, consumer: consumer}
 	s.options = *cmp.Or(o, &BestEffortOptions{})
 	for _, d := range []struct {
 		value    *time.Duration
@@ -115,7 +114,7 @@ func (s *BestEffort) admit(m Message, effect bool) (driver.Delivery, error) {
 func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, until time.Time, err error) {
 	var found driver.Claimed
 	err = s.retry(ctx, func() (err error) {
-		until = s.now().Add(s.options.Lease)
+		until = time.Now().Add(s.options.Lease)
 		found, err = s.once.Claim(ctx, d, s.options.Lease)
 		return err
 	})
@@ -159,7 +158,7 @@ func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until time.Time
 
 // within runs the effect while the lease lasts.
 func (s *BestEffort) within(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) error {
-	ctx, leave := context.WithTimeoutCause(ctx, until.Sub(s.now()), interlock.ErrExpired)
+	ctx, leave := context.WithTimeoutCause(ctx, time.Until(until), interlock.ErrExpired)
 	defer leave()
 	if ctx.Err() != nil {
 		return &interlock.Error{Op: "receive", Name: d.ID, Kind: interlock.Retryable, Err: context.Cause(ctx)}

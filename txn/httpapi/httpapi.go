@@ -23,6 +23,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -92,12 +93,8 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 	if o != nil {
 		s.options = *o
 	}
-	if s.options.Steps <= 0 {
-		s.options.Steps = 1000
-	}
-	if s.options.Pause <= 0 {
-		s.options.Pause = 100 * time.Millisecond
-	}
+	s.options.Steps = cmp.Or(max(s.options.Steps, 0), 1000)
+	s.options.Pause = cmp.Or(max(s.options.Pause, 0), 100*time.Millisecond)
 	s.caller = branchhttp.Caller{Client: s.options.Client}
 	registered := []twopc.Defined{witnessDefinition}
 	for name, address := range s.options.Participants {

@@ -63,62 +63,58 @@ func filterOf(r *http.Request, known []coordinator.State) (f coordinator.Filter,
 	return f, limit, nil
 }
 
-// lists answers with a part of a protocol's transactions in the order of their ids, all or unfinished
+// list answers with a part of a protocol's transactions in the order of their ids, all or unfinished
 // ones. A list that finds few among many returns early, with the id to continue after.
-func lists[O any](unfinished bool, known []coordinator.State, list func(context.Context, coordinator.Filter) iter.Seq2[O, error],
-	view func(O) (s coordinator.Summary, key string)) func(*http.Request) (any, error) {
+func list[O any](r *http.Request, unfinished bool, known []coordinator.State, all func(context.Context, coordinator.Filter) iter.Seq2[O, error],
+	view func(O) (s coordinator.Summary, key string)) (any, error) {
 	if unfinished {
 		known = slices.DeleteFunc(slices.Clone(known), coordinator.State.Ended)
 	}
-	return func(r *http.Request) (any, error) {
-		f, limit, err := filterOf(r, known)
-		if err != nil {
+	f, limit, err := filterOf(r, known)
+	if err != nil {
+		return nil, err
+	}
+	p, looked := page{Items: []listed{}}, 0
+	kind, states := f.Type, f.States // of an order over HTTP, both are in its outcome
+	f = coordinator.Filter{After: f.After, Unfinished: unfinished || len(states) > 0 && !slices.ContainsFunc(states, coordinator.State.Ended)}
+	for o, err := range all(r.Context(), f) {
+		s, key := view(o)
+		if err != nil && s.ID == "" {
 			return nil, err
 		}
-		p, looked := page{Items: []listed{}}, 0
-		kind := f.Type // the type of an order over HTTP is in its input
-		f.Type, f.Unfinished = "", unfinished || len(f.States) > 0 && !slices.ContainsFunc(f.States, coordinator.State.Ended)
-		states := f.States
-		f.States = nil
-		for o, err := range list(r.Context(), f) {
-			s, key := view(o)
-			if err != nil && s.ID == "" {
-				return nil, err
-			}
-			one := listed{Summary: summary(s)}
-			if err != nil {
-				one.Error = err.Error()
-			}
-			if looked++; (kind == "" || kind == s.Type) && (len(states) == 0 || slices.Contains(states, s.State)) {
-				p.Items = append(p.Items, one)
-			}
-			if len(p.Items) == limit || looked == longestPage {
-				p.After = key
-				break
-			}
+		one := listed{Summary: summary(s)}
+		if err != nil {
+			one.Error = err.Error()
 		}
-		return p, nil
+		if looked++; (kind == "" || kind == s.Type) && (len(states) == 0 || slices.Contains(states, s.State)) {
+			p.Items = append(p.Items, one)
+		}
+		if len(p.Items) == limit || looked == longestPage {
+			p.After = key
+			break
+		}
 	}
+	return p, nil
 }
 
 func (s *Service) listSagas(r *http.Request) (any, error) {
-	return lists(false, saga.States, saga.NewOperator(s.journal).List, func(o saga.Outcome) (coordinator.Summary, string) {
+	return list(r, false, saga.States, saga.NewOperator(s.journal).List, func(o saga.Outcome) (coordinator.Summary, string) {
 		return viewSaga(o).Summary, o.ID
-	})(r)
+	})
 }
 
 // listTCC lists unfinished transactions.
 func (s *Service) listTCC(r *http.Request) (any, error) {
-	return lists(true, tcc.States, tcc.NewOperator(s.journal).List, func(o tcc.Outcome) (coordinator.Summary, string) {
+	return list(r, true, tcc.States, tcc.NewOperator(s.journal).List, func(o tcc.Outcome) (coordinator.Summary, string) {
 		return o.Summary, o.ID
-	})(r)
+	})
 }
 
 // listTwoPC lists decided transactions that have not ended.
 func (s *Service) listTwoPC(r *http.Request) (any, error) {
-	return lists(true, twopc.States, twopc.NewOperator(s.journal).List, func(o twopc.Outcome) (coordinator.Summary, string) {
+	return list(r, true, twopc.States, twopc.NewOperator(s.journal).List, func(o twopc.Outcome) (coordinator.Summary, string) {
 		return o.Summary, o.Key
-	})(r)
+	})
 }
 
 // change is an operator's request: actor, reason, and the arguments of the operation.
