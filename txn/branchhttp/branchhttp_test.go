@@ -127,6 +127,7 @@ func TestAnswersAreClasses(t *testing.T) {
 		{branch.Unknown(branch.Fail(no)), ``, 500, branch.ClassUnknown, interlock.Uncertain, 0},
 		{no, ``, 500, branch.ClassUnknown, interlock.Uncertain, 0},
 		{nil, `<html>`, 500, branch.ClassUnknown, interlock.Uncertain, 0},
+		{nil, "\"\xff\"", 500, branch.ClassUnknown, interlock.Uncertain, 0},
 		{nil, `"` + strings.Repeat("x", branchhttp.MaxBody) + `"`, 500, branch.ClassUnknown, interlock.Uncertain, 0},
 	} {
 		url := participant(t, branchhttp.Handler(func(context.Context, []byte) ([]byte, error) { return []byte(c.output), c.err }))
@@ -435,7 +436,7 @@ func TestBadCallIsNotSent(t *testing.T) {
 // repeated nor undone, and the fault is reported with the next step. Only a try and a
 // prepare, which can be undone, are in doubt.
 func TestUnusableOutput(t *testing.T) {
-	for output, fix := range map[string]string{"OK": "answer JSON", `"` + strings.Repeat("x", branchhttp.MaxBody) + `"`: "answer less"} {
+	for output, fix := range map[string]string{"OK": "answer JSON", "\"\xff\"": "answer JSON", `"` + strings.Repeat("x", branchhttp.MaxBody) + `"`: "answer less"} {
 		url := participant(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, output) }))
 		for _, op := range []branch.Operation{branch.Do, branch.Undo, branch.Confirm, branch.Cancel, branch.Commit, branch.Rollback, branch.Try, branch.Prepare} {
 			var reported error

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -169,7 +168,7 @@ func (caller Caller) read(c branch.Call, answer *http.Response) ([]byte, error) 
 	case !whole:
 	case len(body) > MaxBody:
 		err = fmt.Errorf("the output has more than %d bytes: answer less", MaxBody)
-	case len(body) > 0 && !json.Valid(body):
+	case len(body) > 0 && !isJSON(body):
 		err = errNotJSON
 	default:
 		return body, nil

@@ -115,7 +115,7 @@ func checkOutput(output []byte) error {
 	switch {
 	case len(output) > MaxBody:
 		return fmt.Errorf("the output has %d bytes, at most %d are allowed", len(output), MaxBody)
-	case len(output) > 0 && !json.Valid(output):
+	case len(output) > 0 && !isJSON(output):
 		return errNotJSON
 	}
 	return nil

@@ -1,12 +1,14 @@
 package branchhttp
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -195,4 +197,7 @@ func (h *headers) time(header string, required bool) time.Time {
 // fragment, which can contain secrets.
 func Redact(address string) string { return failure.RedactURL(address) }
 
-var errNotJSON = errors.New("the output is not JSON: answer JSON, or 2xx without a body")
+var errNotJSON = errors.New("the output is not JSON in UTF-8: answer JSON, or 2xx without a body")
+
+// isJSON reports whether parsers of any language accept a text; json.Valid does not check UTF-8.
+func isJSON(text []byte) bool { return utf8.Valid(text) && json.Valid(text) }
