@@ -14,9 +14,10 @@
 // # Guarantees
 //
 // [Open] computes them from what the server reports. Exclusion survives a crash of the server
-// only with appendonly yes, and appendfsync always or [Settings].Fsync. It survives a failover
-// to a replica only with [Settings].Replicas. It never survives a step of the server's clock
-// (Redis expires keys by wall clock) or a manual deletion.
+// only with appendonly yes, and appendfsync always or [Settings].Fsync; with
+// no-appendfsync-on-rewrite yes, only with the latter. It survives a failover to a replica only
+// with [Settings].Replicas. It never survives a step of the server's clock (Redis expires keys by
+// wall clock) or a manual deletion.
 //
 // If [Settings].Replicas is the number of all replicas, a failover to one of them loses neither
 // grants nor tokens. Otherwise it may lose the last ones. Replicas and Fsync write the key

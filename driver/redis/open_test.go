@@ -133,6 +133,10 @@ func TestConfigurationWithoutPermissionPromisesLess(t *testing.T) {
 	if limited.Guarantees().ExclusionSurvives.Has(interlock.ServerCrash) {
 		t.Error("what cannot be known was promised")
 	}
+	mustDo(t, operator, "CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
+	if openOn(t, server.Addr(), nil).Guarantees().ExclusionSurvives.Has(interlock.ServerCrash) {
+		t.Error("a server that does not sync during a rewrite was taken for a durable one")
+	}
 }
 
 func TestDurableServerKeepsTheLockOverACrash(t *testing.T) {

@@ -67,14 +67,14 @@ func askNode(ctx context.Context, c *conn, node rueidis.Client) (facts, error) {
 		return facts{}, err
 	}
 	f := parseInfo(text)
-	config, err := c.config(ctx, node, "appendfsync", "maxmemory-policy")
+	config, err := c.config(ctx, node, "appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy")
 	if err != nil {
 		return facts{}, err
 	}
 	if f.policy == "" {
 		f.policy = config["maxmemory-policy"]
 	}
-	f.durable = f.durable && config["appendfsync"] == "always"
+	f.durable = f.durable && config["appendfsync"] == "always" && config["no-appendfsync-on-rewrite"] != "yes"
 	f.clustered = c.client.Mode() == rueidis.ClientModeCluster
 	if f.unconfirmable, err = c.unconfirmable(ctx, node); err != nil {
 		return facts{}, err
