@@ -125,6 +125,7 @@ func TestMissingRights(t *testing.T) {
 		"no eval":    {"~* &* +@all -eval", []string{"+eval"}},
 		"no evalsha": {"~* &* +@all -evalsha", []string{"+evalsha", "+eval"}},
 		"read only":  {"%R~* &* +@all", []string{"~n"}},
+		"no wait":    {"~* &* +@all -wait", nil}, // nothing is confirmed
 		"publishes":  {"~* &* +@all -publish", []string{"+publish &interlock:push:*"}},
 	} {
 		t.Run(user, func(t *testing.T) {

@@ -19,7 +19,7 @@ func (d *Driver) MissingRights(ctx context.Context, name string) (missing []stri
 	if err != nil {
 		return nil, false, err
 	}
-	rules := lockRules(d.layout.keysOf(lock))
+	rules := lockRules(d.layout.keysOf(lock), settingsOf(d.conn.client))
 	var b batch
 	for _, r := range rules {
 		b.args = append(append(b.args, strconv.Itoa(len(r.command))), r.command...)
@@ -58,7 +58,7 @@ var luaCalls = regexp.MustCompile(`redis\.call\('([A-Z]+)'`)
 
 // lockRules returns those that the lock with the keys k needs. The right to run a script
 // on a key is the right to read and write it.
-func lockRules(k keys) (rules []rule) {
+func lockRules(k keys, s Settings) (rules []rule) {
 	commands := []string{"EVAL"}
 	for _, s := range []*script{contendScript, releaseScript, renewScript} {
 		for _, found := range luaCalls.FindAllStringSubmatch(s.source, -1) {
@@ -78,6 +78,9 @@ func lockRules(k keys) (rules []rule) {
 			r.command, r.after = []string{c}, ""
 		}
 		rules = append(rules, r)
+	}
+	if s.Replicas > 0 {
+		rules = append(rules, rule{"+wait", []string{"WAIT", "0", "1"}, ""})
 	}
 	return append(rules, rule{"+publish &" + pushes + "*", []string{"PUBLISH", pushes, ""}, ""})
 }

@@ -31,7 +31,7 @@ func dialConsul(ctx context.Context, u *backend.URL, o Options) (probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &consulProbe{base: "http://" + u.Hosts()[0], ttl: o.TTL, key: consul.BaseKey(cmp.Or(o.Prefix, u.Setting("prefix"))),
+	p := &consulProbe{base: "http://" + u.Hosts()[0], ttl: o.TTL, key: consul.BaseKey(o.Prefix),
 		token:  cmp.Or(u.Query().Get("token"), os.Getenv("CONSUL_HTTP_TOKEN")),
 		client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure}}}
 	if secure != nil {

@@ -61,9 +61,9 @@ const DefaultTTL = 30 * time.Second
 
 // Options configures an examination; the zero value works.
 type Options struct {
-	TTL   time.Duration // of the locks; 0 means [DefaultTTL]
+	TTL   time.Duration // of the locks; 0 means the setting of the URL or, without one, [DefaultTTL]
 	Watch time.Duration // time to measure pauses and latency; 0 means a few requests
-	// Prefix is the prefix of keys in etcd and Redis.
+	// Prefix is the prefix of keys in etcd, Redis and Consul; empty means the setting of the URL.
 	Prefix string
 }
 
@@ -75,6 +75,9 @@ type probe interface {
 	ping(ctx context.Context) error
 	close()
 }
+
+// errNotServing is the result of ping if inspect found that a majority is missing.
+var errNotServing = errors.New("no majority serves requests")
 
 // kinds has the functions that connect, by kind of backend.
 var kinds = map[string]func(context.Context, *opener.URL, Options) (probe, error){
@@ -101,9 +104,8 @@ func Examine(ctx context.Context, url string, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	if o.TTL == 0 {
-		o.TTL = DefaultTTL
-	}
+	inURL, _ := time.ParseDuration(target.Setting("ttl")) // Parse has validated it
+	o.TTL, o.Prefix = cmp.Or(o.TTL, inURL, DefaultTTL), cmp.Or(o.Prefix, target.Setting("prefix"))
 	if err := target.CheckTTL(o.TTL); err != nil {
 		return Report{}, err
 	}
@@ -121,6 +123,9 @@ func Examine(ctx context.Context, url string, o Options) (Report, error) {
 		return r, err
 	}
 	m, err := measure(ctx, p.ping, o.Watch)
+	if errors.Is(err, errNotServing) {
+		return r, nil // the findings tell why
+	}
 	if err != nil {
 		return r, err
 	}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/pem"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,10 +78,12 @@ func TestRedis(t *testing.T) {
 		"as it comes": {"", "redis.durability=warning redis.replicas=ok redis.eviction=ok clock=ok redis.open=ok redis.rights=ok"},
 		"durable":     {"--appendonly yes --appendfsync always", "redis.durability=ok redis.mode=ok redis.version=ok redis.disk=ok"},
 		"a second":    {"--appendonly yes --appendfsync everysec", "redis.durability=warning"},
+		"by and by":   {"--appendonly yes --appendfsync always --no-appendfsync-on-rewrite yes", "redis.durability=warning"},
 		"secretive":   {"--appendonly yes --appendfsync always --rename-command CONFIG NONE", "redis.durability=warning"},
 		"evicting": {"--maxmemory 64mb --maxmemory-policy allkeys-lru",
 			"redis.eviction=critical redis.open=critical redis.memory=ok redis.durability=warning"},
-		"full":         {"--maxmemory 1", "redis.memory=warning redis.eviction=ok redis.durability=warning"},
+		"full":         {"--maxmemory 1", "redis.memory=critical redis.eviction=ok redis.durability=warning"},
+		"starving":     {"--min-replicas-to-write 1", "redis.unconfirmed=critical redis.durability=warning"},
 		"in a cluster": {"--cluster-enabled yes", "redis.mode=critical redis.open=critical redis.durability=warning"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,6 +110,13 @@ func TestRedisCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustFind(t, examine(t, c.URL(), Options{}), "redis.mode=ok redis.durability=warning redis.eviction=critical redis.open=critical")
+	c.Servers[2].Kill()
+	testbed.Eventually(t, "the slots of a dead server are missed", patience, func() bool {
+		return severityOf(examine(t, c.URL(), Options{}), "redis.slots") == "critical"
+	})
+	for range 5 { // commands without a key go to any server
+		mustFind(t, examine(t, c.URL(), Options{}), "redis.slots=critical redis.node=warning clock=ok redis.durability=ok")
+	}
 }
 
 func TestRedisReplica(t *testing.T) {
@@ -145,6 +157,36 @@ func TestEtcd(t *testing.T) {
 	mustFind(t, examine(t, url, Options{}), strings.Replace(fine, "etcd.alarms=ok", "etcd.alarms=critical", 1)+" etcd.quota=warning")
 }
 
+// TestEtcdWithoutMajority requires a finding, instead of an error, while nothing is granted.
+func TestEtcdWithoutMajority(t *testing.T) {
+	t.Parallel()
+	e := testbed.EtcdCluster(t, 3)
+	url := "etcd://" + strings.Join(e.Addrs(), ",")
+	mustFind(t, examine(t, url, Options{}), "etcd.members=ok etcd.leader=ok etcd.health=ok")
+	e.Peers[0].Kill()
+	e.Peers[1].Kill()
+	testbed.Eventually(t, "the last member has no leader", patience, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // as the command
+		defer cancel()
+		r, err := Examine(ctx, url, Options{})
+		return err == nil && severityOf(r, "etcd.leader") == "critical" && severityOf(r, "etcd.health") == "warning"
+	})
+}
+
+// TestEtcdAdvertisesNothing requires no alarm about a server that answers at the URL only.
+func TestEtcdAdvertisesNothing(t *testing.T) {
+	t.Parallel()
+	server := testbed.Etcd(t, "--unsafe-no-fsync", "--advertise-client-urls=http://127.0.0.1:1")
+	mustFind(t, examine(t, "etcd://"+server.Addr(), Options{}), "etcd.members=warning etcd.leader=ok etcd.health=ok")
+}
+
+// TestEtcdTwice requires that servers of two clusters in one URL are critical.
+func TestEtcdTwice(t *testing.T) {
+	t.Parallel()
+	url := "etcd://" + testbed.Etcd(t, "--unsafe-no-fsync").Addr() + "," + testbed.Etcd(t, "--unsafe-no-fsync", "--initial-cluster-token=other").Addr()
+	mustFind(t, examine(t, url, Options{}), "etcd.members=critical")
+}
+
 func etcdClient(t *testing.T, server *testbed.Server) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr()}, Logger: zap.NewNop()})
@@ -174,18 +216,81 @@ func TestPostgres(t *testing.T) {
 	t.Run("pooler", func(t *testing.T) {
 		pooler := testbed.PgBouncer(t, durable, "transaction")
 		url := "postgres://postgres@" + pooler.Addr() + "/postgres?sslmode=disable&namespace=pooled"
-		mustFind(t, examine(t, url, Options{}), "postgres.pooler=warning postgres.durability=ok")
+		mustFind(t, examine(t, url, Options{}), "postgres.pooler=critical postgres.durability=ok")
+		if canLock(t, url, "") {
+			t.Error("session locks can be acquired")
+		}
 		mustFind(t, examine(t, url+"&mode=table", Options{}), "postgres.pooler=ok")
+		pooler = testbed.PgBouncer(t, durable, "session")
+		url = "postgres://postgres@" + pooler.Addr() + "/postgres?sslmode=disable&namespace=pooled"
+		mustFind(t, examine(t, url, Options{}), "postgres.pooler=info postgres.durability=ok")
 	})
 	t.Run("crowded", func(t *testing.T) {
 		server := testbed.Postgres(t, "-c", "fsync=on", "-c", "max_connections=4", "-c", "superuser_reserved_connections=3")
 		mustFind(t, examine(t, server.URL(), Options{}), "postgres.connections=warning")
 	})
+	t.Run("standbys", postgresStandbys)
+}
+
+// postgresStandbys requires that a role which may not see others' sessions is told of them.
+func postgresStandbys(t *testing.T) {
+	server := testbed.Postgres(t, "-c", "fsync=on", "-c", "wal_level=logical", "-c", "max_connections=20", "-c", "superuser_reserved_connections=3")
+	conn, err := pgx.Connect(t.Context(), server.URL())
+	testbed.OK(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err = conn.Exec(t.Context(), "create role plain login; create role monitor login in role pg_monitor; create schema s authorization plain; "+
+		"grant all on schema s to monitor", pgx.QueryExecModeSimpleProtocol)
+	testbed.OK(t, err)
+	as := func(role string) string {
+		return "postgres://" + role + "@" + server.Addr() + "/postgres?sslmode=disable&options=-c%20search_path%3Ds"
+	}
+	follow(t, server, "CREATE_REPLICATION_SLOT cdc TEMPORARY LOGICAL pgoutput", "START_REPLICATION SLOT cdc LOGICAL 0/0 (proto_version '1', publication_names 'p')")
+	mustFind(t, examine(t, server.URL(), Options{}), "postgres.standbys=ok") // a subscriber never takes over
+	follow(t, server, "START_REPLICATION 0/1000000")
+	for _, url := range []string{server.URL(), as("monitor"), as("plain")} {
+		mustFind(t, examine(t, url, Options{}), "postgres.standbys=warning postgres.connections=ok")
+	}
+	_, err = conn.Exec(t.Context(), "alter system set synchronous_standby_names = 'a, b'", pgx.QueryExecModeSimpleProtocol)
+	testbed.OK(t, err)
+	_, err = conn.Exec(t.Context(), "select pg_reload_conf()", pgx.QueryExecModeSimpleProtocol)
+	testbed.OK(t, err)
+	testbed.Eventually(t, "the settings are read again", patience, func() bool {
+		return severityOf(examine(t, as("plain"), Options{}), "postgres.standbys") == "info"
+	})
+	mustFind(t, examine(t, as("monitor"), Options{}), "postgres.standbys=warning")
+	for range 14 {
+		c, err := pgx.Connect(t.Context(), server.URL())
+		testbed.OK(t, err)
+		defer func() { _ = c.Close(context.Background()) }()
+	}
+	mustFind(t, examine(t, as("plain"), Options{}), "postgres.standbys=info postgres.connections=warning")
+}
+
+// follow replicates until the end of the test; the last command starts it.
+func follow(t *testing.T, server *testbed.Server, commands ...string) {
+	t.Helper()
+	c, err := pgconn.Connect(t.Context(), server.URL()+"&replication=database")
+	testbed.OK(t, err)
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	last := len(commands) - 1
+	for _, command := range commands[:last] {
+		_, err := c.Exec(t.Context(), command).ReadAll()
+		testbed.OK(t, err)
+	}
+	c.Frontend().Send(&pgproto3.Query{String: commands[last]})
+	testbed.OK(t, c.Frontend().Flush())
+	for {
+		m, err := c.ReceiveMessage(t.Context())
+		testbed.OK(t, err)
+		if _, ok := m.(*pgproto3.CopyBothResponse); ok {
+			return
+		}
+	}
 }
 
 func TestMariaDB(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t, "--log-bin=log", "--sync-binlog=1")
+	server := testbed.MariaDB(t, "--log-bin=log", "--sync-binlog=1", "--innodb-flush-method=fsync", "--server-id=1")
 	url := "mysql://root@" + server.Addr() + "/test"
 	db, err := sql.Open("mysql", server.URL())
 	if err != nil {
@@ -205,6 +310,35 @@ func TestMariaDB(t *testing.T) {
 	}
 	mysqlUsers(t, db, server)
 	mysqlTokens(t, db, server)
+	mysqlReplicas(t, db, server)
+}
+
+// mysqlReplicas requires that a user who may not see others' sessions is told of a replica.
+func mysqlReplicas(t *testing.T, db *sql.DB, server *testbed.Server) {
+	replica := testbed.MariaDB(t, "--server-id=2", "--innodb-flush-method=fsync", "--innodb-doublewrite=0")
+	mustFind(t, examine(t, "mysql://root@"+replica.Addr()+"/test", Options{}), "mysql.durability=warning")
+	follower, err := sql.Open("mysql", replica.URL())
+	testbed.OK(t, err)
+	defer follower.Close()
+	host, port, err := net.SplitHostPort(server.Addr())
+	testbed.OK(t, err)
+	for _, s := range []string{"change master to master_host='" + host + "', master_port=" + port + ", master_user='root', master_use_gtid=no", "start slave"} {
+		_, err := follower.Exec(s)
+		testbed.OK(t, err)
+	}
+	for _, user := range []string{"root", "least"} {
+		url := "mysql://" + user + "@" + server.Addr() + "/least"
+		testbed.Eventually(t, user+" sees the replica", patience, func() bool {
+			return severityOf(examine(t, url, Options{}), "mysql.replicas") == "warning"
+		})
+	}
+	mustSet(t, db, "max_connections=20")
+	for range 15 {
+		c, err := db.Conn(t.Context())
+		testbed.OK(t, err)
+		defer c.Close()
+	}
+	mustFind(t, examine(t, "mysql://least@"+server.Addr()+"/least", Options{}), "mysql.replicas=warning mysql.connections=warning")
 }
 
 func mustSet(t *testing.T, db *sql.DB, variable string) {
@@ -229,6 +363,8 @@ func TestZooKeeper(t *testing.T) {
 	mustFind(t, examine(t, url, Options{TTL: 10 * time.Second}),
 		"zookeeper.ensemble=warning zookeeper.health=ok zookeeper.version=ok zookeeper.load=ok zookeeper.session=ok zookeeper.disk=info")
 	mustFind(t, examine(t, url, Options{TTL: 2 * time.Hour}), "zookeeper.ensemble=warning zookeeper.session=warning")
+	mustFind(t, examine(t, url+"?ttl=2h", Options{}), "zookeeper.ensemble=warning zookeeper.session=warning")
+	mustFind(t, examine(t, url+"?ttl=2h", Options{TTL: 10 * time.Second}), "zookeeper.ensemble=warning zookeeper.session=ok")
 	zookeeperTokens(t, url)
 }
 
@@ -266,8 +402,20 @@ func TestZooKeeperEnsemble(t *testing.T) {
 	e := testbed.ZooKeeperEnsemble(t, 3)
 	url := "zookeeper://" + strings.Join(e.Addrs(), ",")
 	mustFind(t, examine(t, url, Options{TTL: 10 * time.Second}), "zookeeper.ensemble=ok zookeeper.session=ok")
-	e.Peers[0].Kill()
+	e.Peers[0].Pause() // the first in the URL
 	mustFind(t, examine(t, url, Options{TTL: 10 * time.Second}), "zookeeper.ensemble=ok zookeeper.health=warning")
+	e.Peers[1].Kill()
+	testbed.Eventually(t, "the last server serves nothing", patience, func() bool {
+		r := examine(t, url, Options{TTL: 10 * time.Second})
+		return severityOf(r, "zookeeper.health") == "critical" && severityOf(r, "zookeeper.version") != "critical"
+	})
+}
+
+// TestZooKeeperTwice requires that servers which do not form one ensemble are critical.
+func TestZooKeeperTwice(t *testing.T) {
+	t.Parallel()
+	url := "zookeeper://" + testbed.ZooKeeper(t).Addr() + "," + testbed.ZooKeeper(t).Addr()
+	mustFind(t, examine(t, url, Options{TTL: 10 * time.Second}), "zookeeper.ensemble=critical")
 }
 
 func TestKube(t *testing.T) {
@@ -342,6 +490,34 @@ func dirty(t *testing.T, server *testbed.Server) string {
 		t.Fatal(err)
 	}
 	return infoFields(text)["rdb_changes_since_last_save"]
+}
+
+// TestSilentServer requires an error before long from a server that accepts connections and never
+// answers.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testbed.OK(t, err)
+	t.Cleanup(func() { _ = l.Close() }) // after the parallel subtests
+	addr := l.Addr().String()
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	testbed.OK(t, os.WriteFile(config, []byte("{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: 'http://"+addr+"'}}], "+
+		"contexts: [{name: x, context: {cluster: c}}], current-context: x}"), 0o600))
+	for _, url := range []string{"redis://" + addr, "rediss://" + addr, "redis://" + addr + "?cluster=true", "redis://" + addr + "?master_set=m",
+		"etcd://" + addr, "etcd://u:s3cret@" + addr, "etcd://" + addr + "?tls=true", "postgres://u:s3cret@" + addr + "/d", "mysql://u:s3cret@" + addr + "/d",
+		"zookeeper://" + addr, "zookeeper://" + addr + "?tls=true", "consul://" + addr + "?token=s3cret", "consul://" + addr + "?tls=true",
+		"kube://default?kubeconfig=" + config} {
+		t.Run(strings.NewReplacer("/", " ", addr, "").Replace(url), func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			began := time.Now()
+			r, err := Examine(ctx, url, Options{})
+			if took := time.Since(began); err == nil || took > 8*time.Second || strings.Contains(fmt.Sprint(err, r), "s3cret") {
+				t.Errorf("after %v: %+v, %v", took, r, err)
+			}
+		})
+	}
 }
 
 // TestUnreachable requires no findings without an answer.

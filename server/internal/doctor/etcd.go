@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -20,6 +19,7 @@ import (
 type etcdProbe struct {
 	client *clientv3.Client
 	prefix string
+	lost   bool // no member has a leader
 }
 
 func dialEtcd(ctx context.Context, u *backend.URL, o Options) (probe, error) {
@@ -39,13 +39,16 @@ func dialEtcd(ctx context.Context, u *backend.URL, o Options) (probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &etcdProbe{c, o.Prefix}, nil
+	return &etcdProbe{client: c, prefix: o.Prefix}, nil
 }
 
 func (p *etcdProbe) close() { _ = p.client.Close() }
 
 // ping reads a missing key through the leader, like a grant.
 func (p *etcdProbe) ping(ctx context.Context) error {
+	if p.lost {
+		return errNotServing
+	}
 	_, err := p.client.Get(ctx, "\x00", clientv3.WithCountOnly())
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return nil // the leader has answered
@@ -58,23 +61,21 @@ type etcdFacts struct {
 	voters, learners int
 	silent           []string // members that did not answer
 	states           []*clientv3.StatusResponse
+	clusters         int // of the servers in the URL that answer
 	alarms           []string
 	auth, denied     bool
 }
 
 func (p *etcdProbe) inspect(ctx context.Context, r *Report) error {
-	members, err := p.client.MemberList(ctx)
+	f, err := p.members(ctx)
 	if err != nil {
 		return err
 	}
-	f := etcdFacts{}
-	for _, m := range members.Members {
-		if m.IsLearner {
-			f.learners++
-		} else {
-			f.voters++
-		}
-		p.askMember(ctx, &f, m)
+	hasLeader := func(s *clientv3.StatusResponse) bool { return s.Leader != 0 }
+	if p.lost = len(f.states) > 0 && !slices.ContainsFunc(f.states, hasLeader); p.lost {
+		f.denied = true // nobody answers
+		etcdFindings(r, f)
+		return nil
 	}
 	if err := p.admin(ctx, &f); err != nil {
 		return err
@@ -101,17 +102,52 @@ func (p *etcdProbe) tokens(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// askMember reads the status of a member from the first address that answers.
-func (p *etcdProbe) askMember(ctx context.Context, f *etcdFacts, m *pb.Member) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	for _, url := range m.ClientURLs {
-		if s, err := p.client.Status(ctx, url); err == nil {
-			f.states = append(f.states, s)
-			return
+// members asks all members at once, also at the addresses in the URL: those that members advertise
+// may be unreachable from here.
+func (p *etcdProbe) members(ctx context.Context) (f etcdFacts, err error) {
+	list, err := p.client.MemberList(ctx, clientv3.WithSerializable()) // also without a leader
+	if err != nil {
+		return f, err
+	}
+	var addresses [][]string
+	for _, m := range list.Members {
+		if m.IsLearner {
+			f.learners++
+		} else {
+			f.voters++
+		}
+		addresses = append(addresses, m.ClientURLs)
+	}
+	for _, host := range p.client.Endpoints() {
+		addresses = append(addresses, []string{host})
+	}
+	clusters, members := map[uint64]bool{}, map[uint64]*clientv3.StatusResponse{}
+	for _, s := range inParallel(addresses, func(urls []string) *clientv3.StatusResponse { return p.status(ctx, urls) }) {
+		if s != nil {
+			clusters[s.Header.ClusterId], members[s.Header.MemberId] = true, s
 		}
 	}
-	f.silent = append(f.silent, fmt.Sprintf("%s (%s)", m.Name, strings.Join(m.ClientURLs, ", ")))
+	f.clusters = len(clusters)
+	for _, m := range list.Members {
+		if s := members[m.ID]; s != nil {
+			f.states = append(f.states, s)
+		} else {
+			f.silent = append(f.silent, fmt.Sprintf("%s (%s)", m.Name, strings.Join(m.ClientURLs, ", ")))
+		}
+	}
+	return f, nil
+}
+
+// status reads the status of a member from the first address that answers; nil if none does.
+func (p *etcdProbe) status(ctx context.Context, urls []string) *clientv3.StatusResponse {
+	ctx, cancel := context.WithTimeout(ctx, memberBound)
+	defer cancel()
+	for _, url := range urls {
+		if s, err := p.client.Status(ctx, url); err == nil {
+			return s
+		}
+	}
+	return nil
 }
 
 // admin makes requests that may need rights beyond those of lock clients.
@@ -142,7 +178,11 @@ func etcdFindings(r *Report, f etcdFacts) {
 	case f.voters%2 == 0:
 		size = Info
 	}
-	r.add("etcd.members", size, "%d voting members, %d learners", f.voters, f.learners)
+	if f.clusters > 1 {
+		r.add("etcd.members", Critical, "the servers in the URL belong to %d clusters", f.clusters)
+	} else {
+		r.add("etcd.members", size, "%d voting members, %d learners", f.voters, f.learners)
+	}
 	r.addIf(len(f.silent) > 0, "etcd.health", Warning, "%d members answer; silent: %s", len(f.states), joinOrNone(f.silent))
 	etcdStates(r, f.states)
 	if f.denied {
@@ -155,14 +195,14 @@ func etcdFindings(r *Report, f etcdFacts) {
 
 // etcdStates checks the reports of the members that answer.
 func etcdStates(r *Report, states []*clientv3.StatusResponse) {
-	leader, old, behind, full := len(states) > 0, false, uint64(0), 0.0
+	leader, old, behind, full, quota := len(states) > 0, false, uint64(0), 0.0, int64(0)
 	var versions []string
 	for _, s := range states {
 		leader = leader && s.Leader != 0
 		old = old || olderThan(s.Version, 3, 4)
 		versions = append(versions, s.Version)
 		behind = max(behind, s.RaftIndex-min(s.RaftIndex, s.RaftAppliedIndex))
-		if s.DbSizeQuota > 0 {
+		if quota = max(quota, s.DbSizeQuota); s.DbSizeQuota > 0 {
 			full = max(full, float64(s.DbSize)/float64(s.DbSizeQuota))
 		}
 	}
@@ -175,7 +215,11 @@ func etcdStates(r *Report, states []*clientv3.StatusResponse) {
 	}
 	r.addIf(old || len(versions) > 1, "etcd.version", severity, "version %s", joinOrNone(versions))
 	r.addIf(behind > 1000, "etcd.apply", Warning, "%d committed entries are not applied", behind)
-	r.addIf(full > 0.8, "etcd.quota", Warning, "%.0f %% of the quota are in use", 100*full)
+	if quota == 0 {
+		r.add("etcd.quota", Info, "the members do not report it: that takes etcd 3.6")
+	} else {
+		r.addIf(full > 0.8, "etcd.quota", Warning, "%.0f %% of the quota are in use", 100*full)
+	}
 }
 
 func joinOrNone(all []string) string {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -116,12 +117,16 @@ func TestWhatIsNotProvoked(t *testing.T) {
 		"postgres, standby":          {func(r *Report) { f := fine; f.standby = true; postgresFindings(r, f, false) }, "postgres.role=critical"},
 		"postgres, followed":         {func(r *Report) { f := fine; f.async = 1; postgresFindings(r, f, false) }, "postgres.standbys=warning"},
 		"postgres, followed at once": {func(r *Report) { f := fine; f.sync = 1; postgresFindings(r, f, false) }, "postgres.standbys=ok"},
+		"postgres, followed, late":   {func(r *Report) { f := fine; f.sync, f.commit = 1, "local"; postgresFindings(r, f, true) }, "postgres.standbys=warning postgres.durability=ok"},
+		"postgres, sessions, late":   {func(r *Report) { f := fine; f.sync, f.commit = 1, "local"; postgresFindings(r, f, false) }, "postgres.standbys=ok"},
 		"postgres, Latin":            {func(r *Report) { f := fine; f.encoding = "LATIN1"; postgresFindings(r, f, false) }, "postgres.encoding=critical"},
 		"postgres, torn pages":       {func(r *Report) { f := fine; f.pages = "off"; postgresFindings(r, f, false) }, "postgres.durability=warning"},
 		"mysql itself":               {func(r *Report) { f := maria; f.version = "8.4.0"; mysqlFindings(r, f, false) }, "mysql.version=critical"},
 		"mariadb, old":               {func(r *Report) { f := maria; f.version = "10.4.1-MariaDB"; mysqlFindings(r, f, false) }, "mysql.version=critical"},
 		"galera":                     {func(r *Report) { f := maria; f.galera = "ON"; mysqlFindings(r, f, false) }, "mysql.galera=critical"},
 		"galera, rows":               {func(r *Report) { f := maria; f.galera = "ON"; mysqlFindings(r, f, true) }, "mysql.galera=warning"},
+		"mariadb, never synced":      {func(r *Report) { f := maria; f.method = "nosync"; mysqlFindings(r, f, false) }, "mysql.durability=warning"},
+		"mariadb, synced":            {func(r *Report) { f := maria; f.method = "O_DIRECT"; mysqlFindings(r, f, false) }, "mysql.durability=ok"},
 		"mariadb, followed":          {func(r *Report) { f := maria; f.replicas = 1; mysqlFindings(r, f, false) }, "mysql.replicas=warning"},
 		"mariadb, crowded":           {func(r *Report) { f := maria; f.connections = 81; mysqlFindings(r, f, false) }, "mysql.connections=warning"},
 		"three members":              {func(r *Report) { etcdFindings(r, etcdFacts{voters: 3}) }, "etcd.members=ok etcd.leader=critical"},
@@ -135,7 +140,8 @@ func TestWhatIsNotProvoked(t *testing.T) {
 		"an upgrade": {func(r *Report) {
 			etcdStates(r, []*clientv3.StatusResponse{state("3.6.1", 1, 5, 5), state("3.5.9", 1, 5, 5)})
 		}, "etcd.version=info"},
-		"a laggard": {func(r *Report) { etcdStates(r, []*clientv3.StatusResponse{state("3.6.1", 1, 5000, 5)}) }, "etcd.apply=warning"},
+		"a secret quota": {func(r *Report) { etcdStates(r, []*clientv3.StatusResponse{state("3.5.9", 1, 5, 5)}) }, "etcd.quota=info"},
+		"a laggard":      {func(r *Report) { etcdStates(r, []*clientv3.StatusResponse{state("3.6.1", 1, 5000, 5)}) }, "etcd.apply=warning"},
 		"consul without leader": {func(r *Report) {
 			consulFindings(r, consulFacts{leader: `""`, servers: 3, healthy: true, may: 1, ttl: DefaultTTL})
 		}, "consul.leader=critical consul.health=ok"},
@@ -143,12 +149,27 @@ func TestWhatIsNotProvoked(t *testing.T) {
 		"a secretive agent": {func(r *Report) {
 			consulFindings(r, consulFacts{leader: "x", servers: 3, health: errNoEntry, sessions: errNoEntry})
 		}, "consul.session=info consul.health=info"},
-		"two servers": {func(r *Report) { zookeeperFindings(r, zookeeperFacts{version: "3.8.0", members: 2, synced: 1}) },
+		"two servers": {func(r *Report) {
+			zookeeperFindings(r, zookeeperFacts{versions: []string{"3.8.0"}, members: 2, synced: 1})
+		},
 			"zookeeper.ensemble=warning zookeeper.session=info zookeeper.health=ok"},
-		"a lost follower": {func(r *Report) { zookeeperFindings(r, zookeeperFacts{version: "3.8.0", members: 3, synced: 1}) }, "zookeeper.health=warning"},
-		"an old keeper":   {func(r *Report) { zookeeperFindings(r, zookeeperFacts{version: "3.4.14", members: 3, synced: 2}) }, "zookeeper.version=critical zookeeper.health=ok"},
+		"a lost follower": {func(r *Report) {
+			zookeeperFindings(r, zookeeperFacts{versions: []string{"3.8.0"}, members: 3, synced: 1})
+		}, "zookeeper.health=warning"},
+		"an old keeper": {func(r *Report) {
+			zookeeperFindings(r, zookeeperFacts{versions: []string{"3.4.14"}, members: 3, synced: 2})
+		}, "zookeeper.version=critical zookeeper.health=ok"},
+		"a mixed ensemble":             {keepers("3.4.14 follower", "3.8.0 leader"), "zookeeper.version=critical"},
+		"a closed keeper":              {keepers("srvr is not executed because it is not in the whitelist."), "zookeeper.version=info zookeeper.ensemble=info zookeeper.health=info"},
+		"an unknown number of keepers": {keepers("3.8.0 follower"), "zookeeper.ensemble=info zookeeper.version=ok zookeeper.health=ok"},
+		"observers": {func(r *Report) {
+			var f zookeeperFacts
+			f.read("tickTime=100\nserver.1=a:1:2:participant;3\nserver.2=b:1:2:participant;3\nserver.3=c:1:2:observer;3\n")
+			f.synced, f.versions = 1, []string{"3.8.0"}
+			zookeeperFindings(r, f)
+		}, "zookeeper.ensemble=warning zookeeper.health=ok"},
 		"a busy keeper": {func(r *Report) {
-			zookeeperFindings(r, zookeeperFacts{version: "3.8.0", members: 3, synced: 2, waiting: 101})
+			zookeeperFindings(r, zookeeperFacts{versions: []string{"3.8.0"}, members: 3, synced: 2, waiting: 101})
 		}, "zookeeper.load=warning"},
 	} {
 		var r Report
@@ -158,6 +179,20 @@ func TestWhatIsNotProvoked(t *testing.T) {
 				t.Errorf("%s: %s is %s, want %s", name, id, severityOf(r, id), want)
 			}
 		}
+	}
+}
+
+// keepers returns the findings of servers that answer srvr with a version and a mode, or with a text.
+func keepers(all ...string) func(*Report) {
+	return func(r *Report) {
+		f := zookeeperFacts{synced: -1}
+		for i, text := range all {
+			if words := strings.Fields(text); len(words) == 2 {
+				text = "Zookeeper version: " + words[0] + "-abc, built on x\nOutstanding: 0\nMode: " + words[1] + "\n"
+			}
+			f.add(answers{host: strconv.Itoa(i), srvr: text})
+		}
+		zookeeperFindings(r, f)
 	}
 }
 

@@ -65,6 +65,20 @@ func samplePauses(stop <-chan struct{}) (longest time.Duration) {
 	}
 }
 
+// memberBound bounds the answers of one member of a cluster.
+const memberBound = 2 * time.Second
+
+// inParallel returns the results of do for all values, in their order.
+func inParallel[V, R any](values []V, do func(V) R) []R {
+	results := make([]R, len(values))
+	var all sync.WaitGroup
+	for i, v := range values {
+		all.Go(func() { results[i] = do(v) })
+	}
+	all.Wait()
+	return results
+}
+
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -94,7 +108,7 @@ func (r *Report) judge(m measured, o Options) {
 }
 
 // grade returns Critical from one bound on, and Warning from another.
-func grade(v, warning, critical time.Duration) Severity {
+func grade[N time.Duration | float64](v, warning, critical N) Severity {
 	switch {
 	case v >= critical:
 		return Critical

@@ -45,7 +45,7 @@ func (p *mysqlProbe) ping(ctx context.Context) error { return p.db.PingContext(c
 type mysqlFacts struct {
 	version                                              string
 	flush, binlog, sync, readOnly, wait, limit, replicas int
-	galera                                               string
+	galera, method, doublewrite                          string
 	connections                                          int
 }
 
@@ -55,9 +55,10 @@ func (p *mysqlProbe) inspect(ctx context.Context, r *Report) error {
 	sent := time.Now()
 	err := p.db.QueryRowContext(ctx, `select cast(unix_timestamp(now(6)) * 1000000 as signed), @@version, @@innodb_flush_log_at_trx_commit,
 		@@log_bin, @@sync_binlog, @@read_only, @@global.wait_timeout, @@max_connections,
-		(select count(*) from information_schema.processlist where command like 'Binlog Dump%'),
-		(select count(*) from information_schema.processlist)`).
-		Scan(&micros, &f.version, &f.flush, &f.binlog, &f.sync, &f.readOnly, &f.wait, &f.limit, &f.replicas, &f.connections)
+		coalesce(@@innodb_flush_method, ''), @@innodb_doublewrite,
+		(select cast(variable_value as int) from information_schema.global_status where variable_name = 'Slaves_connected'),
+		(select cast(variable_value as int) from information_schema.global_status where variable_name = 'Threads_connected')`).
+		Scan(&micros, &f.version, &f.flush, &f.binlog, &f.sync, &f.readOnly, &f.wait, &f.limit, &f.method, &f.doublewrite, &f.replicas, &f.connections)
 	if err != nil {
 		return err
 	}
@@ -101,8 +102,10 @@ func mysqlFindings(r *Report, f mysqlFacts, table bool) {
 	old := err != nil || !strings.Contains(f.version, "MariaDB") || major < 10 || major == 10 && minor < 5
 	r.addIf(old, "mysql.version", Critical, "version %s", f.version)
 	r.addIf(f.readOnly != 0, "mysql.role", Critical, "read_only %d", f.readOnly)
-	durable := (f.flush == 1 || f.flush == 3) && (f.binlog == 0 || f.sync == 1)
-	r.addIf(!durable, "mysql.durability", Warning, "innodb_flush_log_at_trx_commit %d, log_bin %d, sync_binlog %d", f.flush, f.binlog, f.sync)
+	unsynced := strings.EqualFold(f.method, "nosync") || strings.EqualFold(f.method, "littlesync") || f.doublewrite == "0" || f.doublewrite == "OFF"
+	durable := (f.flush == 1 || f.flush == 3) && (f.binlog == 0 || f.sync == 1) && !unsynced
+	r.addIf(!durable, "mysql.durability", Warning, "innodb_flush_log_at_trx_commit %d, innodb_flush_method %s, innodb_doublewrite %s, log_bin %d, sync_binlog %d",
+		f.flush, f.method, f.doublewrite, f.binlog, f.sync)
 	galera := Critical
 	if table {
 		galera = Warning
@@ -110,8 +113,7 @@ func mysqlFindings(r *Report, f mysqlFacts, table bool) {
 	r.addIf(f.galera == "ON", "mysql.galera", galera, "wsrep_on %q", f.galera)
 	r.addIf(f.replicas > 0, "mysql.replicas", Warning, "%d replicas, which follow asynchronously", f.replicas)
 	r.addIf(f.wait < 60, "mysql.wait", Info, "wait_timeout %d s", f.wait)
-	r.addIf(f.connections*10 > f.limit*8, "mysql.connections", Warning, "%d of %d connections are in use, as far as we may see",
-		f.connections, f.limit)
+	r.addIf(f.connections*10 > f.limit*8, "mysql.connections", Warning, "%d of %d connections are in use", f.connections, f.limit)
 }
 
 // denied has MariaDB's error numbers for a missing right: to a database, a statement on a

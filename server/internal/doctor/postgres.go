@@ -27,10 +27,12 @@ func dialPostgres(ctx context.Context, u *backend.URL, _ Options) (probe, error)
 	return &postgresProbe{c, u.Setting("mode") == "table", namespace(u)}, nil
 }
 
-func (p *postgresProbe) close() {
+func (p *postgresProbe) close() { closeConn(p.conn) }
+
+func closeConn(c *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = p.conn.Close(ctx) // it has no state to lose
+	_ = c.Close(ctx) // it has no state to lose
 }
 
 func (p *postgresProbe) ping(ctx context.Context) error {
@@ -40,33 +42,52 @@ func (p *postgresProbe) ping(ctx context.Context) error {
 
 // postgresFacts are the server's reports about itself.
 type postgresFacts struct {
-	version, connections, limit, async, sync int
-	standby, readOnly, pooled                bool
-	fsync, pages, commit, encoding, wal      string
-	idle, idleTransaction                    int // milliseconds; 0 is no limit
-	now                                      time.Time
+	version, connections, limit int
+	async, sync, hidden         int    // standbys; nothing is known of the hidden ones
+	wanted                      string // synchronous_standby_names
+	standby, readOnly           bool
+	pooler                      pooling
+	fsync, pages, commit        string
+	encoding, wal               string
+	idle, idleTransaction       int // milliseconds; 0 is no limit
+	now                         time.Time
 }
+
+// pooling is what a pooler assigns to a client.
+type pooling int
+
+const (
+	unpooled           pooling = iota // there is no pooler
+	pooledSessions                    // or it cannot be told
+	pooledTransactions                // a process of the server for each transaction
+)
 
 func (p *postgresProbe) inspect(ctx context.Context, r *Report) error {
 	var f postgresFacts
 	var process uint32
 	sent := time.Now()
-	err := p.conn.QueryRow(ctx, `select clock_timestamp(), pg_backend_pid(), current_setting('server_version_num')::int,
+	err := p.conn.QueryRow(ctx, `with r as (select sync_state from pg_stat_replication where pid not in
+			(select active_pid from pg_replication_slots where slot_type = 'logical' and active_pid is not null))
+		select clock_timestamp(), pg_backend_pid(), current_setting('server_version_num')::int,
 		pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on', current_setting('server_encoding'),
 		current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'), current_setting('wal_level'),
 		coalesce((select setting::int from pg_settings where name = 'idle_session_timeout'), 0),
 		coalesce((select setting::int from pg_settings where name = 'idle_in_transaction_session_timeout'), 0),
-		(select count(*) from pg_stat_activity where backend_type = 'client backend'), current_setting('max_connections')::int
-			- current_setting('superuser_reserved_connections')::int,
-		(select count(*) from pg_stat_replication where sync_state = 'async'),
-		(select count(*) from pg_stat_replication where sync_state in ('sync', 'quorum'))`, pgx.QueryExecModeSimpleProtocol).
+		(select count(*) from pg_stat_activity where coalesce(backend_type = 'client backend', datid is not null)),
+		current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+		current_setting('synchronous_standby_names'),`+standbys, pgx.QueryExecModeSimpleProtocol).
 		Scan(&f.now, &process, &f.version, &f.standby, &f.readOnly, &f.encoding, &f.fsync, &f.pages, &f.commit, &f.wal,
-			&f.idle, &f.idleTransaction, &f.connections, &f.limit, &f.async, &f.sync)
+			&f.idle, &f.idleTransaction, &f.connections, &f.limit, &f.wanted, &f.async, &f.sync, &f.hidden)
 	if err != nil {
 		return err
 	}
 	received := time.Now()
-	f.pooled = process != p.conn.PgConn().PID()
+	if process != p.conn.PgConn().PID() {
+		f.pooler = pooledSessions
+		if !p.table {
+			f.pooler = p.pooling(ctx, process)
+		}
+	}
 	postgresFindings(r, f, p.table)
 	r.skew(f.now, sent, received, 0)
 	if err := p.rights(ctx, r); err != nil {
@@ -74,6 +95,13 @@ func (p *postgresProbe) inspect(ctx context.Context, r *Report) error {
 	}
 	return p.tokens(ctx, r, f.now)
 }
+
+// standbys counts those that are synchronous, those that are not, and those whose state this role
+// may not see. A subscriber of logical replication does not take over.
+const standbys = `
+	(select count(*) filter (where sync_state not in ('sync', 'quorum')) from r),
+	(select count(*) filter (where sync_state in ('sync', 'quorum')) from r),
+	(select count(*) filter (where sync_state is null) from r)`
 
 // tokens checks the sequence of session locks, or the rows.
 func (p *postgresProbe) tokens(ctx context.Context, r *Report, now time.Time) error {
@@ -98,15 +126,55 @@ func postgresFindings(r *Report, f postgresFacts, table bool) {
 	r.addIf(f.encoding != "UTF8", "postgres.encoding", Critical, "server_encoding %s", f.encoding)
 	durable := f.fsync == "on" && f.pages == "on" && (f.commit != "off" || !table)
 	r.addIf(!durable, "postgres.durability", Warning, "fsync %s, full_page_writes %s, synchronous_commit %s", f.fsync, f.pages, f.commit)
-	r.addIf(f.async > 0, "postgres.standbys", Warning, "%d asynchronous and %d synchronous standbys, wal_level %s", f.async, f.sync, f.wal)
-	pooler := "none is seen"
-	if f.pooled {
-		pooler = "one answers for the server"
-	}
-	r.addIf(f.pooled && !table, "postgres.pooler", Warning, "pooler: %s", pooler)
+	postgresReplication(r, f, table)
+	severity := map[pooling]Severity{pooledSessions: Info, pooledTransactions: Critical}[f.pooler]
+	r.addIf(!table, "postgres.pooler", severity, "pooler: %s", [...]string{"none is seen", "one answers for the server",
+		"one answers for the server, in transaction mode"}[f.pooler])
 	r.addIf(f.idle > 0 && f.idle < 1000, "postgres.idle", Warning, "idle_session_timeout %v, idle_in_transaction_session_timeout %v",
 		time.Duration(f.idle)*time.Millisecond, time.Duration(f.idleTransaction)*time.Millisecond)
 	r.addIf(f.connections*10 > f.limit*8, "postgres.connections", Warning, "%d of %d connections are in use", f.connections, f.limit)
+}
+
+// postgresReplication checks whether a standby may lack what was committed. Session locks always
+// wait for synchronous ones.
+func postgresReplication(r *Report, f postgresFacts, table bool) {
+	late := table && f.sync > 0 && (f.commit == "off" || f.commit == "local")
+	severity := OK
+	switch {
+	case f.async > 0 || late || f.hidden > 0 && f.wanted == "":
+		severity = Warning
+	case f.hidden > 0:
+		severity = Info
+	}
+	r.add("postgres.standbys", severity, "%d asynchronous and %d synchronous standbys, %d of which this role may see nothing; wal_level %s, synchronous_commit %s",
+		f.async, f.sync, f.hidden, f.wal, f.commit)
+}
+
+// pooling asks whether another connection gets the process of the server that served this one, as in
+// transaction mode. Others may use the pooler too, so it asks a few times.
+func (p *postgresProbe) pooling(ctx context.Context, process uint32) pooling {
+	ctx, cancel := context.WithTimeout(ctx, memberBound) // without a free process it waits
+	defer cancel()
+	other, err := pgx.ConnectConfig(ctx, p.conn.Config())
+	if err != nil {
+		return pooledSessions
+	}
+	defer closeConn(other)
+	for range 8 {
+		var ours, theirs uint32
+		if serving(ctx, p.conn, &ours) != nil || serving(ctx, other, &theirs) != nil {
+			break
+		}
+		if ours != process || theirs == ours {
+			return pooledTransactions
+		}
+	}
+	return pooledSessions
+}
+
+// serving reads the process that serves a connection.
+func serving(ctx context.Context, c *pgx.Conn, process *uint32) error {
+	return c.QueryRow(ctx, "select pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(process)
 }
 
 // relationRights takes names of tables and sequences. It returns for each whether it

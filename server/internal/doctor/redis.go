@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -29,6 +30,7 @@ type redisURL struct {
 	clustered bool
 	fsync     bool // the driver asks for WAITAOF
 	replicas  int  // for which a grant waits
+	needed    int  // replicas without which the server rejects writes, by its configuration
 }
 
 func dialRedis(_ context.Context, u *opener.URL, o Options) (probe, error) {
@@ -38,13 +40,32 @@ func dialRedis(_ context.Context, u *opener.URL, o Options) (probe, error) {
 	}
 	replicas, _ := strconv.Atoi(u.Query().Get("replicas")) // Dial has validated it
 	return &redisProbe{client: c, options: redis.Options{TTL: o.TTL, Prefix: o.Prefix}, plain: u.Setting("mode") == "plain",
-		redisURL: redisURL{c.Mode() == rueidis.ClientModeCluster, u.Query().Get("fsync") == "true", replicas}}, nil
+		redisURL: redisURL{clustered: c.Mode() == rueidis.ClientModeCluster, fsync: u.Query().Get("fsync") == "true", replicas: replicas}}, nil
 }
 
 func (p *redisProbe) close() { p.client.Close() }
 
 func (p *redisProbe) ping(ctx context.Context) error {
-	return p.client.Do(ctx, p.client.B().Ping().Build()).Error()
+	return p.ask(func(c rueidis.Client) error { return c.Do(ctx, c.B().Ping().Build()).Error() })
+}
+
+// servers returns the server, or the nodes of a cluster by address.
+func (p *redisProbe) servers() map[string]rueidis.Client {
+	if !p.clustered {
+		return map[string]rueidis.Client{"": p.client}
+	}
+	return p.client.Nodes()
+}
+
+// ask calls do for one server after the other until it returns nil. The client of a cluster
+// sends commands without a key to any node, also to one that is down.
+func (p *redisProbe) ask(do func(rueidis.Client) error) (err error) {
+	for _, c := range p.servers() {
+		if err = do(c); err == nil {
+			break
+		}
+	}
+	return err
 }
 
 func (p *redisProbe) inspect(ctx context.Context, r *Report) error {
@@ -65,14 +86,14 @@ func (p *redisProbe) nodes(ctx context.Context, r *Report) error {
 	if !p.clustered {
 		return p.node(ctx, r, p.client)
 	}
-	nodes := p.client.Nodes()
+	nodes := p.servers()
 	at := map[string]int{}
 	for _, addr := range slices.Sorted(maps.Keys(nodes)) {
 		var one Report
 		if err := p.node(ctx, &one, nodes[addr]); ctx.Err() != nil {
 			return err
 		} else if err != nil {
-			one.add("redis.info", Warning, "INFO: %v", err)
+			one.add("redis.node", Warning, "INFO: %v", err)
 		}
 		for _, f := range one.Findings {
 			f.Seen = addr + ": " + f.Seen
@@ -98,22 +119,43 @@ func (p *redisProbe) node(ctx context.Context, r *Report, client rueidis.Client)
 	if err != nil {
 		return err
 	}
-	config, err := client.Do(ctx, client.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
-	if err != nil && ctx.Err() != nil {
-		return err // otherwise it is only forbidden
+	info, config := infoFields(text), map[string]string{}
+	for _, pattern := range []string{"*appendfsync*", "min-replicas-to-write"} {
+		found, err := client.Do(ctx, client.B().ConfigGet().Parameter(pattern).Build()).AsStrMap()
+		if err != nil && ctx.Err() != nil {
+			return err // otherwise it is only forbidden
+		}
+		maps.Copy(config, found)
 	}
 	fsync := config["appendfsync"]
-	if p.fsync && fsync != "no" {
+	switch {
+	case p.fsync && fsync != "no":
 		fsync = "confirmed"
+	case fsync == "always" && config["no-appendfsync-on-rewrite"] == "yes":
+		fsync = "paused"
 	}
-	redisFindings(r, infoFields(text), fsync, p.redisURL)
+	if p.clustered {
+		text, err := client.Do(ctx, client.B().ClusterInfo().Build()).ToString()
+		if err != nil && ctx.Err() != nil {
+			return err // as above
+		}
+		maps.Copy(info, infoFields(text))
+	}
+	u := p.redisURL
+	u.needed, _ = strconv.Atoi(config["min-replicas-to-write"])
+	redisFindings(r, info, fsync, u)
 	return nil
 }
 
 func (p *redisProbe) clock(ctx context.Context, r *Report) error {
-	sent := time.Now()
-	parts, err := p.client.Do(ctx, p.client.B().Time().Build()).AsIntSlice()
-	received := time.Now()
+	var parts []int64
+	var sent, received time.Time
+	err := p.ask(func(c rueidis.Client) (err error) {
+		sent = time.Now()
+		parts, err = c.Do(ctx, c.B().Time().Build()).AsIntSlice()
+		received = time.Now()
+		return err
+	})
 	if backend.Forbidden(err) {
 		r.add("clock", Info, "TIME: %v", err)
 		return nil
@@ -125,10 +167,10 @@ func (p *redisProbe) clock(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// infoFields parses the answer to INFO.
+// infoFields parses the answer to INFO or CLUSTER INFO, a verbatim string with its format in front.
 func infoFields(text string) map[string]string {
 	fields := map[string]string{}
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(strings.TrimPrefix(text, "txt:")) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
 			fields[key] = value
 		}
@@ -147,6 +189,9 @@ func redisFindings(r *Report, info map[string]string, fsync string, u redisURL) 
 	r.addIf(major < 6, "redis.version", Critical, "version %s", info["redis_version"])
 	if u.clustered {
 		r.addIf(info["redis_mode"] != "cluster", "redis.mode", Critical, "mode %s, with cluster=true in the URL", info["redis_mode"])
+		if state, served := info["cluster_state"], info["cluster_slots_ok"]; state != "" {
+			r.addIf(state != "ok" || served != "16384", "redis.slots", Critical, "state %s, %s of 16384 slots are served", state, served)
+		}
 	} else {
 		r.addIf(info["redis_mode"] != "standalone", "redis.mode", Critical, "mode %s, without cluster=true in the URL", info["redis_mode"])
 		r.addIf(info["role"] != "master", "redis.role", Critical, "role %s", info["role"])
@@ -154,12 +199,23 @@ func redisFindings(r *Report, info map[string]string, fsync string, u redisURL) 
 	redisDurability(r, info, fsync)
 	r.addIf(info["aof_last_write_status"] == "err" || info["rdb_last_bgsave_status"] == "err", "redis.disk", Critical,
 		"last write of the log %s, last snapshot %s", info["aof_last_write_status"], info["rdb_last_bgsave_status"])
-	if replicas, _ := strconv.Atoi(info["connected_slaves"]); replicas >= u.replicas || info["role"] != "master" {
-		r.addIf(replicas > u.replicas, "redis.replicas", Warning, "replicas: %d; a grant waits for %d of them", replicas, u.replicas)
-	} else {
-		r.add("redis.unconfirmed", Critical, "replicas: %d; a grant waits for %d", replicas, u.replicas)
-	}
+	redisReplicas(r, info, u)
 	redisMemory(r, info)
+}
+
+func redisReplicas(r *Report, info map[string]string, u redisURL) {
+	replicas, _ := strconv.Atoi(info["connected_slaves"])
+	good, err := strconv.Atoi(cmp.Or(info["min_slaves_good_slaves"], info["connected_slaves"])) // that do not lag
+	switch {
+	case info["role"] != "master":
+		r.add("redis.replicas", OK, "replicas: %d", replicas)
+	case replicas < u.replicas:
+		r.add("redis.unconfirmed", Critical, "replicas: %d; a grant waits for %d", replicas, u.replicas)
+	case err == nil && good < u.needed:
+		r.add("redis.unconfirmed", Critical, "replicas that do not lag: %d; min-replicas-to-write %d", good, u.needed)
+	default:
+		r.addIf(replicas > u.replicas, "redis.replicas", Warning, "replicas: %d; a grant waits for %d of them", replicas, u.replicas)
+	}
 }
 
 func redisDurability(r *Report, info map[string]string, fsync string) {
@@ -171,6 +227,8 @@ func redisDurability(r *Report, info map[string]string, fsync string) {
 		r.add(id, OK, "appendonly yes, appendfsync always")
 	case fsync == "confirmed":
 		r.add(id, OK, "appendonly yes, and every grant waits for WAITAOF")
+	case fsync == "paused":
+		r.add(id, Warning, "appendonly yes, appendfsync always, no-appendfsync-on-rewrite yes: during a snapshot or a rewrite nothing is on disk")
 	case fsync == "":
 		r.add(id, Warning, "appendonly yes, and appendfsync may not be read: it is taken for everysec")
 	default:
@@ -181,10 +239,11 @@ func redisDurability(r *Report, info map[string]string, fsync string) {
 func redisMemory(r *Report, info map[string]string) {
 	limit, _ := strconv.ParseFloat(info["maxmemory"], 64)
 	used, _ := strconv.ParseFloat(info["used_memory"], 64)
+	uncounted, _ := strconv.ParseFloat(info["mem_not_counted_for_evict"], 64)
 	policy := info["maxmemory_policy"]
 	r.addIf(policy != "noeviction", "redis.eviction", Critical, "maxmemory %s, maxmemory-policy %s", info["maxmemory"], policy)
 	if limit > 0 {
-		r.addIf(used > limit*9/10, "redis.memory", Warning, "%.0f %% of maxmemory are in use", 100*used/limit)
+		r.add("redis.memory", grade(used-uncounted, limit*9/10, limit), "%.0f %% of maxmemory are in use", 100*(used-uncounted)/limit)
 	}
 }
 
@@ -229,6 +288,10 @@ func redisRights(ctx context.Context, r *Report, d *redis.Driver, prefix string)
 	const id = "redis.rights"
 	name := "interlock-doctor-" + rand.Text() // no other process has this one
 	missing, known, err := d.MissingRights(ctx, name)
+	if err != nil && ctx.Err() == nil {
+		r.add(id, Info, "they cannot be read: %v", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}

@@ -63,6 +63,8 @@ func TestRedisUsers(t *testing.T) {
 		"noinfo":       {"~* &* +@all -info", "", "redis.info=warning redis.open=ok"},
 		"blind":        {"~* &* +@all -info -config", "", "redis.info=warning redis.open=critical"},
 		"blindandsure": {"~* &* +@all -info -config", "?eviction=none", "redis.info=warning redis.open=ok redis.rights=ok"},
+		"nowait":       {"~* &* +@all -wait", "?replicas=1", "redis.unconfirmed=critical redis.rights=critical redis.durability=ok"},
+		"inurl":        {least, "?prefix=jobs/", "redis.open=ok redis.rights=ok redis.durability=warning"},
 		"plain":        {"~* &* +@all", "?mode=plain", "redis.plain=info redis.open=ok redis.durability=ok"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,9 +73,13 @@ func TestRedisUsers(t *testing.T) {
 				t.Fatal(err)
 			}
 			url := "redis://" + name + ":pw@" + server.Addr() + c.query
-			r := examine(t, url, Options{Prefix: "jobs/"})
+			prefix := "jobs/"
+			if strings.Contains(c.query, "prefix=") {
+				prefix = ""
+			}
+			r := examine(t, url, Options{Prefix: prefix})
 			mustFind(t, r, c.want)
-			if !canLock(t, url, "jobs/") && r.Status == OK {
+			if !canLock(t, url, prefix) && r.Status == OK {
 				t.Error("interlock lock fails, and doctor is content")
 			}
 		})
@@ -213,6 +219,7 @@ func TestEtcdUsers(t *testing.T) {
 			t.Errorf("a base of tokens was written: %v", f)
 		}
 	}
+	mustFind(t, examine(t, "etcd://least:pw@"+server.Addr()+"?prefix=jobs/", Options{}), "etcd.members=warning etcd.rights=ok")
 	examineUser("nothing", "critical")
 	for name, u := range users {
 		examineUser(name, u.want)

@@ -72,30 +72,38 @@ func (p *zookeeperProbe) report(ctx context.Context, host, word string) (string,
 	return string(text), err
 }
 
+// answers are the answers of one server to four-letter words.
+type answers struct {
+	host, srvr, conf, mntr string
+	err                    error // of srvr
+}
+
 // zookeeperFacts are the reports of the servers.
 type zookeeperFacts struct {
-	silent      []string
-	modes       []string
-	version     string
-	waiting     int            // requests
-	conf        map[string]int // numbers of the configuration; nil if it may not be read
-	members     int            // of the configuration
-	synced      int            // followers, by the leader; -1 if not known
-	ttl         time.Duration
-	unreadables []string // words that are not allowed
+	silent   []string
+	idle     []string // servers without a majority
+	modes    []string
+	versions []string
+	waiting  int            // requests
+	conf     map[string]int // numbers of the configuration; nil if it may not be read
+	members  int            // of the configuration, without observers; 0 if it may not be read
+	synced   int            // followers, by the leader; -1 if not known
+	ttl      time.Duration
 }
 
 func (p *zookeeperProbe) inspect(ctx context.Context, r *Report) error {
 	f := zookeeperFacts{ttl: p.ttl, synced: -1}
-	for _, host := range p.hosts {
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-		p.askMember(ctx, host, &f)
-		cancel()
+	for _, a := range inParallel(p.hosts, func(host string) answers { return p.ask(ctx, host) }) {
+		f.add(a)
 	}
 	if len(f.silent) == len(p.hosts) {
 		return fmt.Errorf("none of %s answers", joinOrNone(p.hosts))
 	}
+	p.hosts = slices.DeleteFunc(p.hosts, func(host string) bool { return slices.Contains(f.silent, host) })
 	zookeeperFindings(r, f)
+	if len(f.idle) == len(p.hosts) {
+		return ctx.Err() // there is no session
+	}
 	counter, err := p.counter(ctx)
 	if !errors.Is(err, zk.ErrNoNode) {
 		r.tokens("zookeeper.tokens", counter, err, time.Now())
@@ -103,26 +111,40 @@ func (p *zookeeperProbe) inspect(ctx context.Context, r *Report) error {
 	return ctx.Err()
 }
 
-func (p *zookeeperProbe) askMember(ctx context.Context, host string, f *zookeeperFacts) {
-	srvr, err := p.report(ctx, host, "srvr")
-	if err != nil {
-		f.silent = append(f.silent, host)
+// ask sends the words to one server.
+func (p *zookeeperProbe) ask(ctx context.Context, host string) answers {
+	ctx, cancel := context.WithTimeout(ctx, memberBound)
+	defer cancel()
+	a := answers{host: host}
+	if a.srvr, a.err = p.report(ctx, host, "srvr"); a.err == nil {
+		a.conf, _ = p.report(ctx, host, "conf") // unknown, as if it was not allowed
+		a.mntr, _ = p.report(ctx, host, "mntr")
+	}
+	return a
+}
+
+// add adds the answers of one server. It answers with a sentence if a word is not allowed.
+func (f *zookeeperFacts) add(a answers) {
+	if a.err != nil {
+		f.silent = append(f.silent, a.host)
 		return
 	}
-	report := pairs(srvr, ":")
-	f.modes = append(f.modes, report["Mode"])
-	f.version, _, _ = strings.Cut(report["Zookeeper version"], "-")
-	waiting, _ := strconv.Atoi(report["Outstanding"])
-	f.waiting = max(f.waiting, waiting)
-	if conf, err := p.report(ctx, host, "conf"); err == nil && strings.Contains(conf, "tickTime") {
-		f.read(conf)
-	} else {
-		f.unreadables = append(f.unreadables, "conf")
+	if strings.Contains(a.srvr, "not currently serving") {
+		f.idle = append(f.idle, a.host)
+		return
 	}
-	if mntr, err := p.report(ctx, host, "mntr"); err == nil {
-		if n, err := strconv.Atoi(pairs(mntr, "\t")["zk_synced_followers"]); err == nil {
-			f.synced = n
-		}
+	report := pairs(a.srvr, ":")
+	if mode := report["Mode"]; mode != "" {
+		version, _, _ := strings.Cut(report["Zookeeper version"], "-")
+		f.modes, f.versions = append(f.modes, mode), append(f.versions, version)
+		waiting, _ := strconv.Atoi(report["Outstanding"])
+		f.waiting = max(f.waiting, waiting)
+	}
+	if strings.Contains(a.conf, "tickTime") {
+		f.read(a.conf)
+	}
+	if n, err := strconv.Atoi(pairs(a.mntr, "\t")["zk_synced_followers"]); err == nil {
+		f.synced = n
 	}
 }
 
@@ -132,7 +154,7 @@ func (f *zookeeperFacts) read(conf string) {
 		if n, err := strconv.Atoi(value); err == nil {
 			f.conf[key] = n
 		}
-		if strings.HasPrefix(key, "server.") {
+		if strings.HasPrefix(key, "server.") && !strings.Contains(value, ":observer") {
 			f.members++
 		}
 	}
@@ -149,21 +171,49 @@ func pairs(text, sign string) map[string]string {
 }
 
 func zookeeperFindings(r *Report, f zookeeperFacts) {
-	alone := slices.Contains(f.modes, "standalone")
-	r.addIf(alone || f.members == 2, "zookeeper.ensemble", Warning, "mode %s, %d servers are configured", joinOrNone(f.modes), max(f.members, 1))
-	lagging := f.synced >= 0 && f.members > 0 && f.synced < f.members-1
-	r.addIf(len(f.silent) > 0 || lagging && !alone, "zookeeper.health", Warning, "silent: %s; followers in step: %d (-1 is not known)",
-		joinOrNone(f.silent), f.synced)
-	r.addIf(olderThan(f.version, 3, 5), "zookeeper.version", Critical, "version %s", f.version)
+	zookeeperEnsemble(r, f)
+	if len(f.versions) == 0 {
+		r.add("zookeeper.version", Info, "no server reports it: srvr may not be asked, or a majority is missing")
+	} else {
+		old := slices.ContainsFunc(f.versions, func(v string) bool { return olderThan(v, 3, 5) })
+		slices.Sort(f.versions)
+		r.addIf(old, "zookeeper.version", Critical, "version %s", joinOrNone(slices.Compact(f.versions)))
+	}
 	r.addIf(f.waiting > 100, "zookeeper.load", Warning, "%d requests wait in the server", f.waiting)
 	zookeeperSession(r, f)
 	r.add("zookeeper.disk", Info, "the server does not show forceSync and autopurge")
 }
 
+// zookeeperEnsemble checks the number of servers, and that they form a majority.
+func zookeeperEnsemble(r *Report, f zookeeperFacts) {
+	alone := slices.Contains(f.modes, "standalone")
+	size := OK
+	switch {
+	case alone && len(f.modes) > 1:
+		size = Critical
+	case alone || f.members == 1 || f.members == 2:
+		size = Warning
+	case f.members == 0:
+		size = Info
+	}
+	r.add("zookeeper.ensemble", size, "modes: %s; configured servers that vote: %d (0 is not known)", joinOrNone(f.modes), f.members)
+	health := OK
+	switch {
+	case len(f.versions) == 0 && len(f.idle) > 0:
+		health = Critical
+	case len(f.silent)+len(f.idle) > 0, !alone && f.synced >= 0 && f.synced < f.members-1:
+		health = Warning
+	case len(f.versions) == 0:
+		health = Info
+	}
+	r.add("zookeeper.health", health, "silent: %s; without a majority: %s; followers in step: %d (-1 is not known)",
+		joinOrNone(f.silent), joinOrNone(f.idle), f.synced)
+}
+
 func zookeeperSession(r *Report, f zookeeperFacts) {
 	const id = "zookeeper.session"
 	if f.conf == nil {
-		r.add(id, Info, "%s may not be asked", joinOrNone(f.unreadables))
+		r.add(id, Info, "conf may not be asked")
 		return
 	}
 	least, most := time.Duration(f.conf["minSessionTimeout"])*time.Millisecond, time.Duration(f.conf["maxSessionTimeout"])*time.Millisecond
