@@ -141,6 +141,20 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+// TestWhatRunsIsAdvised requires that without a special need the advice is what runs already.
+func TestWhatRunsIsAdvised(t *testing.T) {
+	g := load(t)
+	guide, _ := g.Guide("backend")
+	names := map[string]string{"redis": "Redis", "etcd": "etcd", "zookeeper": "ZooKeeper", "consul": "Consul", "postgres": "PostgreSQL",
+		"mariadb": "MariaDB", "kubernetes": "Kubernetes"}
+	g.each(guide, func(answers map[string]string) {
+		row, _ := guide.Choose(answers)
+		if answers["need"] == "nothing" && !strings.HasPrefix(row.Choose, names[answers["running"]]) {
+			t.Errorf("%v: %q", answers, row.Choose)
+		}
+	})
+}
+
 // TestRedlockIsForNothingThatMatters requires that it is advised only where a
 // failure is harmless.
 func TestRedlockIsForNothingThatMatters(t *testing.T) {
