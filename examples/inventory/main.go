@@ -289,7 +289,12 @@ func (w *workers) work(ctx context.Context, n int, done func() (bool, error)) er
 		return err
 	}
 	w.all[1].signal(syscall.SIGSTOP)
-	if err := until(ctx, done); err != nil {
+	if err := until(ctx, func() (bool, error) {
+		if err := w.lost(); err != nil {
+			return false, err
+		}
+		return done()
+	}); err != nil {
 		return fmt.Errorf("orders are not done: %w", err)
 	}
 	w.all[1].signal(syscall.SIGCONT)
@@ -360,7 +365,22 @@ func (w *workers) count(word string) int {
 
 // wait waits until a word was reported n times.
 func (w *workers) wait(ctx context.Context, word string, n int) error {
-	return until(ctx, func() (bool, error) { return w.count(word) >= n, nil })
+	return until(ctx, func() (bool, error) { return w.count(word) >= n, w.lost() })
+}
+
+// lost returns an error if a worker has ended by itself; it has written the reason.
+func (w *workers) lost() error {
+	for _, x := range w.all {
+		select {
+		case <-x.ended:
+			if x.cmd.ProcessState == nil { // not killed
+				_ = x.cmd.Wait() // the state has the code
+				return fmt.Errorf("a worker has ended: %v", x.cmd.ProcessState)
+			}
+		default:
+		}
+	}
+	return nil
 }
 
 // close ends workers in order.

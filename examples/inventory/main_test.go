@@ -24,6 +24,18 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
+// TestLocksAreDown checks that a run ends soon if its workers cannot start.
+func TestLocksAreDown(t *testing.T) {
+	s := settings{kafka: "kafka://" + testbed.Shared(t, testbed.Kafka).Addr(), redis: "redis://127.0.0.1:1", name: rand.Text()[:12],
+		postgres: databases.Open(t, testbed.Shared(t, testbed.Postgres), databases.Pgx).URL, session: time.Second, patience: time.Minute}
+	ctx, cancel := context.WithTimeout(t.Context(), s.patience)
+	defer cancel()
+	var out bytes.Buffer
+	if err := s.play(ctx, 20, &out); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v:\n%s", err, &out)
+	}
+}
+
 // TestDefences checks that with all defences nothing is wrong, although orders are repeated, a
 // worker is killed and another one wakes up late. The later defences replace a disabled one, until
 // the inbox is disabled too: then the audit finds errors.
