@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -93,14 +94,18 @@ func (a *app) ask(format string, args ...any) {
 }
 
 // terminal filters everything that is printed: it escapes control characters, and those that
-// change the direction of writing, from any source. The escapes are those of JSON.
+// change the direction of writing, from any source. The escapes are those of JSON. It is safe for
+// concurrent use.
 type terminal struct {
+	mu   sync.Mutex
 	out  io.Writer
 	rest []byte // the start of a character
 }
 
 // Write implements [io.Writer].
 func (t *terminal) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.rest = append(t.rest, p...)
 	n := len(t.rest)
 	for back := 1; back < utf8.UTFMax && back <= n; back++ {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -94,6 +95,25 @@ func TestTheTerminalIsSafe(t *testing.T) {
 		if !strings.HasPrefix(b.String(), `世界\udb40\udc01x\u001b[31m\u009b2J\u000d`) {
 			t.Fatalf("pieces of %d: %q", size, &b)
 		}
+	}
+}
+
+// Goroutines that write at once, as a coordinator's hooks do, keep their lines whole.
+func TestTheTerminalIsShared(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	a := newApp("interlock", nil, &b)
+	var work sync.WaitGroup
+	for range 8 {
+		work.Go(func() {
+			for range 200 {
+				a.say("a saga waits for %s", "世界")
+			}
+		})
+	}
+	work.Wait()
+	if got := strings.Count(b.String(), "interlock: a saga waits for 世界\n"); got != 8*200 {
+		t.Errorf("%d of %d lines are whole", got, 8*200)
 	}
 }
 
