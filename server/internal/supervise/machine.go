@@ -198,13 +198,13 @@ func (m *Machine) lose(cause error) {
 }
 
 // exit records that the direct child has ended. If it ended by itself under a valid claim, the hold
-// is over, even if descendants run. If it was stopped, its descendants must end too.
+// is over, even if descendants run. If it was stopped or killed, its descendants must end too.
 func (m *Machine) exit(s Status) {
 	m.exited, m.status = true, s
 	switch {
 	case m.outcome == Completed && m.until <= m.now:
 		m.phase, m.outcome, m.why = killed, Lost, interlock.ErrExpired
-	case m.outcome == Completed:
+	case m.outcome == Completed && m.phase != killed:
 		m.phase = done
 	}
 }

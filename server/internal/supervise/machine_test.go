@@ -224,6 +224,8 @@ func TestASecondInterruptWithinTwoSecondsKills(t *testing.T) {
 	s.at(5*sec, Signal{syscall.SIGINT})
 	s.want("1s INT", "4s INT", "5s KILL-ALL")
 	s.at(5*sec, Exited{Status{Signal: syscall.SIGKILL}})
+	s.ends(killed, Completed, nil) // until its descendants have ended
+	s.step(Empty{})
 	s.ends(done, Completed, nil)
 }
 

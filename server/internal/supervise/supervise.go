@@ -43,7 +43,9 @@ type Options struct {
 	// Signals receives the caller's signals; nil if there are none. The caller
 	// subscribes, so that no signal is lost between its own work and Run.
 	Signals <-chan os.Signal
-	// Say prints one line on the terminal; nil prints nothing.
+	// Say prints one line on the terminal; nil prints nothing. It may block. It runs in another
+	// goroutine, which Run leaves behind if a line takes longer than a second after the command's
+	// end.
 	Say func(text string)
 }
 
@@ -79,7 +81,8 @@ func Run(c Claim, cmd Command, o Options) (Result, error) {
 		return Result{}, &StartError{Path: cmd.Path, Err: err}
 	}
 	defer p.takeTerminalBack()
-	h := hold{claim: c, process: p, options: o, machine: newMachine(limits, Reading{now(), c.Remaining()})}
+	h := hold{claim: c, process: p, signals: o.Signals, printer: newPrinter(o.Say), machine: newMachine(limits, Reading{now(), c.Remaining()})}
+	defer h.printer.close()
 	h.run()
 	return Result{Outcome: h.machine.outcome, Status: h.machine.status, Why: h.machine.why}, nil
 }
@@ -88,7 +91,8 @@ func Run(c Claim, cmd Command, o Options) (Result, error) {
 type hold struct {
 	claim   Claim
 	process *process
-	options Options
+	signals <-chan os.Signal
+	printer *printer
 	machine *Machine
 
 	wantsTerminal bool // the command was stopped because it used the terminal in the background
@@ -103,7 +107,7 @@ func (h *hold) run() {
 		select {
 		case <-timer.C:
 			h.step(h.tick())
-		case s := <-h.options.Signals:
+		case s := <-h.signals:
 			number, _ := s.(syscall.Signal)
 			h.step(Signal{number})
 		case <-ended:
@@ -162,7 +166,44 @@ func (h *hold) apply(effect any) {
 	case KillAll:
 		h.process.killAll()
 	case Say:
-		h.options.Say(e.Text)
+		h.printer.say(e.Text)
+	}
+}
+
+// printTimeout bounds the wait for lines that are not printed when the command has ended.
+const printTimeout = time.Second
+
+// printer prints lines in its own goroutine. A terminal whose output is stopped, or a full pipe,
+// then delays no signal to the command.
+type printer struct {
+	lines chan string
+	done  chan struct{}
+}
+
+func newPrinter(print func(text string)) *printer {
+	p := &printer{lines: make(chan string, 16), done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		for text := range p.lines {
+			print(text)
+		}
+	}()
+	return p
+}
+
+// say drops the line if the channel is full: it has room for more lines than a hold prints.
+func (p *printer) say(text string) {
+	select {
+	case p.lines <- text:
+	default:
+	}
+}
+
+func (p *printer) close() {
+	close(p.lines)
+	select {
+	case <-p.done:
+	case <-time.After(printTimeout):
 	}
 }
 
