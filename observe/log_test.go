@@ -3,6 +3,7 @@ package observe
 import (
 	"bytes"
 	"errors"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -42,5 +43,13 @@ func TestLogLocks(t *testing.T) {
 		if got := out.String(); !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
 			t.Errorf("got  %swant %s", got, c.want)
 		}
+	}
+}
+
+// TestDisabledLevelsCostNothing logs the events of each lock at a level that few loggers write.
+func TestDisabledLevelsCostNothing(t *testing.T) {
+	h := LogLocks(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if n := testing.AllocsPerRun(100, func() { h.Acquired(LockAcquired{Name: "n", Owner: "o"}) }); n > 0 {
+		t.Errorf("%v allocations", n)
 	}
 }

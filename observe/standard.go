@@ -18,16 +18,16 @@ import (
 // lock.Options{Hooks: &observe.Lock{Log: observe.Silent}}.
 var Silent = slog.New(slog.DiscardHandler)
 
-// A process logs at most burst events of one kind in a period. The next line of that
-// kind has the attribute "suppressed", which is the number of events that it left out.
+// A process logs at most burst events of one type and one text in a period. The next such line
+// has the attribute "suppressed", which is the number of events that it left out.
 const (
 	burst  = 20
 	period = time.Second
 )
 
 // OnNil sets a nil *hook to a function that logs an event to log at a level, with the fields of the event as
-// attributes. A nil log means slog.Default at the time of the event. message returns the text of an event; an
-// empty text logs nothing.
+// attributes. A nil log means slog.Default at the time of the event. message returns the text of an event, one of
+// a few: each of them is limited to 20 lines in a second. An empty text logs nothing.
 //
 // Hooks log failures by default with it. It is exported for packages with their own events.
 func OnNil[E any](hook *func(E), log *slog.Logger, level slog.Level, message func(E) string) {
@@ -39,7 +39,7 @@ func OnNil[E any](hook *func(E), log *slog.Logger, level slog.Level, message fun
 		if text == "" {
 			return
 		}
-		suppressed, ok := limitOf(reflect.TypeFor[E]()).admit(time.Now())
+		suppressed, ok := limitOf(kind{reflect.TypeFor[E](), text}).admit(time.Now())
 		if !ok {
 			return
 		}
@@ -49,12 +49,15 @@ func OnNil[E any](hook *func(E), log *slog.Logger, level slog.Level, message fun
 
 // write logs one event; a nil log means slog.Default.
 func write[E any](log *slog.Logger, level slog.Level, text string, e E, suppressed int) {
+	if log == nil {
+		log = slog.Default()
+	}
+	if !log.Enabled(context.Background(), level) {
+		return
+	}
 	attrs := fields(reflect.ValueOf(e))
 	if suppressed > 0 {
 		attrs = append(attrs, slog.Int("suppressed", suppressed))
-	}
-	if log == nil {
-		log = slog.Default()
 	}
 	log.LogAttrs(context.Background(), level, text, attrs...)
 }
@@ -81,6 +84,13 @@ func whenFailed[E any](text string, failure func(E) error) func(E) string {
 	}
 }
 
+// kind identifies the events that are limited together. Hooks share types of events, so by the type alone a
+// flood of one hook would hide the events of another.
+type kind struct {
+	event reflect.Type
+	text  string
+}
+
 // limit counts the lines of one kind of event in a period.
 type limit struct {
 	mu              sync.Mutex
@@ -88,12 +98,12 @@ type limit struct {
 	logged, skipped int
 }
 
-var limits sync.Map // of reflect.Type to *limit
+var limits sync.Map // of kind to *limit
 
-func limitOf(t reflect.Type) *limit {
-	l, ok := limits.Load(t)
+func limitOf(k kind) *limit {
+	l, ok := limits.Load(k)
 	if !ok {
-		l, _ = limits.LoadOrStore(t, &limit{})
+		l, _ = limits.LoadOrStore(k, &limit{})
 	}
 	return l.(*limit)
 }

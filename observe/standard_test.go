@@ -247,9 +247,19 @@ func TestLogIsLimited(t *testing.T) {
 	if skipped, ok := l.admit(now.Add(period)); !ok || skipped != 3 {
 		t.Errorf("%d, %v after a period", skipped, ok)
 	}
-	out.Reset()
-	(*Lock)(nil).WithDefaults().HeldLong(LockHeldLong{Name: "n"})
-	if out.Len() == 0 {
-		t.Error("another event was left out")
+	gaps, sent := (*Sequence)(nil).WithDefaults(), (*Outbox)(nil).WithDefaults()
+	for range 10 * burst {
+		gaps.Overdue(SequenceGap{Key: "k"})
+		sent.Failed(OutboxFailed{ID: "i"})
+	}
+	for name, tell := range map[string]func(){
+		"of another type": func() { (*Lock)(nil).WithDefaults().HeldLong(LockHeldLong{Name: "n"}) },
+		"of another hook": func() { gaps.Halted(SequenceGap{Key: "k"}) },
+		"dead letter":     func() { sent.Failed(OutboxFailed{ID: "i", Dead: true}) },
+	} {
+		out.Reset()
+		if tell(); out.Len() == 0 || strings.Contains(out.String(), "suppressed") {
+			t.Errorf("an event, %s, is logged as %q", name, out)
+		}
 	}
 }
