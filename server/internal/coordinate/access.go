@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -91,35 +90,57 @@ func rejectPages(h http.Handler) http.Handler {
 // without a restart. Add the new one, change its users, and remove the old one.
 type secretFile struct {
 	path  string
-	least int // bytes of a secret
+	least int                // bytes of a secret
+	check func(string) error // of a secret; nil if any will do
 
 	mu      sync.Mutex
 	read    os.FileInfo // at the last read
 	looked  time.Time
 	secrets []string
+	failure string // the last one
 	tell    func(error)
 }
 
 // openSecrets reads the file; see checkPrivate.
-func openSecrets(path string, least int, tell func(error)) (*secretFile, error) {
-	f := &secretFile{path: path, least: least, tell: tell}
+func openSecrets(path string, least int, check func(string) error, tell func(error)) (*secretFile, error) {
+	f := &secretFile{path: path, least: least, check: check, tell: tell}
 	return f, f.load()
 }
 
-// all returns the current secrets. If the file cannot be read, it reports the error and
+// all returns the current secrets. If the file cannot be used, it reports the error once and
 // returns the former secrets.
 func (f *secretFile) all() []string {
+	secrets, err := f.look()
+	if err != nil && f.tell != nil {
+		f.tell(err) // without the lock, because it may block
+	}
+	return secrets
+}
+
+// look returns the current secrets, and an error that was not reported before.
+func (f *secretFile) look() ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Since(f.looked) > 100*time.Millisecond { // do not check the file for each of many requests
-		f.looked = time.Now()
-		if now, err := os.Stat(f.path); err != nil || !now.ModTime().Equal(f.read.ModTime()) || now.Size() != f.read.Size() || now.Mode() != f.read.Mode() || !os.SameFile(now, f.read) {
-			if err = errors.Join(err, f.load()); err != nil && f.tell != nil {
-				f.tell(err)
-			}
-		}
+	if time.Since(f.looked) <= 100*time.Millisecond { // do not check the file for each of many requests
+		return f.secrets, nil
 	}
-	return f.secrets
+	f.looked = time.Now()
+	now, err := os.Stat(f.path)
+	if err == nil && !f.unchanged(now) {
+		err = f.load()
+	}
+	former := f.failure
+	if f.failure = ""; err != nil {
+		f.failure = err.Error()
+	}
+	if f.failure == former {
+		return f.secrets, nil
+	}
+	return f.secrets, err
+}
+
+func (f *secretFile) unchanged(now os.FileInfo) bool {
+	return now.ModTime().Equal(f.read.ModTime()) && now.Size() == f.read.Size() && now.Mode() == f.read.Mode() && os.SameFile(now, f.read)
 }
 
 func (f *secretFile) load() error {
@@ -147,6 +168,12 @@ func (f *secretFile) load() error {
 	for i, s := range secrets {
 		if len(s) < f.least {
 			return fmt.Errorf("%s: secret %d has %d characters: make one of %d at least, such as by openssl rand -hex 32", f.path, i+1, len(s), f.least)
+		}
+		if f.check == nil {
+			continue
+		}
+		if err := f.check(s); err != nil {
+			return fmt.Errorf("%s: secret %d: %w", f.path, i+1, err)
 		}
 	}
 	f.secrets = secrets

@@ -51,15 +51,11 @@ func (c Calls) client(tell func(error)) (*http.Client, error) {
 	if c.SecretFile == "" {
 		return &http.Client{Transport: transport}, nil
 	}
-	secrets, err := openSecrets(c.SecretFile, 24, tell)
+	secrets, err := openSecrets(c.SecretFile, 24, func(text string) error { _, err := signerOf(text); return err }, tell)
 	if err != nil {
 		return nil, err
 	}
-	s := &signing{transport: transport, secrets: secrets}
-	if _, err := s.signer(); err != nil {
-		return nil, err
-	}
-	return &http.Client{Transport: s}, nil
+	return &http.Client{Transport: &signing{transport: transport, secrets: secrets}}, nil
 }
 
 // control rejects an address that must not be called. It checks the address to which a
@@ -128,24 +124,29 @@ type signing struct {
 	secrets   *secretFile
 }
 
-// signer returns a signer with each secret: whsec_ and base64, or the plain text.
+// signer returns a signer with each secret.
 func (s *signing) signer() (webhook.Signer, error) {
 	var all []webhook.Signer
 	for _, text := range s.secrets.all() {
-		secret := []byte(text)
-		if encoded, ok := strings.CutPrefix(text, "whsec_"); ok {
-			var err error
-			if secret, err = base64.StdEncoding.DecodeString(encoded); err != nil {
-				return nil, errors.New("a secret with the prefix whsec_ must continue in base64")
-			}
-		}
-		one, err := webhook.NewSecret(secret)
+		one, err := signerOf(text)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, one)
 	}
 	return webhook.Both(all...), nil
+}
+
+// signerOf returns a signer with one secret: whsec_ and base64, or the plain text.
+func signerOf(text string) (webhook.Signer, error) {
+	secret := []byte(text)
+	if encoded, ok := strings.CutPrefix(text, "whsec_"); ok {
+		var err error
+		if secret, err = base64.StdEncoding.DecodeString(encoded); err != nil {
+			return nil, errors.New("a secret with the prefix whsec_ must continue in base64")
+		}
+	}
+	return webhook.NewSecret(secret)
 }
 
 // RoundTrip sends a signed copy of a call.

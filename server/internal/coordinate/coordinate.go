@@ -38,9 +38,9 @@ type Config struct {
 	Sweeps  []string      // addresses of participants that receive low-water marks
 	Access  Access        // limits of clients
 	Timeout time.Duration // for a request to arrive before authentication; 0 means 15 seconds
-	// Tell receives errors outside the transactions' own calls.
+	// Tell receives errors of the service, which are not those of a transaction.
 	Tell func(error)
-	// Log receives the coordinator's other warnings; nil means slog.Default.
+	// Log receives the coordinator's warnings; nil means slog.Default.
 	Log *slog.Logger
 }
 
@@ -80,7 +80,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 		}
 	}()
 	if c.Access.TokenFile != "" {
-		if s.tokens, err = openSecrets(c.Access.TokenFile, minTokenLength, c.Tell); err != nil {
+		if s.tokens, err = openSecrets(c.Access.TokenFile, minTokenLength, nil, c.Tell); err != nil {
 			return nil, failure("--token-file: %w", err)
 		}
 	}
@@ -100,10 +100,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	s.onClose(func() { _ = b.Close(context.Background()) }) // held claims expire
 	s.runtime, err = txn.On(ctx, b, &txn.Options{
 		Journal: c.Journal, Shards: c.Shards, Locks: backend.Options{TTL: c.TTL, Prefix: c.Prefix}, Failed: c.Tell,
-		Coordinator: &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep, Sweeps: c.sweeps()}, Hooks: &observe.Coordinator{
-			Log:    c.Log,
-			Failed: func(e observe.CoordinatorFailed) { c.Tell(e.Err) },
-		}},
+		Coordinator: &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep, Sweeps: c.sweeps()}, Hooks: &observe.Coordinator{Log: c.Log}},
 	})
 	if err != nil {
 		return nil, err

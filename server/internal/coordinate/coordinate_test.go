@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,6 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -198,6 +200,47 @@ func TestHeadersThatDoNotCome(t *testing.T) {
 	}
 }
 
+// lines has the lines of a log.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	select {
+	case l <- string(line):
+	default:
+	}
+	return len(line), nil
+}
+
+// TestFailuresAreLogged checks that a failing transaction is reported with its name, within the
+// limits of package observe.
+func TestFailuresAreLogged(t *testing.T) {
+	t.Parallel()
+	url := "etcd://" + testbed.Etcd(t).Addr()
+	target, err := backend.Parse(url)
+	ok(t, err)
+	store, disconnect, err := target.Journal(t.Context(), "")
+	ok(t, err)
+	defer disconnect()
+	j, err := journal.New(store, &journal.Options{Shards: 2})
+	ok(t, err)
+	defer j.Close()
+	_, err = j.Begin(t.Context(), "damaged", "tcc:x", time.Now(), journal.Entry{Kind: "tried", Step: "a", Data: []byte("{")})
+	ok(t, err)
+	log := make(lines, 100)
+	startWith(t, url, Config{Log: slog.New(slog.NewTextHandler(log, nil))})
+	for limit := time.After(patience); ; {
+		select {
+		case line := <-log:
+			if strings.Contains(line, `msg="coordinator failed" transaction=damaged `) {
+				return
+			}
+			t.Log(line)
+		case <-limit:
+			t.Fatal("it is not logged")
+		}
+	}
+}
+
 // TestManyAtOnceOnFewConnections checks that the service does not exceed the connections of a
 // database that it shares with other clients.
 func TestManyAtOnceOnFewConnections(t *testing.T) {
@@ -270,6 +313,46 @@ func TestToken(t *testing.T) {
 			t.Errorf("of a file that others can read: %d, and %d for what it had before", new, old)
 		}
 		time.Sleep(150 * time.Millisecond)
+	}
+}
+
+// TestASlowReportBlocksNoRequest checks that a missing file of secrets is reported once, and that
+// only the request that reports it waits for that.
+func TestASlowReportBlocksNoRequest(t *testing.T) {
+	t.Parallel()
+	file := secrets(t, "s3cret-0123456789")
+	reports, unblock := make(chan error, 10), make(chan struct{})
+	f, err := openSecrets(file, minTokenLength, nil, func(err error) { reports <- err; <-unblock })
+	ok(t, err)
+	ok(t, os.Remove(file))
+	all := func() chan []string {
+		f.mu.Lock()
+		f.looked = time.Time{}
+		f.mu.Unlock()
+		found := make(chan []string, 1)
+		go func() { found <- f.all() }()
+		return found
+	}
+	first := all()
+	if err := <-reports; !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	for range 3 {
+		done := make(chan chan []string, 1)
+		go func() { done <- all() }()
+		select {
+		case found := <-done:
+			if got := <-found; len(got) != 1 {
+				t.Errorf("it has %q", got)
+			}
+		case <-time.After(patience / 6):
+			close(unblock)
+			t.Fatal("another request waits for the report")
+		}
+	}
+	close(unblock)
+	if <-first; len(reports) > 0 {
+		t.Errorf("reported again: %v", <-reports)
 	}
 }
 

@@ -141,14 +141,20 @@ func TestCallsAreSigned(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	client, err := Calls{Local: true, SecretFile: secrets(t, secret+"\n"+next+"\n")}.client(nil)
+	file := secrets(t, secret+"\n"+next+"\n")
+	client, err := Calls{Local: true, SecretFile: file}.client(nil)
 	ok(t, err)
 	defer client.CloseIdleConnections()
 	call := branch.Call{Transaction: "order/1.2", Branch: "a.b", Operation: branch.Undo, Attempt: 1, Begun: time.Now()}
 	if _, err := (branchhttp.Caller{Client: client}).Post(t.Context(), server.URL, call, []byte("7")); err != nil || len(wrong) > 0 {
 		t.Error(err, wrong)
 	}
-	for _, bad := range []string{"short", "whsec_?????????????????????????"} {
+	for _, bad := range []string{"short", "whsec_?????????????????????????", strings.Repeat("a", 65)} {
+		rewrite(t, file, bad, 0o600)
+		client.Transport.(*signing).secrets.looked = time.Time{}
+		if _, err := (branchhttp.Caller{Client: client}).Post(t.Context(), server.URL, call, []byte("7")); err != nil || len(wrong) > 0 {
+			t.Errorf("the former secrets are replaced by %q: %v, %v", bad, err, wrong)
+		}
 		if _, err := (Calls{SecretFile: secrets(t, bad)}).client(nil); err == nil {
 			t.Errorf("the secret %q is accepted", bad)
 		}
