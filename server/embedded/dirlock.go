@@ -23,13 +23,13 @@ type Running struct {
 // InUseError reports that another process runs on a data directory.
 type InUseError struct {
 	DataDir string
-	Running Running // zero if it is not known yet
+	Running Running // zero if it is not known yet, or another program runs etcd on it
 }
 
 // Error includes the process and the address, if known.
 func (e *InUseError) Error() string {
 	if e.Running.PID == 0 {
-		return fmt.Sprintf("embedded: start etcd: another process is starting on %s", e.DataDir)
+		return fmt.Sprintf("embedded: start etcd: another process starts or runs etcd on %s", e.DataDir)
 	}
 	return fmt.Sprintf("embedded: start etcd: process %d already runs on %s and listens on %s",
 		e.Running.PID, e.DataDir, e.Running.Endpoint)
@@ -52,7 +52,16 @@ func lockDir(dir string) (*dirLock, error) {
 		return nil, fmt.Errorf("embedded: lock %s: %w", f.Name(), err)
 	}
 	l := &dirLock{file: f}
-	return l, l.write(Running{})
+	err = l.write(Running{})
+	if data := openLocked(filepath.Join(dir, "member", "snap", "db")); data != nil { // etcd would wait for it
+		_ = data.Close()
+		err = &InUseError{DataDir: dir}
+	}
+	if err != nil {
+		l.release()
+		return nil, err
+	}
+	return l, nil
 }
 
 // lockFile tries for a tenth of a second, because [Find] holds the lock for a
@@ -93,16 +102,26 @@ func (l *dirLock) release() {
 // Find returns the node that runs on dataDir. ok is false if there is none, or if it
 // has not yet written its address.
 func Find(dataDir string) (r Running, ok bool) {
-	f, err := os.OpenFile(filepath.Join(dataDir, lockName), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
+	f := openLocked(filepath.Join(dataDir, lockName))
+	if f == nil {
 		return Running{}, false
 	}
 	defer f.Close()
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err == nil {
-		return Running{}, false // not locked; closing releases our lock
-	}
 	r = readRunning(f)
 	return r, r.Endpoint != ""
+}
+
+// openLocked opens a file that another process has locked. It returns nil if none has.
+func openLocked(path string) *os.File {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) == nil {
+		_ = f.Close() // releases our lock
+		return nil
+	}
+	return f
 }
 
 func readRunning(f *os.File) Running {

@@ -87,7 +87,9 @@ type Server struct {
 // Start starts a node and waits until it serves, which takes about a tenth of a
 // second, or until ctx ends. It returns an [*InUseError] if another process runs on
 // the same data, and an [*AddressError] if Listen cannot be used. If it fails, it
-// leaves nothing running.
+// leaves nothing running. If etcd itself cannot continue, such as with a full disk or
+// damaged data, the files and the port that it has opened stay open until the process
+// ends.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	listen, err := loopback(o.Listen)
 	if err != nil {
@@ -132,12 +134,11 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 
 // run starts the node and writes its address to the lock file.
 func (s *Server) run(ctx context.Context, cfg *embed.Config) error {
-	node, err := startEtcd(cfg)
+	node, err := startEtcd(cfg, s.events.failed)
 	if err != nil {
 		return startError(cfg, err)
 	}
 	s.node = node
-	s.events.started.Store(true)
 	select {
 	case <-node.Server.ReadyNotify():
 	case err := <-node.Err():
@@ -165,19 +166,31 @@ func withPort(listen string) (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// startEtcd returns an error for a failure at which etcd would end the process, such
-// as a full disk.
-func startEtcd(cfg *embed.Config) (node *embed.Etcd, err error) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			fatal, ok := reason.(fatalError)
-			if !ok {
-				panic(reason)
+// startEtcd starts etcd in another goroutine. After a failure at which etcd would end the process,
+// such as a full disk, that goroutine ends or waits for ever.
+func startEtcd(cfg *embed.Config, failed <-chan error) (*embed.Etcd, error) {
+	type result struct {
+		node *embed.Etcd
+		err  error
+	}
+	started, abandoned := make(chan result), make(chan struct{})
+	go func() {
+		node, err := embed.StartEtcd(cfg)
+		select {
+		case started <- result{node, err}:
+		case <-abandoned:
+			if node != nil {
+				node.Close()
 			}
-			node, err = nil, fatal.error
 		}
 	}()
-	return embed.StartEtcd(cfg)
+	select {
+	case r := <-started:
+		return r.node, r.err
+	case err := <-failed:
+		close(abandoned)
+		return nil, err
+	}
 }
 
 func startError(cfg *embed.Config, err error) error {

@@ -3,8 +3,11 @@ package embedded_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,7 +19,12 @@ import (
 	"github.com/interlock-dev/interlock/server/embedded"
 )
 
-func TestMain(m *testing.M) { testbed.Main(m) }
+func TestMain(m *testing.M) {
+	testbed.MainAs(m, "starter", func() { // prints why a node does not start on a directory
+		_, err := embedded.Start(context.Background(), embedded.Options{DataDir: os.Args[1], Listen: anyPort})
+		fmt.Println(err)
+	})
+}
 
 const anyPort = "127.0.0.1:0"
 
@@ -99,6 +107,67 @@ func TestSecondInstanceOnTheSameData(t *testing.T) {
 	var inUse *embedded.InUseError
 	if !errors.As(err, &inUse) || inUse.Running != (embedded.Running{PID: os.Getpid(), Endpoint: s.Endpoint()}) {
 		t.Fatalf("got %v", err)
+	}
+}
+
+// database creates the file of etcd's data.
+func database(t *testing.T, dir string) *os.File {
+	t.Helper()
+	path := filepath.Join(dir, "member", "snap", "db")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// TestDataOfAnotherEtcd checks a directory on which another program runs etcd. Etcd itself would
+// wait for it without a limit.
+func TestDataOfAnotherEtcd(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f := database(t, dir)
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		s, err := embedded.Start(t.Context(), embedded.Options{DataDir: dir, Listen: anyPort})
+		if err == nil {
+			s.Close()
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		var inUse *embedded.InUseError
+		if !errors.As(err, &inUse) || inUse.DataDir != dir {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for the other one")
+		_ = f.Close()
+		<-ended
+	}
+}
+
+// TestDamagedData fails in a goroutine of etcd, which must not end the process.
+func TestDamagedData(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := database(t, dir).WriteString(strings.Repeat("damaged", 10_000)); err != nil {
+		t.Fatal(err)
+	}
+	p := testbed.Command(t, testbed.Self(t, "starter"), dir)
+	if state := p.Wait(time.Minute); state.ExitCode() != 0 {
+		t.Fatalf("%v: %.300s", state, p.Stderr())
+	}
+	if got := p.Line(time.Minute); !strings.Contains(got, "failed to open database") {
+		t.Errorf("got %s", got)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync/atomic"
 	"syscall"
 
 	"go.uber.org/zap"
@@ -18,9 +17,8 @@ import (
 // eventLog is etcd's log, and detects that etcd cannot continue: etcd logs that, and
 // then ends its goroutine by a panic, or the process.
 type eventLog struct {
-	file    *os.File
-	started atomic.Bool
-	failed  chan error // failures after the start, after which etcd cannot continue
+	file   *os.File
+	failed chan error // the first failure after which etcd cannot continue
 }
 
 // openEventLog opens the log in a data directory, readable by the user alone.
@@ -37,9 +35,6 @@ func (j *eventLog) logger() *zap.Logger {
 	return zap.New(core, zap.WithCaller(true), zap.WithFatalHook(j), zap.WithPanicHook(j))
 }
 
-// fatalError is a failure after which etcd cannot continue.
-type fatalError struct{ error }
-
 // OnWrite ends the goroutine that cannot continue, instead of the process.
 func (j *eventLog) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(e.Message)
@@ -47,9 +42,6 @@ func (j *eventLog) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 		if cause, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
 			err = fmt.Errorf("%s: %w", e.Message, cause)
 		}
-	}
-	if !j.started.Load() {
-		panic(fatalError{err}) // recovered by start
 	}
 	select {
 	case j.failed <- err:

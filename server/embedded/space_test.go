@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -139,6 +140,27 @@ func dataFile(t *testing.T, s *Server) os.FileInfo {
 		t.Fatal(err)
 	}
 	return info
+}
+
+// TestAFailedWriteReleasesTheDirectory sets a limit of the whole process, so it is not parallel.
+func TestAFailedWriteReleasesTheDirectory(t *testing.T) {
+	dir := t.TempDir()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, refused := lockDir(dir)
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	l, err := lockDir(dir)
+	if !errors.Is(refused, syscall.EFBIG) || err != nil {
+		t.Fatalf("%v without space, then %v", refused, err)
+	}
+	l.release()
 }
 
 func TestPays(t *testing.T) {

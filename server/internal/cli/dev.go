@@ -121,8 +121,6 @@ func devError(err error) error {
 	case errors.As(err, &inUse) && inUse.Running.Endpoint != "":
 		return fail(exitFailed, "process %d already runs a development server on %s, at %s: use that one, or start another with --data-dir or --temp, and --listen",
 			inUse.Running.PID, inUse.DataDir, inUse.Running.Endpoint)
-	case errors.As(err, &inUse):
-		return fail(exitFailed, "another development server is starting on %s", inUse.DataDir)
 	case errors.As(err, &address) && errors.Is(err, syscall.EADDRINUSE):
 		return fail(exitFailed, "%s is taken by another program: choose another port with --listen (127.0.0.1:0 picks a free one)", address.Listen)
 	case errors.As(err, &address):
