@@ -89,6 +89,14 @@ func dotOf(views []waiterView) (t text) {
 	return t + "}\n"
 }
 
+// spaced replaces an unprintable character by a space.
+func spaced(r rune) rune {
+	if unprintable(r) {
+		return ' '
+	}
+	return r
+}
+
 // mermaidOf returns a Mermaid graph. Its ids are numbers, because names may contain anything.
 func mermaidOf(views []waiterView) (t text) {
 	t = "graph LR\n"
@@ -97,7 +105,7 @@ func mermaidOf(views []waiterView) (t text) {
 		i := slices.Index(names, name)
 		if i < 0 {
 			i, names = len(names), append(names, name)
-			t += line("  n%d%s\"%s\"%s\n", i, open, strings.NewReplacer(`"`, "#quot;", "\n", " ").Replace(name), end)
+			t += line("  n%d%s\"%s\"%s\n", i, open, strings.ReplaceAll(strings.Map(spaced, name), `"`, "#quot;"), end)
 		}
 		return fmt.Sprint("n", i)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"unicode/utf16"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 )
 
 // print writes data, as one JSON document or as text, to the standard output.
@@ -37,6 +39,18 @@ func (a *app) write(t text) error {
 		return fail(exitFailed, "write to the standard output: %w", err)
 	}
 	return nil
+}
+
+// exactOutput returns the standard output for bytes that a program reads; on a terminal they are escaped.
+func (a *app) exactOutput() io.Writer {
+	t, ok := a.out.(*terminal)
+	if !ok {
+		return a.out
+	}
+	if f, ok := t.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return t
+	}
+	return t.out
 }
 
 // serving is the JSON form of a server's address and data directory.
@@ -88,14 +102,25 @@ func (a *app) printRows(data any, rows [][]string, none string) error {
 	return a.print(data, table(rows))
 }
 
+// hintAtMore reports that a list of n rows may go on, after a row if it has such a flag.
+func (a *app) hintAtMore(n, limit int, after string) {
+	var next text
+	if after != "" {
+		next = line(", or %s for the next", command("--after", after))
+	}
+	if n == limit {
+		a.say("there may be more than these %d: --limit%s", n, next)
+	}
+}
+
 // ask writes a question without a line end.
 func (a *app) ask(format string, args ...any) {
 	_, _ = io.WriteString(a.err, string(line(format, args...)))
 }
 
 // terminal filters everything that is printed: it escapes control characters, and those that
-// change the direction of writing, from any source. The escapes are those of JSON. It is safe for
-// concurrent use.
+// change the direction of writing, from any source. The escapes are those of JSON. Several
+// goroutines may write.
 type terminal struct {
 	mu   sync.Mutex
 	out  io.Writer

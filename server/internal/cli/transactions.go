@@ -110,9 +110,13 @@ func (f *listing) flags(c *cobra.Command, p protocol) {
 	c.Flags().StringSliceVar(&f.states, "state", nil, "only those in one of these states: "+strings.Join(all, ", "))
 	c.Flags().StringVar(&f.Type, "type", "", "only those of this type")
 	c.Flags().BoolVar(&f.Unfinished, "unfinished", p.unfinished, "only unfinished ones; dead letters are unfinished")
-	c.Flags().StringVar(&f.After, "after", "", "only those with ids after this `id`")
+	f.addAfter(c)
 	listed(c, &f.limit, 100)
 	completes(c, "state", all...)
+}
+
+func (f *listing) addAfter(c *cobra.Command) {
+	c.Flags().StringVar(&f.After, "after", "", "only those with ids after this `id`")
 }
 
 // check parses the states.
@@ -140,6 +144,9 @@ func (l *journalCommands) lsCommand(p protocol) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.asked {
 				return l.listChoreographed(c, f, o)
+			}
+			if o.stalled || o.table != "" {
+				return usage("--stalled and --table are for --choreographed")
 			}
 			if err := f.check(c, p); err != nil {
 				return err
@@ -249,10 +256,12 @@ func (v transactionView) shown(more ...[2]string) text {
 		{"why", v.Reason}, {"halted", v.Halted}, {"skipped", strings.Join(v.Skipped, ", ")}}
 	t := fields(append(list, more...)...)
 	rows := [][]string{{"BRANCH", "STATUS", "FAILURES", "ERROR"}}
-	for status, all := range map[string][]coordinator.StepError{"dead": v.Dead, "failing": v.Failing} {
-		for _, e := range all {
-			rows = append(rows, []string{e.Step, status, fmt.Sprint(e.Attempts), e.Err})
+	for i, e := range slices.Concat(v.Dead, v.Failing) {
+		status := "dead"
+		if i >= len(v.Dead) {
+			status = "failing"
 		}
+		rows = append(rows, []string{e.Step, status, fmt.Sprint(e.Attempts), e.Err})
 	}
 	if len(rows) > 1 {
 		t += "\n" + table(rows)
