@@ -13,7 +13,8 @@ import (
 // some with internal state held: hooks must return at once and must not call the lock that
 // reports.
 type Lock struct {
-	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none. While its
+	// handler blocks, such as on a full pipe, no context of a lost claim ends: use one that buffers.
 	Log *slog.Logger
 
 	Waiting    func(LockWaiting)
