@@ -141,11 +141,15 @@ func (a *app) reconnects(w waitFlags) time.Duration {
 const reconnectPause = 200 * time.Millisecond
 
 // open connects, and retries for a time while the backend is unreachable. Each attempt is
-// bounded by --timeout.
+// bounded by --timeout, and by the rest of that time.
 func (a *app) open(ctx context.Context, target backend.Target, ttl, until time.Duration) (*backend.Locks, error) {
 	begun, told := time.Now(), false
 	for {
-		d, err := a.openOnce(ctx, target, ttl)
+		bound := a.timeout
+		if until > 0 {
+			bound = min(bound, max(until-time.Since(begun), time.Second)) // a short wait has time to connect, too
+		}
+		d, err := a.within(bound).openOnce(ctx, target, ttl)
 		waited := time.Since(begun)
 		if err == nil || codeOf(err) != exitUnreachable || waited+reconnectPause > until {
 			return d, err
@@ -166,6 +170,13 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// within returns a copy with another --timeout.
+func (a *app) within(timeout time.Duration) *app {
+	b := *a
+	b.timeout = timeout
+	return &b
 }
 
 func (a *app) openOnce(ctx context.Context, target backend.Target, ttl time.Duration) (*backend.Locks, error) {

@@ -7,8 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -152,9 +154,12 @@ func (f coordinateFlags) calls(exposed bool) (coordinate.Calls, error) {
 func (f coordinateFlags) options() (o httpapi.Options, err error) {
 	o.Participants = map[string]string{}
 	for _, text := range f.participants {
-		name, address, ok := strings.Cut(text, "=")
-		if !ok || name == "" || o.Participants[name] != "" {
-			return o, usage("--participant is not NAME=URL, or names a participant twice")
+		name, address, err := parseParticipant(text)
+		if err != nil {
+			return o, err
+		}
+		if o.Participants[name] != "" {
+			return o, usage("--participant names %s twice", name)
 		}
 		if u, err := url.Parse(address); err == nil && u.Scheme != "http" && u.Scheme != "https" {
 			return o, usage("--participant %s is not an http:// URL of a service; only Go programs commit in databases directly", name)
@@ -181,6 +186,9 @@ func (f coordinateFlags) options() (o httpapi.Options, err error) {
 }
 
 func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
+	if f.total < 1 || f.each < 1 {
+		return usage("--max-connections and --max-connections-per-address must be above zero, not %d and %d", f.total, f.each)
+	}
 	target, err := a.target()
 	if err != nil {
 		return err
@@ -198,16 +206,19 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 		return err
 	}
 	a.tell(&options, f.verbose)
+	signal.Ignore(syscall.SIGPIPE) // messages that nobody reads do not end the service
 	ctx, stop := untilStopped(ctx)
 	defer stop()
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Keep: f.keep, Prefix: a.prefix,
 		Web: options, Calls: calls, Sweeps: f.sweeps, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: func(err error) { a.say("%v", withAdvice(err)) }, Log: a.warnings()})
-	if interlock.Kind(err) == interlock.Bug { // of the flags
+	switch {
+	case err != nil && signalError(ctx) != nil:
+		return nil
+	case interlock.Kind(err) == interlock.Bug: // of the flags
 		return usage("%w", err)
-	}
-	if err != nil {
+	case err != nil:
 		return a.backendError(target, err)
 	}
 	defer s.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -47,6 +48,7 @@ point of failure.`,
 func (a *app) dev(ctx context.Context, f devFlags) error {
 	signals := make(chan os.Signal, 1)
 	subscribe(signals, stopSignals) // until the process ends, so that no signal prevents the clean-up
+	signal.Ignore(syscall.SIGPIPE)  // messages that nobody reads do not end the server
 
 	dir, remove, err := f.directory()
 	if err != nil {

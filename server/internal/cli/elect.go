@@ -171,7 +171,7 @@ func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool
 	})
 	wait := d.flags.onLose == "wait"
 	switch {
-	case led && wait && result.Outcome == supervise.Lost:
+	case led && wait && result.Outcome == supervise.Lost && !result.Asked:
 		signal.Reset(watched...) // a wait may be suspended
 		d.app.say("%q: the leadership was lost; campaigning again", d.name)
 		return true, nil

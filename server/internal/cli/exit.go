@@ -126,14 +126,14 @@ func isUsage(err error) bool {
 		errors.Is(err, interlock.ErrImplausibleToken)
 }
 
-// forwarded are the signals that a command under a lock receives.
+// forwarded are the signals that a command under a lock receives, and PIPE. A closed terminal or pipe
+// must not end this process, which has a place in a queue or a lock: later messages are lost.
 var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
-	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGPIPE}
 
 // watched are the signals that matter only while a lock is held. A wait may be suspended: it loses
-// its place. A closed terminal or pipe must not end this process by PIPE while a command runs: later
-// messages are lost.
-var watched = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGPIPE}
+// its place.
+var watched = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT}
 
 // subscribe listens for signals, except those that the process inherited as ignored (nohup, a shell's
 // background job): they stay ignored.

@@ -65,6 +65,9 @@ func TestShowSaysWhatFails(t *testing.T) {
 	shows("xa show transfer/1 -o json", `{"participant":"north","done":false,"error":"the disk is full","attempts":16}`)
 	shows("xa ls", "north: the disk is full", "taken over 10 times")
 	shows("xa show transfer/2", "halted", "taken over 10 times")
+	if _, said := run(t, 64, "xa", "ls", "--participant", "n=http://u:secret@127.0.0.1:1/", "--backend", url); strings.Contains(said, "secret") {
+		t.Error(said)
+	}
 	run(t, 64, "xa", "retry", "transfer/2", "--backend", url)
 	run(t, 1, "xa", "retry", "transfer/1", "--reason", "it is not halted", "--backend", url)
 	if out, _ := run(t, 0, "xa", "retry", "transfer/2", "--reason", "it has a fix", "--by", "ann", "--backend", url); !strings.Contains(out, "retried: transfer/2") {

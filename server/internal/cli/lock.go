@@ -248,13 +248,13 @@ func (a *app) holdCommand() *cobra.Command {
 func (a *app) hold(ctx context.Context, name string, f waitFlags) error {
 	ctx, stop := untilStopped(ctx)
 	defer stop()
+	signal.Ignore(syscall.SIGPIPE) // a grant that nobody can read is an error, and the lock is released
 	g, err := a.acquire(ctx, name, f)
 	if err != nil {
 		return err
 	}
 	defer g.close()
 	defer g.release()
-	signal.Ignore(syscall.SIGPIPE) // a grant that nobody can read is an error, and the lock is released
 	if err := a.printJSON(granted{Lock: name, Token: g.Token(), Owner: g.Owner(), TTLMS: f.ttl.Milliseconds()}); err != nil {
 		return fail(exitUsage, "the grant cannot be written: %w", err)
 	}

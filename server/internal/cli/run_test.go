@@ -3,11 +3,10 @@ package cli
 import (
 	"bytes"
 	"os"
-	"sync"
 	"testing"
 )
 
-var quieted = sync.OnceFunc(quietLibraries)
+func init() { quietLibraries() } // before any test uses them: it is not safe later
 
 // RunAlone runs the command line of this process. Its default address is one at which nothing
 // listens, whatever runs on the machine.
@@ -20,7 +19,6 @@ func RunAlone() int {
 // Its standard input is empty.
 func RunWithin(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	quieted()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -24,14 +25,17 @@ in the order of ids. Each line has a checksum over itself and all lines before i
 detect a truncated file, keep its last line elsewhere.`,
 		RunE: func(c *cobra.Command, ids []string) error {
 			if file == "" {
-				return l.export(c.Context(), l.app.out, ids)
+				return l.export(c.Context(), l.app.exactOutput(), ids)
 			}
+			ctx, stop := untilStopped(c.Context())
+			defer stop()
 			f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 			if err != nil {
 				return fail(exitFailed, "%w", err)
 			}
-			if err = errors.Join(l.export(c.Context(), f, ids), f.Close()); err != nil {
+			if err = errors.Join(l.export(ctx, f, ids), f.Close()); err != nil {
 				_ = os.Remove(file) // a partial file would look complete
+				err = cmp.Or(signalError(ctx), err)
 			}
 			return err
 		},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -77,14 +78,17 @@ func (x *xa) manage(ctx context.Context, use func(_ context.Context, _ *journal.
 }
 
 func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(), error) {
-	name, url, ok := strings.Cut(text, "=")
-	if !ok || name == "" || url == "" {
-		return nil, nil, usage("--participant is not NAME=URL")
+	name, address, err := parseParticipant(text)
+	if err != nil {
+		return nil, nil, err
 	}
-	if strings.HasPrefix(url, "http://") || strings.HasPrefix(url, "https://") {
-		return twopc.Define(name, twopc.HTTP{URL: url}), noop, nil
+	if strings.HasPrefix(address, "http://") || strings.HasPrefix(address, "https://") {
+		if u, err := url.Parse(address); err != nil || u.User != nil {
+			return nil, nil, usage("--participant %s is not a URL, or has a user or a password", name)
+		}
+		return twopc.Define(name, twopc.HTTP{URL: address}), noop, nil
 	}
-	target, err := backend.Parse(url)
+	target, err := backend.Parse(address)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -96,6 +100,15 @@ func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(
 		return nil, nil, fmt.Errorf("participant %s: %w", name, x.app.backendError(target, err))
 	}
 	return p, disconnect, nil
+}
+
+// parseParticipant splits NAME=URL. A URL without a name can have a "=" too, after a password.
+func parseParticipant(text string) (name, address string, err error) {
+	name, address, _ = strings.Cut(text, "=")
+	if name == "" || address == "" || strings.Contains(name, "://") {
+		return "", "", usage("--participant is not NAME=URL")
+	}
+	return name, address, nil
 }
 
 func noop() {}

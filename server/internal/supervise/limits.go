@@ -92,4 +92,5 @@ type Result struct {
 	Outcome Outcome
 	Status  Status
 	Why     error // nil if Completed
+	Asked   bool  // INT, TERM or QUIT was forwarded: the end was asked for
 }

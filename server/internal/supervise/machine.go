@@ -75,6 +75,7 @@ type Machine struct {
 	thawAt  time.Duration // in frozen: when to stop waiting for a renewal
 
 	interrupted time.Duration // when the last INT was forwarded; 0 if none was
+	asked       bool          // INT, TERM or QUIT arrived
 	told        map[syscall.Signal]bool
 	exited      bool
 	status      Status

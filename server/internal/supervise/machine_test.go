@@ -217,6 +217,16 @@ func TestSignalsAreForwardedOnce(t *testing.T) {
 	s.ends(done, Completed, nil)
 }
 
+func TestSignalsThatAskForTheEnd(t *testing.T) {
+	for n, asks := range map[syscall.Signal]bool{syscall.SIGINT: true, syscall.SIGTERM: true, syscall.SIGQUIT: true,
+		syscall.SIGHUP: false, syscall.SIGUSR1: false, syscall.SIGTSTP: false} { // HUP may mean: read the configuration again
+		s := begin(t, nil)
+		if s.at(1*sec, Signal{n}); s.m.asked != asks {
+			t.Errorf("%v: %v", n, s.m.asked)
+		}
+	}
+}
+
 func TestASecondInterruptWithinTwoSecondsKills(t *testing.T) {
 	s := begin(t, nil)
 	s.at(1*sec, Signal{syscall.SIGINT})

@@ -16,6 +16,7 @@ func (m *Machine) signal(s syscall.Signal) {
 	if m.phase == done {
 		return
 	}
+	m.asked = m.asked || s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGQUIT
 	switch s {
 	case syscall.SIGTSTP:
 		m.suspend()

@@ -84,7 +84,7 @@ func Run(c Claim, cmd Command, o Options) (Result, error) {
 	h := hold{claim: c, process: p, signals: o.Signals, printer: newPrinter(o.Say), machine: newMachine(limits, Reading{now(), c.Remaining()})}
 	defer h.printer.close()
 	h.run()
-	return Result{Outcome: h.machine.outcome, Status: h.machine.status, Why: h.machine.why}, nil
+	return Result{Outcome: h.machine.outcome, Status: h.machine.status, Why: h.machine.why, Asked: h.machine.asked}, nil
 }
 
 // hold connects the machine with processes, signals and the claim.
