@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -51,6 +53,9 @@ func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
+// mostRows caps --limit: it is a number in every store, also with one or a thousand more.
+const mostRows = 1 << 30
+
 // listed adds --limit to a listing command, which then rejects a limit below one.
 func listed(c *cobra.Command, limit *int, most int) *cobra.Command {
 	c.Flags().IntVar(limit, "limit", most, "show at most this many")
@@ -58,6 +63,7 @@ func listed(c *cobra.Command, limit *int, most int) *cobra.Command {
 		if *limit < 1 {
 			return usage("--limit must be above zero, not %d", *limit)
 		}
+		*limit = min(*limit, mostRows)
 		return nil
 	}
 	return c
@@ -69,13 +75,39 @@ type audit struct{ reason, by string }
 func (r *audit) flags(f *pflag.FlagSet) {
 	f.StringVar(&r.reason, "reason", "", "reason, for the audit log")
 	f.StringVar(&r.by, "by", whoami(), "author, for the audit log")
+	f.Lookup("by").DefValue = "user@host" // in the help, the same everywhere
 }
 
-// recorded adds the flags to a command, which then rejects a blank reason.
+// recorded adds the flags to a command, which then calls check.
 func (r *audit) recorded(c *cobra.Command) *cobra.Command {
 	r.flags(c.Flags())
-	c.PreRunE = func(*cobra.Command, []string) error { return checkReason(r.reason) }
+	c.PreRunE = func(*cobra.Command, []string) error { return r.check() }
 	return c
+}
+
+// check rejects a blank reason or author.
+func (r *audit) check() error {
+	switch {
+	case strings.TrimSpace(r.reason) == "":
+		return usage("--reason must say why: it is what the next person finds")
+	case strings.TrimSpace(r.by) == "":
+		return usage("--by must name the author; leave it out for %s", whoami())
+	}
+	return nil
+}
+
+// flagOrInput returns the value of a flag, or the standard input if that is "-", of at most most bytes.
+func (a *app) flagOrInput(flag, value string, most int) (text []byte, err error) {
+	if text = []byte(value); value == "-" {
+		text, err = io.ReadAll(io.LimitReader(a.in, int64(most)+1))
+	}
+	switch {
+	case err != nil:
+		return nil, fail(exitFailed, "read the standard input: %w", err)
+	case len(text) > most:
+		return nil, usage("%s has more than %d bytes", flag, most)
+	}
+	return text, nil
 }
 
 // exactly requires n arguments, which what lists.

@@ -43,8 +43,8 @@ func (m *outboxCommands) lettersCommand() *cobra.Command {
 			}); err != nil {
 				return err
 			}
-			if len(letters) == q.Limit {
-				m.app.say("there may be more than these %d: --limit, or --after %d for the next", q.Limit, letters[len(letters)-1].Place)
+			if len(letters) > 0 {
+				m.app.hintAtMore(len(letters), q.Limit, fmt.Sprint(letters[len(letters)-1].Place))
 			}
 			return m.printLetters(letters)
 		},

@@ -36,7 +36,7 @@ something critical, 3 if the backend could not be examined.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.TTL < 0 || o.Watch < 0 {
-				return usage("--ttl and --watch are not below nothing")
+				return usage("--ttl and --watch cannot be negative")
 			}
 			return a.doctor(c.Context(), o, all)
 		},

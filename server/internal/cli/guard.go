@@ -75,7 +75,7 @@ guard stores author, time, reason and the old mark beside the mark.`,
 			if !c.Flags().Changed("to") {
 				return usage("--to is required: the new mark, or 0 as if no token had entered")
 			}
-			if err := cmp.Or(checkRebase(interlock.Token(to), time.Now()), checkReason(r.reason)); err != nil {
+			if err := cmp.Or(checkRebase(interlock.Token(to), time.Now()), r.check()); err != nil {
 				return err
 			}
 			return a.guard(c.Context(), *table, func(ctx context.Context, g backend.Guard) error {
@@ -98,13 +98,6 @@ guard stores author, time, reason and the old mark beside the mark.`,
 func checkRebase(to interlock.Token, now time.Time) error {
 	if to != 0 && (!to.Valid() || to.Counter() > interlock.CounterAt(now.Add(interlock.MaxAhead))) {
 		return usage("--to %d cannot be a token: copy one from guard show or locks show; 0 means none", to)
-	}
-	return nil
-}
-
-func checkReason(reason string) error {
-	if strings.TrimSpace(reason) == "" {
-		return usage("--reason must say why: it is what the next person finds")
 	}
 	return nil
 }

@@ -33,6 +33,7 @@ func limits(t *testing.T, url string) {
 		}
 		return run(t, code, append(args, "--backend", url)...)
 	}
+	on(0, "limits", "ls", "--limit", "9223372036854775807")
 	// A command keeps its exit code, and is not started if refused.
 	if out, _ := on(3, "limit", "mail", "--rate", "2/h", "--", "sh", "-c", "echo sent $1; exit 3", "sh", "x"); out != "sent x\n" {
 		t.Errorf("the command printed %q", out)

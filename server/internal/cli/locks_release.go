@@ -57,12 +57,12 @@ func (f *forcedRelease) check() error {
 	switch {
 	case len(f.reason) > driver.MaxName:
 		return usage("--reason has %d bytes, at most %d are kept", len(f.reason), driver.MaxName)
-	case f.by == "" || len(f.by) > driver.MaxName:
-		return usage("--by has 1 to %d bytes, not %d", driver.MaxName, len(f.by))
+	case len(f.by) > driver.MaxName:
+		return usage("--by has %d bytes, at most %d are kept", len(f.by), driver.MaxName)
 	case !f.yes && !f.canAsk():
 		return usage("there is no terminal to ask on: --yes releases without asking, best with --owner")
 	}
-	return cmp.Or(checkName(f.name), checkReason(f.reason))
+	return cmp.Or(checkName(f.name), f.audit.check())
 }
 
 // canAsk reports whether the standard input is a terminal.
@@ -187,6 +187,7 @@ lock, and not locks that an operator deleted with other tools.`,
 				if err != nil {
 					return err
 				}
+				a.hintAtMore(len(records), limit, "")
 				return v.printHistory(name, records)
 			})
 		},

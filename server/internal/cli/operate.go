@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,8 +30,8 @@ func (l *journalCommands) operationCommand(p protocol, o operation) *cobra.Comma
 		Use: o.use + " --reason TEXT", Short: o.short, Long: o.long,
 		Example: fmt.Sprintf("  interlock %s %s", p.group, o.example),
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) < least || len(args) > most {
-				return usage("usage: interlock %s %s --reason TEXT; the number of arguments was %d", p.group, o.use, len(args))
+			if len(args) < least || len(args) > most || slices.Contains(args, "") {
+				return usage("usage: interlock %s %s --reason TEXT; %d arguments were given, of which none may be empty", p.group, o.use, len(args))
 			}
 			return nil
 		},
@@ -46,7 +47,7 @@ func (l *journalCommands) operationCommand(p protocol, o operation) *cobra.Comma
 
 // runOperation changes a transaction, with a reason, and reports it.
 func (l *journalCommands) runOperation(ctx context.Context, done, id string, do func(context.Context, *journal.Journal, coordinator.By) error) error {
-	if err := checkReason(l.reason); err != nil {
+	if err := l.check(); err != nil {
 		return err
 	}
 	if err := l.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {

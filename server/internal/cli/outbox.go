@@ -247,7 +247,7 @@ of the tables' owner.`,
 			if set < 1 || set > outbox.MaxSlices {
 				return usage("--set must be 1 to %d, not %d", outbox.MaxSlices, set)
 			}
-			if err := checkReason(m.reason); err != nil {
+			if err := m.check(); err != nil {
 				return err
 			}
 			moved, err := m.setSlices(c.Context(), set)

@@ -3,11 +3,13 @@ package cli
 import (
 	"bytes"
 	"io"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
@@ -48,6 +50,22 @@ func TestBranchesAreInOrder(t *testing.T) {
 	for range 50 {
 		if text := string(v.shown()); strings.Index(text, "first") > strings.Index(text, "second") {
 			t.Fatal(text)
+		}
+	}
+}
+
+// A standard input that cannot be read is no fault of the backend.
+func TestInputThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	directory, err := os.Open(t.TempDir())
+	testbed.OK(t, err)
+	defer directory.Close()
+	for _, args := range []string{"queue edit orders 1 --payload - --reason x", "saga start order/42 order --input -"} {
+		var said bytes.Buffer
+		a := newApp("interlock", io.Discard, &said)
+		a.in = directory
+		if code := a.run(strings.Fields(args + " --backend postgres://127.0.0.1:1/shop")); code != exitFailed || !strings.Contains(said.String(), "standard input") {
+			t.Errorf("%s: exit code %d, %s", args, code, &said)
 		}
 	}
 }

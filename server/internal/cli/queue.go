@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/flow/queue"
@@ -35,8 +35,12 @@ func (a *app) queueCommand() *cobra.Command {
 	}, q.listCommand(), q.stuckCommand(), q.lettersCommand("letters"), q.letterCommand(), q.editCommand(),
 		q.placesCommand("replay", "Deliver dead letters again, in their places", "replayed", backend.Queues.Replay),
 		q.placesCommand("discard", "Delete dead letters permanently", "discarded", backend.Queues.Discard), q.resumeCommand())
-	c.PersistentFlags().StringVar(&q.table, "table", "", "the table of messages in a database (default: interlock_queue)")
+	q.addTable(c.PersistentFlags())
 	return c
+}
+
+func (q *queueCommands) addTable(f *pflag.FlagSet) {
+	f.StringVar(&q.table, "table", "", "the table of messages in a database (default: interlock_queue)")
 }
 
 // deadQueueCommand is in the group dlq, which lists all dead letters.
@@ -45,6 +49,7 @@ func (a *app) deadQueueCommand() *cobra.Command {
 	c := q.lettersCommand("queue")
 	c.Example = `  interlock dlq queue orders --key order/42
   interlock queue replay orders 1042 --reason "the customer exists"    or show, edit, discard`
+	q.addTable(c.Flags()) // instead of the group's, which is the outbox
 	return c
 }
 
@@ -130,6 +135,9 @@ func (q *queueCommands) lettersCommand(verb string) *cobra.Command {
 			}); err != nil {
 				return err
 			}
+			if len(views) > 0 {
+				q.app.hintAtMore(len(views), l.Limit, fmt.Sprint(views[len(views)-1].Place))
+			}
 			return q.app.printRows(views, rows, "there are no dead letters in "+args[0])
 		},
 	}, &l.Limit, 100)
@@ -170,6 +178,7 @@ func (q *queueCommands) stuckCommand() *cobra.Command {
 			}); err != nil {
 				return err
 			}
+			q.app.hintAtMore(len(views), limit, "")
 			return q.app.printRows(views, rows, "no key of "+args[0]+" is stuck")
 		},
 	}, &limit, 100)
@@ -219,11 +228,9 @@ func (q *queueCommands) editCommand() *cobra.Command {
 			if !c.Flags().Changed("payload") {
 				return usage("--payload is missing: the new payload, or - for the standard input")
 			}
-			text := []byte(payload)
-			if payload == "-" {
-				if text, err = io.ReadAll(io.LimitReader(q.app.in, queue.MaxPayload+1)); err != nil {
-					return err
-				}
+			text, err := q.app.flagOrInput("--payload", payload, queue.MaxPayload)
+			if err != nil {
+				return err
 			}
 			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
 				return t.Edit(ctx, args[0], q.author(), place, text)

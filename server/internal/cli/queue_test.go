@@ -109,9 +109,11 @@ func TestQueue(t *testing.T) {
 		if text, _ := queueOf(0, "stuck", "orders"); !strings.Contains(text, "order/8  m3  0         parked  no such warehouse") {
 			t.Errorf("stuck: %q", text)
 		}
-		if text, _ := run(t, 0, "dlq", "queue", "orders", "--backend", url, "--limit", "1"); !strings.Contains(text, "m1") || strings.Contains(text, "m2") {
-			t.Errorf("dlq queue: %q", text)
+		if text, said := run(t, 0, "dlq", "queue", "orders", "--backend", url, "--limit", "1"); !strings.Contains(text, "m1") || strings.Contains(text, "m2") || !strings.Contains(said, "--after "+first) {
+			t.Errorf("dlq queue: %q, %q", text, said)
 		}
+		act(64, "edit", "orders", first, "--payload", strings.Repeat("x", queue.MaxPayload+1))
+		run(t, 78, "dlq", "queue", "orders", "--table", "other", "--backend", url)
 		act(0, "edit", "orders", first, "--payload", `{"customer":7}`)
 		if text, _ := queueOf(0, "show", "orders", first); !strings.Contains(text, `{"customer":7}`) || !strings.Contains(text, "no such customer") {
 			t.Errorf("show: %q", text)

@@ -35,10 +35,11 @@ func TestReference(t *testing.T) {
 	pages["errors.md"], err = errorPage(repository)
 	testbed.OK(t, err)
 	for name, want := range map[string]string{
-		"commands/interlock-locks-show.md": "## Flags of every command",
-		"commands/interlock-guard.md":      "- [interlock guard enter](interlock-guard-enter.md): ",
-		"events.md":                        "\n## LockEnded\n",
-		"errors.md":                        "\n- `saga.ErrCompensated`: ",
+		"commands/interlock-locks-show.md":   "## Flags of every command",
+		"commands/interlock-guard-rebase.md": `(default "user@host")`,
+		"commands/interlock-guard.md":        "- [interlock guard enter](interlock-guard-enter.md): ",
+		"events.md":                          "\n## LockEnded\n",
+		"errors.md":                          "\n- `saga.ErrCompensated`: ",
 	} {
 		if !strings.Contains(pages[name], want) {
 			t.Errorf("%s has no %q", name, want)

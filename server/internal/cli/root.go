@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
@@ -151,6 +152,11 @@ func (a *app) backendError(t backend.Target, err error) error {
 			return err // of a participant
 		}
 		return fail(exitForbidden, "%v does not permit this: %w (interlock doctor names missing rights)", t, err)
+	case exitBug:
+		if errors.As(err, &own) || errors.Is(err, interlock.ErrClosed) || errors.Is(err, interlock.ErrReentered) {
+			return err
+		}
+		return usage("%w", err) // a value of a flag or an argument that only the library checks
 	default:
 		if backend.NoDatabase(err) {
 			return fail(exitConfig, "%v answers, but has no such database: %w", t, err)

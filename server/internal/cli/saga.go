@@ -98,14 +98,14 @@ func (a *app) sagaCommand() *cobra.Command {
 // deadSagasCommand is in the group dlq, which lists all dead letters.
 func (a *app) deadSagasCommand() *cobra.Command {
 	l := &journalCommands{app: a}
-	c := &cobra.Command{
+	f := listing{Filter: coordinator.Filter{States: []coordinator.State{saga.DeadLetter}}}
+	c := listed(&cobra.Command{
 		Use: "sagas", Short: "List sagas whose undo was given up", Args: noArgs,
 		Example: `  interlock dlq sagas
   interlock saga retry order/42 --reason "the bank is back"    or skip, or resolve`,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return l.list(c.Context(), sagaProtocol, listing{Filter: coordinator.Filter{States: []coordinator.State{saga.DeadLetter}}, limit: 1000})
-		},
-	}
+		RunE: func(c *cobra.Command, _ []string) error { return l.list(c.Context(), sagaProtocol, f) },
+	}, &f.limit, 1000)
+	f.addAfter(c)
 	l.add(c)
 	return c
 }
@@ -159,11 +159,14 @@ that number.
 before, and start them with the new --shards afterwards: a service that still runs with the
 old number is refused. If the command fails, repeat it: until it succeeds, no process
 can use the journal.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			changes := c.Flags().Changed("set")
+			if changes && (set < 1 || set > 4096) {
+				return usage("--set must be 1 to 4096, not %d", set)
+			}
 			if changes {
-				if err := checkReason(l.reason); err != nil {
+				if err := l.check(); err != nil {
 					return err
 				}
 			}

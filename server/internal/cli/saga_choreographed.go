@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,9 @@ func (o *choreographed) flags(c *cobra.Command) {
 	c.Flags().BoolVar(&o.stalled, "stalled", false, "only choreographed ones without a new event for too long")
 	c.Flags().StringVar(&o.table, "table", "", "the tracker's table (default: interlock_choreography)")
 }
+
+var choreographedStates = []choreography.State{choreography.Running, choreography.Completed, choreography.Compensating,
+	choreography.Compensated, choreography.Contradictory}
 
 // choreographedView is the JSON form of a choreographed saga; see
 // docs/reference/cli.md.
@@ -65,6 +69,9 @@ func (l *journalCommands) listChoreographed(c *cobra.Command, f listing, o chore
 	}
 	if len(f.states) == 1 {
 		filter.State = choreography.State(strings.ToLower(f.states[0]))
+		if !slices.Contains(choreographedStates, filter.State) {
+			return usage("--state %s is not known; it is one of %v", f.states[0], choreographedStates)
+		}
 	}
 	views, rows := []choreographedView{}, [][]string{{"ID", "TYPE", "STATE", "PROGRESSED", "WHY"}}
 	if err := l.app.inTx(c.Context(), func(ctx context.Context, tx driver.SQL) error {
@@ -76,6 +83,11 @@ func (l *journalCommands) listChoreographed(c *cobra.Command, f listing, o chore
 		return err
 	}); err != nil {
 		return err
+	}
+	if f.Type != "" && len(views) > 0 {
+		l.app.hintAtMore(len(views), f.limit, views[len(views)-1].ID)
+	} else {
+		l.app.hintAtMore(len(views), f.limit, "")
 	}
 	return l.app.printRows(struct {
 		Sagas []choreographedView `json:"sagas"`

@@ -3,10 +3,10 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -51,11 +51,12 @@ key that it has seen.`,
 			return saga.NewOperator(j).Edit(ctx, id, step, edited, by)
 		}})
 	c.Flags().StringVar(&input, "input", "", "new input of STEP, `JSON`")
-	c.PreRunE = func(c *cobra.Command, _ []string) error {
-		if c.Flags().Changed("input") {
-			if edited = json.RawMessage(input); !json.Valid(edited) {
-				return usage("--input is not JSON")
-			}
+	c.PreRunE = func(c *cobra.Command, args []string) error {
+		if !c.Flags().Changed("input") {
+			return nil
+		}
+		if edited = json.RawMessage(input); !json.Valid(edited) || len(args) < 2 {
+			return usage("--input is not JSON, or STEP is missing")
 		}
 		return nil
 	}
@@ -90,18 +91,12 @@ with the same input changes nothing. The definition's own timeout does not apply
 }
 
 // sagaInput returns JSON from the flag or the standard input.
-func (a *app) sagaInput(text string) (json.RawMessage, error) {
-	if text == "-" {
-		read, err := io.ReadAll(a.in)
-		if err != nil {
-			return nil, fail(exitFailed, "read the standard input: %w", err)
-		}
-		text = string(read)
+func (a *app) sagaInput(value string) (json.RawMessage, error) {
+	text, err := a.flagOrInput("--input", value, 16*driver.MaxPayload) // the journal stores it without spaces
+	if err == nil && !json.Valid(text) {
+		err = usage("--input is not JSON")
 	}
-	if !json.Valid([]byte(text)) {
-		return nil, usage("--input is not JSON")
-	}
-	return json.RawMessage(text), nil
+	return text, err
 }
 
 func (l *journalCommands) sagaSettleCommand() *cobra.Command {

@@ -22,6 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/server/internal/cli"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/choreography"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -154,6 +155,9 @@ func TestSagasByHand(t *testing.T) {
 	}
 	wants(interlock(0, "saga", "ls"), "order/1", "SUCCEEDED", "order/2", "DEAD_LETTER", "card was refused")
 	wants(interlock(0, "dlq", "sagas"), "order/2", "order/3", "order/4")
+	if text := interlock(0, "dlq", "sagas", "--after", "order/2", "--limit", "1"); !strings.Contains(text, "order/3") || strings.Contains(text, "order/4 ") {
+		t.Error(text)
+	}
 	if text := interlock(0, "saga", "ls", "--state", "succeeded"); strings.Contains(text, "order/2") {
 		t.Error(text)
 	}
@@ -186,6 +190,8 @@ func TestSagasByHand(t *testing.T) {
 
 	interlock(64, "saga", "retry", "order/2")
 	interlock(64, "saga", "retry", "order/2", "--reason", "x", "--input", "{")
+	interlock(64, "saga", "retry", "order/2", "--reason", strings.Repeat("x", 2000))
+	interlock(64, "saga", "start", "order/2", "")
 	s.well.Store(true)
 	wants(interlock(0, "saga", "retry", "order/2", "--reason", "the stock is back", "--by", "ann"), "retried: order/2")
 	testbed.Eventually(t, "it is undone", patience, func() bool {
@@ -262,6 +268,11 @@ func TestSagasByHand(t *testing.T) {
 	if err := json.Unmarshal([]byte(interlock(0, "saga", "ls", "-o", "json")), &struct{}{}); err != nil {
 		t.Error(err)
 	}
+
+	interlock(0, "saga", "start", "注文\u3000\u202e7", "order", "--input", `"pen"`) // characters that a terminal does not get
+	_, exported, _ := cli.RunWithin(t, "saga", "export", "注文\u3000\u202e7", "--backend", url)
+	testbed.OK(t, os.WriteFile(file, []byte(exported), 0o600))
+	interlock(0, "saga", "verify", file)
 
 	interlock(64, "saga", "shards", "--set", "16")
 	wants(interlock(0, "saga", "shards", "--set", "16", "--reason", "fewer services", "--by", "ada", "-o", "json"), `"shards":16`, `"record":"interlock.shards/`)

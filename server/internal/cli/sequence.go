@@ -69,6 +69,7 @@ func (o *sequenceCommands) holesCommand() *cobra.Command {
 			}); err != nil {
 				return err
 			}
+			o.app.hintAtMore(len(views), limit, "")
 			return o.app.printRows(views, rows, "there are no open holes in "+args[0])
 		},
 	}, &limit, 100)
@@ -124,6 +125,7 @@ To replay one, call sequence.Replay in the program that has the handler.`,
 			}); err != nil {
 				return err
 			}
+			o.app.hintAtMore(len(views), limit, "")
 			return o.app.printRows(views, rows, "there are no dead letters in "+args[0])
 		},
 	}, &limit, 100)
