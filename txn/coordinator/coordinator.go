@@ -35,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -117,12 +118,18 @@ func (c *Coordinator) Handle(protocol string, p Protocol) error {
 // Alongside registers work of a protocol that runs in every process that serves, whichever shards
 // it has. txn.Runtime runs it, and restarts it if it fails. Call it before [Coordinator.Serve].
 func (c *Coordinator) Alongside(run func(ctx context.Context) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.alongside = append(c.alongside, run)
 }
 
 // Beside returns the work registered by [Coordinator.Alongside], for the code that runs the
 // coordinator.
-func (c *Coordinator) Beside() []func(ctx context.Context) error { return c.alongside }
+func (c *Coordinator) Beside() []func(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.alongside)
+}
 
 // protocol returns the protocol of a type.
 func (c *Coordinator) protocol(kind string) (Protocol, error) {

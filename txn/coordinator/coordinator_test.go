@@ -434,6 +434,19 @@ func TestMisuse(t *testing.T) {
 	})
 }
 
+// TestAlongside: concurrent registrations are all kept.
+func TestAlongside(t *testing.T) {
+	r := idle(t, nil, nil, nil)
+	var work sync.WaitGroup
+	for range 8 {
+		work.Go(func() { r.Alongside(func(context.Context) error { return nil }) })
+	}
+	work.Wait()
+	if n := len(r.Beside()); n != 8 {
+		t.Errorf("%d of 8 are registered", n)
+	}
+}
+
 // TestTruncate: the journal stores the first bytes of an error, as text, and a sign that there was more.
 func TestTruncate(t *testing.T) {
 	for text, want := range map[string]string{"12345": "12345", "123456": "12345…", "1234é": "1234\uFFFD…", "\xff": "\uFFFD"} {
@@ -527,6 +540,7 @@ func TestReserved(t *testing.T) {
 			}
 		}
 		r.reserve("none").admit(nil, errDown, nil, time.Now())
+		time.Sleep(time.Minute) // it may arrive late
 		if synctest.Wait(); r.holding() != 0 {
 			t.Errorf("%d are held", r.holding())
 		}

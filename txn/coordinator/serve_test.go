@@ -320,3 +320,28 @@ func TestLostAnswers(t *testing.T) {
 		})
 	}
 }
+
+// late is a store in which appends take effect 3 seconds after they were sent.
+type late struct{ *memory.Journal }
+
+func (l late) Append(ctx context.Context, appends []driver.Append) []error {
+	time.Sleep(3 * time.Second)
+	return l.Journal.Append(context.WithoutCancel(ctx), appends)
+}
+
+// TestBeginArrivesLate: a transaction whose begin takes effect after its caller has left does not wait
+// for Recheck, although the first read did not find it.
+func TestBeginArrivesLate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		o := &Options{Recheck: time.Hour, Random: func() float64 { return 0.5 }}
+		r := idle(t, late{memory.NewJournal()}, o, succeed)
+		r.serve(t, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		wantKind(t, r.Begin(ctx, "1", "call:x", journal.Entry{Kind: "begin"}), interlock.Uncertain, nil)
+		time.Sleep(15 * time.Second)
+		if synctest.Wait(); !r.ended(t, "1") {
+			t.Error("it has not ended")
+		}
+	})
+}

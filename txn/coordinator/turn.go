@@ -28,6 +28,7 @@ type Turn struct {
 	hasSlot     bool
 	takenOver   bool // a former owner may have made calls
 	keepWaiting bool // it has waited for a failing target, and stays in memory
+	unanswered  bool // its begin had no answer, and it was not found yet: it may arrive late
 	begun       time.Time
 
 	log     *journal.Log
@@ -187,7 +188,7 @@ func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now t
 	} else if interlock.Kind(err) != interlock.Uncertain && t.server.release(t) {
 		return
 	}
-	t.due = log == nil
+	t.due, t.unanswered = log == nil, log == nil && interlock.Kind(err) == interlock.Uncertain
 	if !t.server.launch(t) { // the next owner may have taken over already
 		t.server.coordinator.tell(t.server.shard.Number(), t.server.coordinator.noteBegun(t.id), t.id)
 	}
@@ -233,8 +234,9 @@ func (t *Turn) run() {
 	}
 }
 
-// driveOnce drives the transaction once, and handles the error. It reports whether the store failed.
-func (t *Turn) driveOnce() (failed bool) {
+// driveOnce drives the transaction once, and handles the error. It reports whether to try again: the
+// store failed, or a begin without an answer may arrive late.
+func (t *Turn) driveOnce() (again bool) {
 	if !t.acquireSlot() {
 		return false
 	}
@@ -250,7 +252,7 @@ func (t *Turn) driveOnce() (failed bool) {
 		t.server.failed(t.id, err)
 		return interlock.Kind(err) == interlock.Retryable || interlock.Kind(err) == interlock.Uncertain
 	}
-	return false
+	return t.unanswered
 }
 
 // drive calls the protocol. A panic is a failure of this transaction.
@@ -282,6 +284,7 @@ func (t *Turn) open() error {
 	t.crowded.Store(false)
 	t.fresh = false
 	log, entries, err := t.server.shard.Open(t.Context(), t.id)
+	t.unanswered = t.unanswered && log == nil
 	if err != nil || log == nil || !log.Head().Ended.IsZero() {
 		return err
 	}
