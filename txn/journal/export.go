@@ -62,19 +62,15 @@ func (j *Journal) Export(ctx context.Context, w io.Writer, transactions ...strin
 }
 
 func (j *Journal) export(ctx context.Context, a *audit, id string) error {
-	head, records, err := j.store.Read(ctx, id, 0)
+	head, records, entries, err := j.read(ctx, id)
 	if err != nil {
 		return err
 	}
-	for _, r := range records {
+	for i, r := range records {
 		l := line{Transaction: id, Type: head.Type, Position: r.Position, Kind: r.Kind, Step: r.Step, Epoch: r.Epoch,
 			Written: &r.Written, Data: r.Data, Sum: hex.EncodeToString(r.Sum)}
-		e, err := j.entry(ctx, id, r)
-		if err != nil {
-			return err
-		}
 		if r.Data[0] == beside {
-			l.Beside = e.Data
+			l.Beside = entries[i].Data
 		}
 		if err := a.add(l); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -137,5 +138,46 @@ func TestForgedRecord(t *testing.T) {
 		if err := j.Export(t.Context(), &bytes.Buffer{}, "order/0", "order/1"); interlock.Kind(err) != interlock.Definite {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// forgetful is a store that forgets ended transactions before it reads a payload.
+type forgetful struct{ *memory.Journal }
+
+func (f forgetful) Payload(ctx context.Context, id string, sum []byte) ([]byte, error) {
+	if _, err := f.Forget(ctx, time.Now().Add(time.Hour), 100); err != nil {
+		return nil, err
+	}
+	return f.Journal.Payload(ctx, id, sum)
+}
+
+// TestForgottenMeanwhile: a transaction that is forgotten while it is read does not exist, and is not
+// reported as damaged.
+func TestForgottenMeanwhile(t *testing.T) {
+	for name, read := range map[string]func(j *journal.Journal) error{
+		"open": func(j *journal.Journal) error {
+			log, entries, err := j.Open(t.Context(), "order/1")
+			if log != nil || entries != nil {
+				t.Errorf("%d entries of a forgotten transaction", len(entries))
+			}
+			return err
+		},
+		"export": func(j *journal.Journal) error {
+			var b bytes.Buffer
+			if err := j.Export(t.Context(), &b, "order/0", "order/1"); err != nil {
+				return err
+			}
+			n, err := journal.Verify(&b)
+			if n != 0 {
+				t.Errorf("%d records of forgotten transactions", n)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := memory.NewJournal()
+			exported(t, store)
+			ok(t, read(open(t, forgetful{store}, nil)))
+		})
 	}
 }

@@ -180,17 +180,31 @@ func (j *Journal) begin(ctx context.Context, shard int, id, kind string, due tim
 // does not exist. Appends by this log have no epoch: they are those of a process that does not
 // own the shard.
 func (j *Journal) Open(ctx context.Context, id string) (*Log, []Entry, error) {
-	head, records, err := j.store.Read(ctx, id, 0)
+	head, _, entries, err := j.read(ctx, id)
 	if err != nil || head.Position == 0 {
 		return nil, nil, err
 	}
+	return &Log{journal: j, head: head}, entries, nil
+}
+
+// read reads a transaction with its payloads; the zero Head if it does not exist, also if it is
+// forgotten meanwhile.
+func (j *Journal) read(ctx context.Context, id string) (driver.Head, []driver.Record, []Entry, error) {
+	head, records, err := j.store.Read(ctx, id, 0)
+	if err != nil || head.Position == 0 {
+		return driver.Head{}, nil, nil, err
+	}
 	entries := make([]Entry, len(records))
 	for i, r := range records {
-		if entries[i], err = j.entry(ctx, id, r); err != nil {
-			return nil, nil, err
+		if entries[i], err = j.entry(ctx, id, r); err == nil {
+			continue
 		}
+		if now, _, again := j.store.Read(ctx, id, head.Position); again == nil && now.Position == 0 {
+			err = nil
+		}
+		return driver.Head{}, nil, nil, err
 	}
-	return &Log{journal: j, head: head}, entries, nil
+	return head, records, entries, nil
 }
 
 // DueShards returns those of the given shards in which a transaction is due at a time, in
@@ -205,13 +219,27 @@ func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) ([]
 // Heads returns up to limit heads of all transactions, finished ones too, in the order of their
 // ids, above the given one.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
+	if err := checkLimit("list transactions", limit); err != nil {
+		return nil, err
+	}
 	return j.store.Heads(ctx, behind, limit)
+}
+
+// checkLimit rejects a negative limit, for which each store has another answer.
+func checkLimit(op string, limit int) error {
+	if limit < 0 {
+		return failure.Bug(op, "", "the limit is %d, below zero", limit)
+	}
+	return nil
 }
 
 // Forget removes up to limit transactions that ended before a time of the store's clock, and
 // returns their number. It never removes unfinished ones. A forgotten id can begin again: retain
 // transactions for longer than any client retries.
 func (j *Journal) Forget(ctx context.Context, endedBefore time.Time, limit int) (int, error) {
+	if err := checkLimit("forget", limit); err != nil {
+		return 0, err
+	}
 	return j.store.Forget(ctx, endedBefore, limit)
 }
 

@@ -370,6 +370,14 @@ func TestBadInput(t *testing.T) {
 		_, err := journal.New(memory.NewJournal(), &o)
 		wantKind(t, err, interlock.Bug, nil)
 	}
+	_, err = j.Heads(t.Context(), "", -1)
+	wantKind(t, err, interlock.Bug, nil)
+	_, err = j.Forget(t.Context(), due, -1)
+	wantKind(t, err, interlock.Bug, nil)
+	shard, err := j.Own(t.Context(), grant(1), 0)
+	ok(t, err)
+	_, err = shard.Claim(t.Context(), due, due, -1)
+	wantKind(t, err, interlock.Bug, nil)
 	ok(t, log.Append(t.Context(), due, says("still")...))
 }
 

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -258,7 +259,7 @@ func (s *Shard) Open(ctx context.Context, id string) (*Log, []Entry, error) {
 // their due time to until: by then the caller has appended, or they are due again. It is one
 // request.
 func (s *Shard) Claim(ctx context.Context, by, until time.Time, limit int) ([]driver.Head, error) {
-	if err := s.valid(); err != nil {
+	if err := cmp.Or(checkLimit("claim", limit), s.valid()); err != nil {
 		return nil, err
 	}
 	return s.journal.store.Claim(ctx, s.number, s.epoch, by, until, limit)
