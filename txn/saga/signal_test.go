@@ -92,12 +92,20 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// TestManySignals: the number of a saga's signals is bounded, and a repeated one is accepted.
+// TestManySignals: the number and the size of a saga's signals are bounded, and a repeated one is
+// accepted.
 func TestManySignals(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := Define("order", Signal[string, int]("go"), (&target{}).act("a").Uncompensable())
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		ok(t, d.Start(t.Context(), r.engine, "2", "in"))
+		large := strings.Repeat("x", 1<<20-2) // and two quotes
+		for i := range maxSignalBytes >> 20 {
+			ok(t, r.engine.Signal(t.Context(), "2", fmt.Sprint(i), large))
+		}
+		ok(t, r.engine.Signal(t.Context(), "2", "7", large))
+		wantKind(t, r.engine.Signal(t.Context(), "2", "go", 1), interlock.Definite, ErrState)
 		synctest.Wait()
 		log, _, err := r.coordinator.Journal().Open(t.Context(), "1")
 		ok(t, err)

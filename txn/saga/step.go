@@ -375,14 +375,17 @@ func (a Action[I, O]) Await(s *Run) (output O, err error) {
 // ErrSignalled means that a signal of this name with another value arrived first. It is Definite.
 var ErrSignalled = fmt.Errorf("another signal of that name arrived first")
 
-// maxSignals bounds the signals of a saga, because each turn reads all of them.
-const maxSignals = 1000
+// maxSignals and maxSignalBytes bound the signals of a saga, because each turn reads all of them.
+const (
+	maxSignals     = 1000
+	maxSignalBytes = 16 << 20
+)
 
 // SendSignal sends a signal to a saga, whichever process drives it. Value is JSON and becomes the
 // output of the stage of that name. SendSignal returns when the signal is durable; the owner
 // continues within Options.Poll of its coordinator. The first signal of a name counts. The same
 // value again changes nothing; another one is rejected with [ErrSignalled]. If the saga has
-// received 1,000 signals, or is neither RUNNING nor COMPLETING, the error is a [*StateError].
+// received 1,000 signals or 16 MiB of them, or is neither RUNNING nor COMPLETING, the error is a [*StateError].
 // After an Uncertain error send it again.
 func SendSignal(ctx context.Context, j *journal.Journal, id, name string, value json.RawMessage) error {
 	const op = "signal"
@@ -402,8 +405,12 @@ func SendSignal(ctx context.Context, j *journal.Journal, id, name string, value 
 		} else if received {
 			return nil, ErrSignalled
 		}
-		if len(m.signals) >= maxSignals {
-			return nil, fmt.Errorf("it has received %d signals, the most that a saga takes", maxSignals)
+		size := text.Len()
+		for _, signal := range m.signals {
+			size += len(signal)
+		}
+		if len(m.signals) >= maxSignals || size > maxSignalBytes {
+			return nil, fmt.Errorf("it has received %d signals; a saga takes %d, with at most %d bytes in total", len(m.signals), maxSignals, maxSignalBytes)
 		}
 		return []journal.Entry{{Kind: recordSignal, Step: name, Data: text.Bytes()}}, nil
 	})
