@@ -456,24 +456,6 @@ func TestTruncate(t *testing.T) {
 	}
 }
 
-// TestRun: all shards are served under one claim, until it ends.
-func TestRun(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		r := idleOf(t, 8, nil, nil, succeed)
-		r.run(t)
-		for i := range 50 {
-			r.begin(t, fmt.Sprint(i), "call:x")
-		}
-		for i := range 50 {
-			ok(t, r.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return r.calls.driven(fmt.Sprint(i)) > 0, nil }))
-		}
-		r.claim.End(interlock.ErrReleased)
-		if err := <-r.served; !errors.Is(err, interlock.ErrReleased) {
-			t.Error(err)
-		}
-	})
-}
-
 // TestNudgeAtRest: an append while a transaction is about to rest is not missed.
 func TestNudgeAtRest(t *testing.T) {
 	bubble(t, func(t *testing.T) {

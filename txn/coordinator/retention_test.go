@@ -165,13 +165,11 @@ func TestOneRetains(t *testing.T) {
 		if a, b := len(members[0].retained.All()), len(members[1].retained.All()); a < 100 || b != 0 {
 			t.Errorf("%d and %d times", a, b)
 		}
-		wantKind(t, errOf(New(coordinators[0].Journal(), &Options{Retention: Retention{Batch: -1}})), interlock.Bug, nil)
-		wantKind(t, errOf(New(coordinators[0].Journal(), &Options{Retention: Retention{Sweeps: []Sweep{{}}}})), interlock.Bug, nil)
+		wantKind(t, txntest.Second(New(coordinators[0].Journal(), &Options{Retention: Retention{Batch: -1}})), interlock.Bug, nil)
+		wantKind(t, txntest.Second(New(coordinators[0].Journal(), &Options{Retention: Retention{Sweeps: []Sweep{{}}}})), interlock.Bug, nil)
 		wantKind(t, coordinators[0].Background(Job{}), interlock.Bug, nil)
 	})
 }
-
-func errOf(_ *Coordinator, err error) error { return err }
 
 // TestSweepAt: a participant over HTTP receives the mark, with unfinished transactions.
 func TestSweepAt(t *testing.T) {

@@ -214,8 +214,8 @@ func scouts(t *testing.T, hooks *observe.Coordinator) (*rig, *counted) {
 }
 
 // TestIdle: a process sends one request in a poll for all of its shards, and none for an
-// idle shard. It finds transactions of other processes within a poll, even if the clock is
-// set back.
+// idle shard. It finds transactions of other processes in all shards within a poll, and serves them
+// until its claim ends.
 func TestIdle(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, store := scouts(t, nil)
@@ -236,6 +236,8 @@ func TestIdle(t *testing.T) {
 		if claims := store.claims.Load(); claims > 20 {
 			t.Errorf("%d claims for 20 transactions", claims)
 		}
+		r.claim.End(interlock.ErrReleased)
+		wantKind(t, <-r.served, interlock.Definite, interlock.ErrReleased)
 	})
 }
 

@@ -113,8 +113,11 @@ func setShards(ctx context.Context, store driver.Journal, shards int, begin func
 	if now, err := store.Shards(ctx, stored, -shards); err != nil || now != -shards {
 		return 0, errors.Join(err, changing(now, shards))
 	}
-	// All shards that can have been in use, also by a change that has not ended.
-	for shard := range max(stored, shards, maxIfUnknown(stored)) {
+	all := max(stored, shards)
+	if stored <= 0 { // all shards that can have been in use, also by a change that has not ended
+		all = maxShards
+	}
+	for shard := range all {
 		if err := fenceOff(ctx, store, shard); err != nil {
 			return moved, err
 		}
@@ -128,14 +131,6 @@ func setShards(ctx context.Context, store driver.Journal, shards int, begin func
 		err = changing(now, shards)
 	}
 	return moved, err
-}
-
-// maxIfUnknown returns the number of shards to search if the stored number is unknown.
-func maxIfUnknown(stored int) int {
-	if stored > 0 {
-		return 0
-	}
-	return maxShards
 }
 
 // changing rejects a change while another one is under way.

@@ -169,20 +169,12 @@ func (d *drive) pause(until time.Time) error {
 		targets = []string{d.endTarget()}
 	}
 	if !d.Pause(until.Sub(d.Now()), targets...) {
-		return d.stopReason()
+		return d.Holds()
 	}
 	if d.Now().Before(until) {
 		d.retryNow()
 	}
 	return nil
-}
-
-// stopReason returns why the drive ends before its saga rests.
-func (d *drive) stopReason() error {
-	if err := d.Holds(); err != nil {
-		return err
-	}
-	return context.Cause(d.Context())
 }
 
 // round makes calls. Once no call may be made any more, only a Fail counts as an answer of the target.

@@ -1,6 +1,7 @@
 package saga
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -154,14 +155,7 @@ func (l *listPlanner) differs(sent progress) string {
 		}
 	}
 	return fmt.Sprintf("it was sent in place %d (undo %q, pivot %v), and the definition of %q has%s there",
-		sent.stage, sent.undo, sent.pivot, l.name, orNothing(steps))
-}
-
-func orNothing(text string) string {
-	if text == "" {
-		return " nothing"
-	}
-	return text
+		sent.stage, sent.undo, sent.pivot, l.name, cmp.Or(steps, " nothing"))
 }
 
 // undoer returns the step that undoes p, or nil: in a list the list's own step, whose options its calls

@@ -59,25 +59,22 @@ func TestMisuseOfRun(t *testing.T) {
 		wantKind(t, p.Run(t.Context(), strings.Repeat("x", 201), work), interlock.Bug, nil)
 		wantKind(t, p.Run(t.Context(), "1", nil), interlock.Bug, nil)
 
-		var kept *T
 		wantKind(t, p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
-			kept = x
 			_, err := p.at["north"].Join(ctx, x)
 			ok(t, err)
-			_, err = p.at["north"].Join(ctx, x)
-			wantKind(t, err, interlock.Bug, nil)
 			_, err = Define("east", p.world.banks["north"]).Join(ctx, x)
 			wantKind(t, err, interlock.Bug, nil)
 			return err
 		}), interlock.Definite, ErrAborted)
-		_, err := p.at["south"].Join(t.Context(), kept)
-		wantKind(t, err, interlock.Bug, nil)
 
-		ended, end := context.WithCancel(t.Context())
-		wantKind(t, p.Run(ended, "1", func(ctx context.Context, x *T) error {
-			defer end()
-			return work(ctx, x)
-		}), interlock.Definite, context.Canceled)
+		for _, w := range []func(context.Context, *T) error{work, p.add(map[string]int64{"north": 1})} {
+			ended, end := context.WithCancel(t.Context())
+			wantKind(t, p.Run(ended, "1", func(ctx context.Context, x *T) error {
+				defer end()
+				return w(ctx, x)
+			}), interlock.Definite, context.Canceled)
+		}
+		same(t, "messages", p.network.sent())
 		wantSums(t, p.world, 0, 0)
 		ok(t, p.Run(t.Context(), "1", work)) // nothing was left locked
 
@@ -166,7 +163,7 @@ func (w *world) prepare(t *testing.T, bank string, x driver.XID) {
 }
 
 // TestDecide: a participant that asks gets the decision in the journal. If there is none,
-// Decide writes an abort before it answers.
+// Decide writes an abort before it answers. A waiter for the transaction gets the reason at once.
 func TestDecide(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -194,6 +191,12 @@ func TestDecide(t *testing.T) {
 		}
 		got, _ := w.records(t, "2")
 		same(t, "records", got, "decide:abort")
+		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var aborted *AbortedError
+		if err = txntest.Second(p.Wait(bounded, "2")); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "there was no decision") {
+			t.Errorf("%v", err)
+		}
 		_, err = p.Decide(t.Context(), "by-hand")
 		wantKind(t, err, interlock.Bug, nil)
 

@@ -163,12 +163,12 @@ func (m *Engine) prepare(ctx context.Context, r run, branches []*openBranch) []b
 }
 
 // call commits or rolls back a branch. A panic of the participant is an error of unknown outcome.
-func (m *Engine) call(ctx context.Context, c branch.Call, r run, name string, op branch.Operation) error {
+func (m *Engine) call(ctx context.Context, attempt int, r run, name string, op branch.Operation) error {
 	do := m.participants[name].Rollback
 	if op == branch.Commit {
 		do = m.participants[name].Commit
 	}
-	return coordinator.CatchPanic(withCall(ctx, c, r, name, op), func(ctx context.Context) error { return do(ctx, r.xid(name)) })
+	return coordinator.CatchPanic(withCall(ctx, branch.Call{Attempt: attempt}, r, name, op), func(ctx context.Context) error { return do(ctx, r.xid(name)) })
 }
 
 // withCall returns a context with the call, for participants in other processes. It replaces the call
@@ -216,10 +216,8 @@ func (m *Engine) rollBack(ctx context.Context, r run, names []string) {
 }
 
 func (m *Engine) rollBackOne(ctx context.Context, r run, name string) {
-	var c branch.Call
 	for attempt := 1; ; attempt++ {
-		c.Attempt = attempt
-		err := m.call(ctx, c, r, name, branch.Rollback)
+		err := m.call(ctx, attempt, r, name, branch.Rollback)
 		if err == nil {
 			return
 		}

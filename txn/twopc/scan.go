@@ -82,13 +82,12 @@ func (m *Engine) carryOut(ctx context.Context, name string, found InDoubt, v ver
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.options.Timeout)
 	defer cancel()
-	r, c := found.run, branch.Call{Attempt: 1}
 	if v == commit {
-		return m.call(ctx, c, r, name, branch.Commit)
+		return m.call(ctx, 1, found.run, name, branch.Commit)
 	}
-	err := m.call(ctx, c, r, name, branch.Rollback)
+	err := m.call(ctx, 1, found.run, name, branch.Rollback)
 	if errors.Is(err, driver.ErrHeuristic) {
-		m.recordHeuristicAbort(ctx, r, name, err)
+		m.recordHeuristicAbort(ctx, found.run, name, err)
 	}
 	return err
 }

@@ -133,22 +133,6 @@ func TestOneOtherwiseOneDown(t *testing.T) {
 	})
 }
 
-// TestAloneWhenTheCallerLeaves: a single participant gets no commit once the caller's
-// context has ended.
-func TestAloneWhenTheCallerLeaves(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
-		p := w.start(t, nil, nil)
-		ctx, leave := context.WithCancel(t.Context())
-		wantKind(t, p.Run(ctx, "1", func(ctx context.Context, x *T) error {
-			defer leave()
-			return p.add(map[string]int64{"north": 1})(ctx, x)
-		}), interlock.Definite, context.Canceled)
-		same(t, "messages", p.network.sent())
-		wantSums(t, w, 0, 0)
-	})
-}
-
 // TestCallerLeaves: if the caller leaves after all votes, the transaction aborts, and its
 // branches are freed. A decision that was sent, and must be sent again, remains.
 func TestCallerLeaves(t *testing.T) {
@@ -361,21 +345,6 @@ func TestNotForAPerson(t *testing.T) {
 		}))
 		err := p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "x"})
 		if wantKind(t, err, interlock.Definite, nil); !strings.Contains(err.Error(), `open: ["north" "south"]`) {
-			t.Errorf("%v", err)
-		}
-	})
-}
-
-// TestSettleOfTheAborted: a waiter for an aborted transaction gets the reason at once.
-func TestSettleOfTheAborted(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		p := newWorld().start(t, nil, nil)
-		_, err := p.Decide(t.Context(), begin("1", time.Now(), 1).String())
-		ok(t, err)
-		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		var aborted *AbortedError
-		if err = txntest.Second(p.Wait(bounded, "1")); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "there was no decision") {
 			t.Errorf("%v", err)
 		}
 	})

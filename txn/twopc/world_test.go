@@ -388,11 +388,7 @@ func (w *world) rest(t testing.TB) {
 	t.Helper()
 	for range 100 {
 		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		heads, err := w.store.Heads(context.Background(), "", 1000)
-		ok(t, err)
-		open := slices.ContainsFunc(heads, func(h driver.Head) bool { return h.Ended.IsZero() })
-		if !open && w.inDoubt(t) == 0 {
+		if synctest.Wait(); w.quiet(t) {
 			return
 		}
 	}

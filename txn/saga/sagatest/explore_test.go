@@ -9,11 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
-	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -82,12 +79,6 @@ func TestNothingToExplore(t *testing.T) {
 			func() any { return make(chan int) }, nil, "write the snapshot as JSON"},
 		"grown since": {func(w *World) saga.Definition[int] { return saga.Define("order", good(w, "a")) },
 			func() any { runs++; return runs }, nil, "two runs without faults differ"},
-		"commits with its record": {func(w *World) saga.Definition[int] {
-			tx := saga.StepTx("tx", noBeginner{t}, &journal.Table[driver.SQL]{}, func(context.Context, driver.Tx[driver.SQL], int) (string, error) {
-				return "", nil
-			})
-			return saga.Define("order", tx.Pivot())
-		}, nil, nil, "cannot be intercepted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := Findings(t, func() Scene[int] {
@@ -106,14 +97,6 @@ func TestNothingToExplore(t *testing.T) {
 	if _, err := Findings[int](t, nil); err == nil {
 		t.Error("no scene, no error")
 	}
-}
-
-// noBeginner is a database in which nothing may begin.
-type noBeginner struct{ t *testing.T }
-
-func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
-	n.t.Error("a transaction was begun")
-	return nil, interlock.ErrClosed
 }
 
 // TestNotInABubble: Findings panics with the message of synctest.
