@@ -44,8 +44,8 @@ func (c *execution) call(s *step, p *progress) *call {
 func (c *execution) backward(now time.Time) (action, error) {
 	undoing := c.m.undoing()
 	if len(undoing) == 0 {
-		err := c.note(now, true, c.m.ending())
-		return action{write: true, rest: !c.m.notify}, err
+		c.note(now, true, c.m.ending())
+		return action{write: true, rest: !c.m.notify}, nil
 	}
 	var all []*call
 	var missing error
@@ -61,11 +61,11 @@ func (c *execution) backward(now time.Time) (action, error) {
 	if len(all) == 0 {
 		return action{write: len(c.pending) > 0}, missing
 	}
-	return c.proceed(now, all)
+	return c.proceed(now, all), nil
 }
 
 // proceed returns the calls that are due, or waits for the first one.
-func (c *execution) proceed(now time.Time, all []*call) (action, error) {
+func (c *execution) proceed(now time.Time, all []*call) action {
 	var ready []*call
 	var waiting []*progress
 	var soonest time.Time
@@ -80,13 +80,13 @@ func (c *execution) proceed(now time.Time, all []*call) (action, error) {
 	case len(ready) == 0:
 		return c.pause(now, soonest, waiting)
 	case c.forced || len(c.pending) > 0 && (c.careful || now.Sub(c.since) >= stale), ready[0].local() && len(c.pending) >= driver.MaxRecords:
-		return action{write: true}, nil
+		return action{write: true}
 	}
-	return action{calls: ready}, nil
+	return action{calls: ready}
 }
 
 // pause waits until a time, at most until the saga's deadline.
-func (c *execution) pause(now, until time.Time, waiting []*progress) (action, error) {
+func (c *execution) pause(now, until time.Time, waiting []*progress) action {
 	if c.m.abortable() && !c.m.deadline.IsZero() && c.m.deadline.Before(until) {
 		until = c.m.deadline
 	}
@@ -95,13 +95,13 @@ func (c *execution) pause(now, until time.Time, waiting []*progress) (action, er
 		return c.park(now, until, waiting)
 	}
 	if c.forced || len(c.pending) > 0 && wait >= stale {
-		return action{write: true}, nil
+		return action{write: true}
 	}
-	return action{wait: until}, nil
+	return action{wait: until}
 }
 
 // park leaves the saga until its due time, and records what the next turn must know.
-func (c *execution) park(now, until time.Time, waiting []*progress) (action, error) {
+func (c *execution) park(now, until time.Time, waiting []*progress) action {
 	var entries []journal.Entry
 	for _, p := range waiting {
 		if t := c.trials[p.key]; t != nil && t.err != nil {
@@ -120,10 +120,8 @@ func (c *execution) park(now, until time.Time, waiting []*progress) (action, err
 		w := why{Error: p.err, Attempts: p.attempts, By: p.by, Calls: p.calls, Next: until.UnixMilli(), Parked: true}
 		entries = []journal.Entry{record(recordTried, p.key, w)}
 	}
-	if err := c.note(now, false, entries...); err != nil {
-		return action{}, err
-	}
-	return action{write: len(c.pending) > 0, due: until, rest: true}, nil
+	c.note(now, false, entries...)
+	return action{write: len(c.pending) > 0, due: until, rest: true}
 }
 
 // countCalls counts calls before they are made.
@@ -135,16 +133,18 @@ func (c *execution) countCalls(calls []*call) {
 }
 
 // applyResult applies the result of a call, and returns what to do next.
-func (c *execution) applyResult(now time.Time, each *call, output []byte, err error, random float64) (verdict, error) {
+func (c *execution) applyResult(now time.Time, each *call, output []byte, err error, random float64) verdict {
 	t, key := each.trial, each.p.key
-	if err == nil {
-		if each.local() {
-			return again, nil // accepted took it
-		}
-		if t.phase == inUndo {
-			return again, c.note(now, false, journal.Entry{Kind: recordUndone, Step: key})
-		}
-		return again, c.note(now, false, journal.Entry{Kind: recordDone, Step: key, Data: output})
+	switch {
+	case err != nil:
+	case each.local(): // runLocal applied it
+		return again
+	case t.phase == inUndo:
+		c.note(now, false, journal.Entry{Kind: recordUndone, Step: key})
+		return again
+	default:
+		c.note(now, false, journal.Entry{Kind: recordDone, Step: key, Data: output})
+		return again
 	}
 	class, after := branch.ClassOf(err)
 	if each.local() && class == branch.ClassUnknown {
@@ -154,17 +154,16 @@ func (c *execution) applyResult(now time.Time, each *call, output []byte, err er
 	v := t.judge(policy, attempts, class)
 	t.mayBeDone = t.mayBeDone && !each.local()
 	t.err, t.next = err, now.Add(coordinator.Delay(policy.First, policy.Max, class, after, attempts, random))
-	switch v {
-	case markDead:
-		return v, c.note(now, false, record(recordDead, key, why{Error: truncated(err), Attempts: t.attempts}))
-	case notDone, perhapsNot:
-		return v, c.note(now, false, record(recordFailed, key, why{Unknown: v == perhapsNot, Error: truncated(err), Attempts: t.attempts}))
+	switch {
+	case v == markDead:
+		c.note(now, false, record(recordDead, key, why{Error: truncated(err), Attempts: t.attempts}))
+	case v != again:
+		c.note(now, false, record(recordFailed, key, why{Unknown: v == perhapsNot, Error: truncated(err), Attempts: t.attempts}))
+	case t.shouldRecord(now, c.m.takeOvers > 0):
+		t.noted = now
+		c.note(now, false, t.record(key, false))
 	}
-	if !t.shouldRecord(now, c.m.takeOvers > 0) {
-		return v, nil
-	}
-	t.noted = now
-	return v, c.note(now, false, t.record(key, false))
+	return v
 }
 
 // shouldRecord reports whether to record a failed call: the first, second, fourth and so on, one an hour,
@@ -392,13 +391,13 @@ func (c *call) callWithFormerInput(ctx context.Context, m *machine, err error) (
 }
 
 // revert records that a step was done with an input before its edit.
-func (d *drive) revert(c *call) error {
+func (d *drive) revert(c *call) {
 	before, after := d.m.inputOf(&progress{input: c.p.former[c.former-1].input}), d.m.inputOf(&c.p)
 	w := why{Former: c.former, Error: fmt.Sprintf("the edit of its input came too late: it was done with the input before, %s, and not with %s",
 		truncate(string(before), 200), truncate(string(after), 200))}
 	d.reverted = append(d.reverted, observe.SagaCrossed{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Final: true,
 		Before: truncate(string(before), longestTried), After: truncate(string(after), longestTried)})
-	return d.note(d.Now(), false, record(recordCrossed, c.p.key, w))
+	d.note(d.Now(), false, record(recordCrossed, c.p.key, w))
 }
 
 // applyCrossed applies that a call with a former input was done. If the record has the number of the

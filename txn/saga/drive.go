@@ -46,9 +46,9 @@ func (e *Engine) drive(t *coordinator.Turn) error {
 	defer c.close()
 	d := &drive{Turn: t, execution: c, engine: e, reported: c.m.state, late: map[string]lateCall{}}
 	if d.m.state == DeadLetter && t.Due() {
-		err = d.note(t.Now(), true, journal.Entry{Kind: recordRemind})
+		d.note(t.Now(), true, journal.Entry{Kind: recordRemind})
 	}
-	if err == nil && t.TakenOver() {
+	if t.TakenOver() {
 		err = d.countTakeOver()
 	}
 	if err == nil {
@@ -79,12 +79,12 @@ func (p plan) execution(t *coordinator.Turn) (*execution, error) {
 
 // countTakeOver counts a take-over before any call.
 func (d *drive) countTakeOver() error {
-	err := d.takeOver(d.Now(), d.Exhausted)
+	d.takeOver(d.Now(), d.Exhausted)
 	d.careful = d.m.takeOvers >= careful
-	if err == nil && len(d.pending) > 0 {
-		err = d.write(time.Time{})
+	if len(d.pending) == 0 {
+		return nil
 	}
-	return err
+	return d.write(time.Time{})
 }
 
 // nameOf returns the definition's name in the type of a transaction.
@@ -115,7 +115,7 @@ func (d *drive) run() error {
 // leave records results when the saga cannot continue here.
 func (d *drive) leave(err error) error {
 	if err != nil && d.Context().Err() != nil && d.m.takeOvers > 0 {
-		err = errors.Join(err, d.handOver())
+		d.handOver()
 	}
 	if err == nil {
 		return nil
@@ -196,20 +196,15 @@ func (d *drive) round(calls []*call) error {
 			continue
 		}
 		if errs[i] == nil && each.former > 0 {
-			if err := d.revert(each); err != nil {
-				return err
-			}
+			d.revert(each)
 			each.p = *d.m.find(each.p.key)
 		}
-		v, err := d.applyResult(d.Now(), each, outputs[i], errs[i], d.Random())
+		v := d.applyResult(d.Now(), each, outputs[i], errs[i], d.Random())
 		switch {
 		case errs[i] != nil:
 			d.tried(each, v)
 		case !each.local():
 			d.late[each.p.key] = lateCall{d.m.inputOf(&each.p), each.phase == inUndo}
-		}
-		if err != nil {
-			return err
 		}
 	}
 	return gone

@@ -97,7 +97,7 @@ func TestNothingFails(t *testing.T) {
 // TestMistakeIsTold: a result that the machine rejects is reported as a bug of this package. Nothing
 // of it is written, and the saga is driven again.
 func TestMistakeIsTold(t *testing.T) {
-	for _, kind := range []string{"step", "step in a transaction"} {
+	for kind, rejected := range map[string]string{"step": "done", "step in a transaction": "tried"} {
 		runBubble(t, kind, func(t *testing.T) {
 			var failed []error
 			var run *Run
@@ -118,7 +118,7 @@ func TestMistakeIsTold(t *testing.T) {
 			tried := &observe.Saga{Tried: func(e observe.SagaTried) { failed = append(failed, e.Err) }} // nothing was committed
 			r := serve(t, &watched{Journal: db.store}, 1, &settings{Options: coordinator.Options{Hooks: hooks}, saga: Options{Hooks: tried}}, d)
 			_, err := d.Do(t.Context(), r.engine, "1", "in")
-			if ok(t, err); calls != 2 || len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record done "a" in state "RUNNING"`) {
+			if ok(t, err); calls != 2 || len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record `+rejected+` "a" in state "RUNNING"`) {
 				t.Errorf("%d calls, reported %v", calls, failed)
 			}
 			same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "decide:commit", "end:")

@@ -231,7 +231,7 @@ func (p plan) opening(id string, input []byte, now, at time.Time) (*execution, e
 		return c, err
 	}
 	sents := c.sentRecords(stages)
-	return c, c.note(now, false, sents[:min(len(sents), driver.MaxRecords-1)]...)
+	return c, c.add(now, false, sents[:min(len(sents), driver.MaxRecords-1)]...)
 }
 
 // opened returns the records of the first append.

@@ -84,8 +84,17 @@ func (c *execution) close() {
 	}
 }
 
-// note applies records, and adds them to pending. forced ones must be durable at once.
-func (c *execution) note(now time.Time, forced bool, entries ...journal.Entry) error {
+// note is add of records that follow from the state. It panics if the machine rejects them, which is a bug
+// of this package: the coordinator reports it, and drives the saga again by its records.
+func (c *execution) note(now time.Time, forced bool, entries ...journal.Entry) {
+	if err := c.add(now, forced, entries...); err != nil {
+		panic(err)
+	}
+}
+
+// add applies records, and adds them to pending. forced ones must be durable at once. The machine rejects
+// an input that JSON cannot read.
+func (c *execution) add(now time.Time, forced bool, entries ...journal.Entry) error {
 	before := c.m
 	if err := c.m.extend(entries); err != nil {
 		c.m = before
@@ -126,43 +135,31 @@ func (c *execution) flushed() { c.pending, c.forced = nil, false }
 
 // next returns the next action.
 func (c *execution) next(now time.Time) (action, error) {
-	for {
-		switch {
-		case c.m.atEnd && !c.m.over:
-			return c.report(now)
-		case c.m.state.Final():
-			return action{write: len(c.pending) > 0, rest: true}, nil
-		case c.m.state == Undoing:
-			return c.backward(now)
-		}
-		if m, follows, err := c.forward(now); err != nil || !follows {
-			return m, err
-		}
-	}
-}
-
-// forward returns the next action of a saga that is not undone. follows means: call next again.
-func (c *execution) forward(now time.Time) (m action, follows bool, err error) {
 	switch {
+	case c.m.atEnd && !c.m.over:
+		return c.report(now), nil
+	case c.m.state.Final():
+		return action{write: len(c.pending) > 0, rest: true}, nil
+	case c.m.state == Undoing:
+		return c.backward(now)
 	case now.Before(c.m.start):
-		m, err := c.waitForStart(now)
-		return m, false, err
+		return c.waitForStart(now), nil
 	case c.m.late(now):
-		return m, true, c.abort(now, errLate.Error())
+		return c.abort(now, errLate.Error())
 	case c.m.broken():
-		return m, true, c.abort(now, c.m.failureReason())
+		return c.abort(now, c.m.failureReason())
 	}
 	stages, err := c.planner.rest(&c.m)
 	aborted := errAborted{}
 	switch {
 	case errors.As(err, &aborted):
-		return m, true, c.abort(now, truncated(aborted))
+		return c.abort(now, truncated(aborted))
 	case err != nil:
-		return m, false, err
+		return action{}, err
 	case len(stages) > 0 && !c.decided():
 		return c.nextStage(now, stages)
 	}
-	return m, true, c.commit(now, len(stages) == 0)
+	return c.commit(now, len(stages) == 0)
 }
 
 // decided reports whether the decision follows from the records, and is not recorded.
@@ -171,8 +168,8 @@ func (c *execution) decided() bool {
 	return c.m.state == Running && p != nil && p.fate == done
 }
 
-// commit records the decision, and the end after the last stage.
-func (c *execution) commit(now time.Time, last bool) error {
+// commit records the decision, and the end after the last stage. It returns the next action.
+func (c *execution) commit(now time.Time, last bool) (action, error) {
 	var entries []journal.Entry
 	if c.m.state == Running {
 		entries = append(entries, journal.Entry{Kind: recordDecide, Step: decideCommit, Data: []byte("{}")})
@@ -180,11 +177,13 @@ func (c *execution) commit(now time.Time, last bool) error {
 	if last {
 		entries = append(entries, c.m.ending())
 	}
-	return c.note(now, last, entries...)
+	c.note(now, last, entries...)
+	return c.next(now)
 }
 
-// abort records the decision, and for each sent step whether it was called and may be done.
-func (c *execution) abort(now time.Time, reason string) error {
+// abort records the decision, and for each sent step whether it was called and may be done. It returns
+// the next action.
+func (c *execution) abort(now time.Time, reason string) (action, error) {
 	var known, never []journal.Entry
 	for _, p := range c.m.steps {
 		switch t := c.trials[p.key]; {
@@ -196,7 +195,8 @@ func (c *execution) abort(now time.Time, reason string) error {
 		}
 	}
 	entries := slices.Concat(known, []journal.Entry{record(recordDecide, decideAbort, why{Error: reason})}, never)
-	return c.note(now, true, entries...)
+	c.note(now, true, entries...)
+	return c.next(now)
 }
 
 // failureReason returns why a saga with a step that was given up is aborted.
@@ -209,15 +209,15 @@ func (m *machine) failureReason() string {
 	return ""
 }
 
-// nextStage continues with the first stage. follows means: look at the next stage.
-func (c *execution) nextStage(now time.Time, stages []stage) (m action, follows bool, err error) {
+// nextStage continues with the first stage.
+func (c *execution) nextStage(now time.Time, stages []stage) (action, error) {
 	first := stages[0]
 	if first.steps[0].sleep {
 		return c.sleep(now, first)
 	}
 	if sents := c.sentRecords(stages); len(sents) > 0 {
-		if err := c.note(now, (c.m.state == Running || c.plan.body != nil) && first.steps[0].local == nil, sents...); err != nil {
-			return action{}, false, err
+		if err := c.add(now, (c.m.state == Running || c.plan.body != nil) && first.steps[0].local == nil, sents...); err != nil {
+			return action{}, err
 		}
 	}
 	var all []*call
@@ -226,8 +226,7 @@ func (c *execution) nextStage(now time.Time, stages []stage) (m action, follows 
 			all = append(all, c.call(s, c.m.find(s.key)))
 		}
 	}
-	m, err = c.proceed(now, all)
-	return m, false, err
+	return c.proceed(now, all), nil
 }
 
 // sentRecords returns the records that must precede the calls of the first stage. Before the pivot they
@@ -267,7 +266,7 @@ func (s step) sent(stage int) journal.Entry {
 }
 
 // sleep waits for the end of a wait, which is recorded before it begins.
-func (c *execution) sleep(now time.Time, st stage) (m action, follows bool, err error) {
+func (c *execution) sleep(now time.Time, st stage) (action, error) {
 	s := &st.steps[0]
 	p := c.m.find(s.key)
 	if p == nil {
@@ -275,10 +274,7 @@ func (c *execution) sleep(now time.Time, st stage) (m action, follows bool, err 
 		if s.wait > 0 {
 			until = now.Add(s.wait)
 		}
-		sent := record(recordSent, s.key, sending{Stage: st.n, Until: millis(until), For: s.signal})
-		if err := c.note(now, true, sent); err != nil {
-			return action{}, false, err
-		}
+		c.note(now, true, record(recordSent, s.key, sending{Stage: st.n, Until: millis(until), For: s.signal}))
 		p = c.m.find(s.key)
 	}
 	until := p.until
@@ -288,17 +284,18 @@ func (c *execution) sleep(now time.Time, st stage) (m action, follows bool, err 
 		}
 	}
 	output, received := c.m.signals[s.key]
+	ended := journal.Entry{Kind: recordDone, Step: s.key, Data: output}
 	switch {
 	case received && p.signal:
 	case now.Before(until) && !p.over:
-		m, err := c.pause(now, until, []*progress{p})
-		return m, false, err
+		return c.pause(now, until, []*progress{p}), nil
 	case p.signal && s.absent != nil:
-		output = s.absent
+		ended.Data = s.absent
 	case p.signal && c.m.state == Running:
-		return action{}, true, c.note(now, true, record(recordFailed, s.key, why{Error: fmt.Sprintf("no signal %q came in time", s.key)}))
+		ended = record(recordFailed, s.key, why{Error: fmt.Sprintf("no signal %q came in time", s.key)})
 	default: // also if an operator has ended a wait after the pivot that has no end
-		output = []byte("null")
+		ended.Data = []byte("null")
 	}
-	return action{}, true, c.note(now, true, journal.Entry{Kind: recordDone, Step: s.key, Data: output})
+	c.note(now, true, ended)
+	return c.next(now)
 }

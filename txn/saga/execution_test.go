@@ -3,22 +3,11 @@ package saga
 import (
 	"encoding/json"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
-
-// executionOf returns the execution of a begun saga of a definition, by a new owner.
-func executionOf(t *testing.T, d Defined, entries ...journal.Entry) *execution {
-	t.Helper()
-	entries = append([]journal.Entry{begin([]byte(`"in"`), time.Time{}, time.Time{}, false)}, entries...)
-	c, err := newExecution(d.defined(), driver.Head{Transaction: "1"}, entries, false)
-	ok(t, err)
-	t.Cleanup(c.close)
-	return c
-}
 
 // TestRecordIsJSON: a record that could not be read again is not written.
 func TestRecordIsJSON(t *testing.T) {
@@ -28,35 +17,6 @@ func TestRecordIsJSON(t *testing.T) {
 		}
 	}()
 	record(recordRetry, "a", note{Input: json.RawMessage("{")})
-}
-
-// TestCourseOfWhatCannotFollow: every method reports the bug, and no action follows from it.
-func TestCourseOfWhatCannotFollow(t *testing.T) {
-	g := &target{}
-	d := Define("order", g.undoable("a"), Sleep[string]("w", time.Hour))
-	for name, next := range map[string]func(c *execution) (action, error){
-		"a step is sent": func(c *execution) (action, error) { m, _, err := c.nextStage(began, c.plan.fixed); return m, err },
-		"a wait is sent": func(c *execution) (action, error) { m, _, err := c.nextStage(began, c.plan.fixed[1:]); return m, err },
-		"a step is left": func(c *execution) (action, error) {
-			return c.park(began, began.Add(time.Hour), []*progress{{key: "a"}})
-		},
-		"a wait has ended": func(c *execution) (action, error) {
-			m, _, err := c.sleep(began.Add(2*time.Hour), c.plan.fixed[1])
-			return m, err
-		},
-		"nothing is undone": func(c *execution) (action, error) { c.m.steps = nil; return c.backward(began) },
-	} {
-		c := executionOf(t, d)
-		c.m.state = Succeeded
-		c.trials["a"] = &attempts{err: errNetwork}
-		if name == "a wait has ended" {
-			c.m.steps = []progress{{key: "w", wait: true, until: began}}
-		}
-		m, err := next(c)
-		if wantKind(t, err, interlock.Bug, errOrder); len(m.calls) > 0 || len(c.pending) > 0 {
-			t.Errorf("%s: %+v", name, m)
-		}
-	}
 }
 
 // TestAddedToAnAnsweredStage: a step that a new definition adds to a finished stage is

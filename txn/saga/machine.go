@@ -390,17 +390,19 @@ func (m *machine) finish(journal.Entry) error {
 const careful = 2
 
 // takeOver records that a former owner may have made calls and has recorded no answer.
-func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) error {
+func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) {
 	if !c.m.mayHaveCalled(now) {
-		return nil
+		return
 	}
 	taken := journal.Entry{Kind: recordTaken}
 	m, err := c.m.with(taken)
 	if n := m.takeOvers; err != nil || n == c.m.takeOvers || !exhausted(n) {
-		return c.note(now, true, taken)
+		c.note(now, true, taken)
+		return
 	}
 	if c.m.atEnd { // further calls of OnEnd are given up
-		return c.note(now, true, journal.Entry{Kind: recordEnd})
+		c.note(now, true, journal.Entry{Kind: recordEnd})
+		return
 	}
 	what := "its function ran"
 	if calling := c.m.calling(); len(calling) > 0 {
@@ -410,7 +412,7 @@ func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) 
 		}
 	}
 	reason := fmt.Sprintf("it was taken over %d times in a row while %s, and no call was answered: its process seems to crash each time", m.takeOvers, what)
-	return c.note(now, true, record(recordHalted, "", why{Error: reason}))
+	c.note(now, true, record(recordHalted, "", why{Error: reason}))
 }
 
 // calling returns the steps that an owner may have called last: those of the first stage in flight, or the
@@ -516,12 +518,10 @@ func (m *machine) release(e journal.Entry) error {
 }
 
 // handOver records that the owner has not crashed, which ends the count of take-overs.
-func (c *execution) handOver() error {
-	for _, p := range c.m.calling() {
-		if !p.wait {
-			w := why{Error: p.err, Attempts: p.attempts, By: p.by, Calls: p.calls}
-			return c.note(time.Time{}, false, record(recordTried, p.key, w))
-		}
+func (c *execution) handOver() {
+	calling := c.m.calling()
+	if i := slices.IndexFunc(calling, func(p *progress) bool { return !p.wait }); i >= 0 {
+		p := calling[i]
+		c.note(time.Time{}, false, record(recordTried, p.key, why{Error: p.err, Attempts: p.attempts, By: p.by, Calls: p.calls}))
 	}
-	return nil
 }

@@ -253,16 +253,17 @@ func (m *machine) ending() journal.Entry {
 }
 
 // report returns the action that calls OnEnd once the end is durable.
-func (c *execution) report(now time.Time) (action, error) {
+func (c *execution) report(now time.Time) action {
 	switch {
 	case c.plan.ended == nil:
-		return action{write: true, rest: true}, c.note(now, true, journal.Entry{Kind: recordEnd})
+		c.note(now, true, journal.Entry{Kind: recordEnd})
+		return action{write: true, rest: true}
 	case len(c.pending) > 0:
-		return action{write: true}, nil
+		return action{write: true}
 	case now.Before(c.again):
-		return action{wait: c.again}, nil
+		return action{wait: c.again}
 	}
-	return action{report: true}, nil
+	return action{report: true}
 }
 
 // endTarget returns the target of OnEnd.
@@ -286,7 +287,8 @@ func (d *drive) report() error {
 		return gone
 	}
 	if err == nil {
-		return d.note(d.Now(), true, journal.Entry{Kind: recordEnd})
+		d.note(d.Now(), true, journal.Entry{Kind: recordEnd})
+		return nil
 	}
 	d.reports++
 	p := Policy{}.resolve()

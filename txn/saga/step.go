@@ -450,13 +450,13 @@ func (m *machine) applyDelayed(journal.Entry) error {
 }
 
 // waitForStart leaves the saga until its start time.
-func (c *execution) waitForStart(now time.Time) (action, error) {
+func (c *execution) waitForStart(now time.Time) action {
 	switch wait := c.m.start.Sub(now); {
 	case c.scheduled.Equal(c.m.start):
-		return action{rest: true}, nil
+		return action{rest: true}
 	case wait <= parked:
-		return action{wait: c.m.start}, nil
+		return action{wait: c.m.start}
 	}
-	err := c.note(now, true, journal.Entry{Kind: recordLater})
-	return action{write: true, due: c.m.start, rest: true}, err
+	c.note(now, true, journal.Entry{Kind: recordLater})
+	return action{write: true, due: c.m.start, rest: true}
 }
