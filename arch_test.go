@@ -135,7 +135,7 @@ txn/branchhttp          -> . driver internal/failure internal/strictjson txn/bra
 txn/barrier             -> . driver observe internal/... txn/branch
 txn/barrier/conformance -> . internal/failure txn/branch txn/branchhttp
 txn/coordinator         -> . driver observe internal/... txn/journal txn/branch txn/branchhttp
-txn/internal/rehearsal  -> . driver internal/virtual txn/journal txn/branch txn/coordinator
+txn/internal/rehearsal  -> . driver internal/virtual txn/journal txn/branch txn/coordinator txn/internal/txntest
 txn/internal/txntest    -> . driver driver/memory internal/virtual
 txn/saga                -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/saga/sagatest       -> . driver driver/memory txn/internal/rehearsal txn/journal txn/branch txn/coordinator txn/saga
@@ -163,7 +163,7 @@ var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/
 	"internal/testbed/crash", "internal/prepared/preparedtest", "internal/leasetable/leasetabletest", "internal/picture", "internal/generated", "driver/drivertest",
 	"claim/rowlock/rowlocktest", "claim/rwlock/rwlocktest", "claim/partition/partitiontest",
 	"claim/elect/electtest", "flow/queue/queuetest", "txn/percolator/percolatortest",
-	"txn/saga/sagatest", "txn/tcc/tcctest", "txn/internal/txntest"}
+	"txn/saga/sagatest", "txn/tcc/tcctest", "txn/internal/rehearsal", "txn/internal/txntest"}
 
 const modulePath = "github.com/interlock-dev/interlock"
 

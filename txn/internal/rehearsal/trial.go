@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -151,12 +151,8 @@ func (r *Trial[K]) Live(n int64, limit, patience time.Duration, j Journal,
 		return nil, err
 	}
 	defer closed()
-	owner, err := Grant(ctx, n)
-	if err != nil {
-		return nil, err
-	}
 	served := make(chan error, 1)
-	go func() { served <- c.Serve(ctx, owner, 0) }()
+	go func() { served <- c.Serve(ctx, txntest.Owner(ctx, txntest.Token(n)), 0) }()
 	select {
 	case <-ready:
 	case <-ctx.Done():
@@ -169,30 +165,6 @@ func (r *Trial[K]) Live(n int64, limit, patience time.Duration, j Journal,
 		r.Hangs = true
 	}
 	return cause, nil
-}
-
-// claim is a coordinator's claim on its journal. It ends with the coordinator.
-type claim struct {
-	token interlock.Token
-	ctx   context.Context
-}
-
-// Grant returns the claim of the n-th coordinator, which ends with ctx.
-func Grant(ctx context.Context, n int64) (interlock.Claim, error) {
-	token, err := interlock.NewToken(interlock.CounterAt(virtual.Began)+n, 0)
-	return claim{token, ctx}, err
-}
-
-func (c claim) Name() string             { return "explored" }
-func (c claim) Owner() string            { return "rehearsal" }
-func (c claim) Token() interlock.Token   { return c.token }
-func (c claim) Context() context.Context { return c.ctx }
-func (c claim) Valid() bool              { return c.ctx.Err() == nil }
-func (c claim) Remaining() time.Duration {
-	if c.Valid() {
-		return time.Minute
-	}
-	return 0
 }
 
 // CatchPanic returns a panic as an error of unknown outcome.
