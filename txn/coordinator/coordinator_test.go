@@ -447,6 +447,16 @@ func TestAlongside(t *testing.T) {
 	}
 }
 
+// TestExhausted: the option bounds the take-overs, or not.
+func TestExhausted(t *testing.T) {
+	for most, want := range map[int]bool{2: true, 3: true, 4: false, -1: false} {
+		turn := &Turn{server: &server{coordinator: &Coordinator{options: Options{TakeOvers: most}}}}
+		if turn.Exhausted(3) != want {
+			t.Errorf("of %d: %v", most, !want)
+		}
+	}
+}
+
 // TestTruncate: the journal stores the first bytes of an error, as text, and a sign that there was more.
 func TestTruncate(t *testing.T) {
 	for text, want := range map[string]string{"12345": "12345", "123456": "12345…", "1234é": "1234\uFFFD…", "\xff": "\uFFFD"} {

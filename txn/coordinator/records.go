@@ -166,27 +166,16 @@ func (r Records[M, O]) List(ctx context.Context, j *journal.Journal, f Filter) i
 		heads = j.Unfinished(ctx, f.After)
 	}
 	return func(yield func(O, error) bool) {
-		for h, err := range heads {
-			if err != nil {
-				yield(*new(O), err)
-				return
-			}
-			if name, own := r.Type(h.Type); !own || !f.passes(name) || f.Unfinished && !h.Ended.IsZero() {
-				continue
-			}
-			t, err := r.Read(ctx, j, "list transactions", h.Transaction)
+		for t, err := range r.each(ctx, j, "list transactions", heads, f.wants) {
+			var o O
 			switch {
-			case errors.Is(err, ErrNone): // it was forgotten meanwhile
+			case t.Head.Transaction == "": // the last one
+			case err == nil && (f.Unfinished && !t.Head.Ended.IsZero() || len(f.States) > 0 && !slices.Contains(f.States, r.State(t.State))):
 				continue
-			case err != nil && ctx.Err() != nil:
-				yield(*new(O), err)
-				return
-			case err != nil:
-				t.Head = h
-			case f.Unfinished && !t.Head.Ended.IsZero(), len(f.States) > 0 && !slices.Contains(f.States, r.State(t.State)):
-				continue
+			default:
+				o = r.Outcome(t)
 			}
-			if !yield(r.Outcome(t), err) {
+			if !yield(o, err) {
 				return
 			}
 		}
@@ -197,24 +186,35 @@ func (r Records[M, O]) List(ctx context.Context, j *journal.Journal, f Filter) i
 // order of their ids. One that cannot be read is yielded with its head and an error; an error
 // without a head ends it.
 func (r Records[M, O]) Ended(ctx context.Context, j *journal.Journal, since time.Time) iter.Seq2[Transaction[M], error] {
+	return r.each(ctx, j, "reconcile transactions", Heads(ctx, j, ""), func(h driver.Head, _ string) bool {
+		return !h.Ended.IsZero() && !h.Ended.Before(since)
+	})
+}
+
+// each reads the transactions of the wanted heads. One that cannot be read is yielded with its head and an
+// error; an error without a head ends the iteration.
+func (r Records[M, O]) each(ctx context.Context, j *journal.Journal, op string, heads iter.Seq2[driver.Head, error],
+	wanted func(h driver.Head, name string) bool) iter.Seq2[Transaction[M], error] {
 	return func(yield func(Transaction[M], error) bool) {
-		for h, err := range Heads(ctx, j, "") {
+		for h, err := range heads {
 			if err != nil {
 				yield(Transaction[M]{}, err)
 				return
 			}
-			if _, own := r.Type(h.Type); !own || h.Ended.IsZero() || h.Ended.Before(since) {
+			if name, own := r.Type(h.Type); !own || !wanted(h, name) {
 				continue
 			}
-			t, err := r.Read(ctx, j, "reconcile transactions", h.Transaction)
-			if errors.Is(err, ErrNone) { // it was forgotten meanwhile
+			t, err := r.Read(ctx, j, op, h.Transaction)
+			switch {
+			case errors.Is(err, ErrNone): // it was forgotten meanwhile
 				continue
-			}
-			if err != nil && ctx.Err() != nil {
+			case err != nil && ctx.Err() != nil:
 				yield(Transaction[M]{}, err)
 				return
+			case err != nil:
+				t.Head = h
 			}
-			if t.Head = h; !yield(t, err) {
+			if !yield(t, err) {
 				return
 			}
 		}
@@ -224,8 +224,8 @@ func (r Records[M, O]) Ended(ctx context.Context, j *journal.Journal, since time
 // versionMark precedes the version number in a type.
 const versionMark = "@v"
 
-func (f Filter) passes(name string) bool {
-	return f.Type == "" || f.Type == name || strings.HasPrefix(name, f.Type+versionMark)
+func (f Filter) wants(h driver.Head, name string) bool {
+	return (f.Type == "" || f.Type == name || strings.HasPrefix(name, f.Type+versionMark)) && !(f.Unfinished && !h.Ended.IsZero())
 }
 
 // Heads iterates over the heads of a journal in the order of their ids, page by page. An error

@@ -235,13 +235,7 @@ func (a *asked) Read(ctx context.Context, id string, after int64) (driver.Head, 
 // journal was opened with a wrong number of shards.
 func TestUnfinishedCosts(t *testing.T) {
 	store := &asked{Journal: memory.NewJournal()}
-	open := func(shards int) *journal.Journal {
-		j, err := journal.New(store, &journal.Options{Shards: shards})
-		ok(t, err)
-		t.Cleanup(func() { ok(t, j.Close()) })
-		return j
-	}
-	j := open(64)
+	j := open(t, store, journal.Options{Shards: 64})
 	for i := range 1500 {
 		log, err := j.Begin(t.Context(), fmt.Sprintf("ended%04d", i), protocol+":order", time.Now(), letters["begin"])
 		ok(t, err)
@@ -254,7 +248,7 @@ func TestUnfinishedCosts(t *testing.T) {
 	for _, shards := range []int{64, 5} {
 		store.n = 0
 		list := func(behind string) (all []string) {
-			for o, err := range NewOperator(open(shards)).List(t.Context(), Filter{Unfinished: true, After: behind}) {
+			for o, err := range NewOperator(open(t, store, journal.Options{Shards: shards})).List(t.Context(), Filter{Unfinished: true, After: behind}) {
 				ok(t, err)
 				all = append(all, o.ID)
 			}

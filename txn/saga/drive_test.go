@@ -163,10 +163,7 @@ func TestPartOfAWriteFails(t *testing.T) {
 				group = append(group, g.undoable(fmt.Sprint("s", i)))
 			}
 			d := Define("order", Parallel(group...), g.act("p").Pivot())
-			j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
-			ok(t, err)
-			t.Cleanup(func() { ok(t, j.Close()) })
-			e, err := build(j, &settings{}, d)
+			e, err := build(open(t, store, journal.Options{Shards: 1, Patience: time.Second}), &settings{}, d)
 			ok(t, err)
 			(&rig{engine: e, coordinator: e.coordinator}).serve(t, 1)
 			ok(t, d.Start(t.Context(), e, "1", "in"))

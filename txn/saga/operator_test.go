@@ -413,9 +413,7 @@ func TestOperatorUnheard(t *testing.T) {
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		time.Sleep(5 * time.Minute)
-		j, err := journal.New(&unheard{Journal: r.store.Journal}, &journal.Options{Shards: 1})
-		ok(t, err)
-		defer func() { ok(t, j.Close()) }()
+		j := open(t, &unheard{Journal: r.store.Journal}, journal.Options{Shards: 1})
 		wantKind(t, NewOperator(j).Skip(t.Context(), "1", "z", ann), interlock.Uncertain, nil)
 		o, err := r.engine.Wait(t.Context(), "1")
 		ok(t, err)
@@ -442,10 +440,8 @@ func TestOperatorOvertaken(t *testing.T) {
 		r := idle(t, txntest.NewJournal(), nil, Define("order", (&target{}).undoable("a")))
 		ok(t, r.engine.Start(t.Context(), "order", "1", json.RawMessage(`"in"`)))
 		store := &overtaken{Journal: r.store.Journal}
-		j, err := journal.New(store, &journal.Options{Shards: 1})
-		ok(t, err)
-		defer func() { ok(t, j.Close()) }()
-		err = NewOperator(j).Now(t.Context(), "1", ann)
+		j := open(t, store, journal.Options{Shards: 1})
+		err := NewOperator(j).Now(t.Context(), "1", ann)
 		if wantKind(t, err, interlock.Retryable, journal.ErrConflict); store.tries != 10 || !strings.HasPrefix(fmt.Sprint(err), `end the wait of "1": `) {
 			t.Errorf("%v after %d tries", err, store.tries)
 		}
@@ -461,31 +457,6 @@ func (f forgetful) Heads(ctx context.Context, behind string, limit int) ([]drive
 		_, err = f.Forget(ctx, time.Now().Add(time.Hour), 1)
 	}
 	return heads, err
-}
-
-// TestListWhileForgetting: a saga that is forgotten during a list is omitted, without an
-// error.
-func TestListWhileForgetting(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
-		d := Define("order", g.undoable("a"))
-		r := serve(t, nil, 1, nil, d)
-		for _, id := range []string{"1", "2", "3"} {
-			_, err := d.Do(t.Context(), r.engine, id, "in")
-			ok(t, err)
-		}
-		j, err := journal.New(forgetful{r.store.Journal}, &journal.Options{Shards: 1})
-		ok(t, err)
-		defer func() { ok(t, j.Close()) }()
-		var ids []string
-		for o, err := range NewOperator(j).List(t.Context(), Filter{}) {
-			ok(t, err)
-			ids = append(ids, o.ID)
-		}
-		if len(ids) != 2 {
-			t.Errorf("listed %v", ids)
-		}
-	})
 }
 
 // retry is Retry, or Edit if there is an input.

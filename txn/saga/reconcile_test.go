@@ -155,10 +155,7 @@ func (headless) Heads(context.Context, string, int) ([]driver.Head, error) { ret
 // engineOver returns an engine over any store, which serves nothing.
 func engineOver(t *testing.T, store driver.Journal, defs ...Defined) *Engine {
 	t.Helper()
-	j, err := journal.New(store, &journal.Options{Shards: 1})
-	ok(t, err)
-	t.Cleanup(func() { ok(t, j.Close()) })
-	e, err := build(j, &settings{}, defs...)
+	e, err := build(open(t, store, journal.Options{Shards: 1}), &settings{}, defs...)
 	ok(t, err)
 	return e
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -238,19 +237,11 @@ func TestVersions(t *testing.T) {
 	})
 	for problem, d := range map[string]Definition[string]{"give it one from 1": Define("order", (&target{}).undoable("a")).Version(-1),
 		"give it a Version": Define("order@v3", (&target{}).undoable("a"))} {
-		_, err := build(memoryJournal(t), &settings{}, d)
+		_, err := build(nil, &settings{}, d)
 		if wantKind(t, err, interlock.Bug, nil); err == nil || !strings.Contains(err.Error(), problem) {
 			t.Error(err)
 		}
 	}
-}
-
-func memoryJournal(t *testing.T) *journal.Journal {
-	t.Helper()
-	j, err := journal.New(memory.NewJournal(), nil)
-	ok(t, err)
-	t.Cleanup(func() { ok(t, j.Close()) })
-	return j
 }
 
 // TestOnEnd: OnEnd is called once the end is durable, again until it succeeds, and by a

@@ -140,25 +140,6 @@ func TestNoCrashLoop(t *testing.T) {
 	}
 }
 
-// TestTakeOversOff: the option disables this end.
-func TestTakeOversOff(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		gate, times := make(chan struct{}), 15
-		defer close(gate)
-		d := Define("order", crashing("b", &times, gate).Pivot())
-		o := &settings{Options: coordinator.Options{TakeOvers: -1}}
-		r := serve(t, nil, 1, o, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
-		for n := int64(2); n <= 16; n++ {
-			synctest.Wait()
-			r = serve(t, r.store, n, o, d)
-		}
-		if o, err := r.engine.Wait(t.Context(), "1"); err != nil || o.State != Succeeded {
-			t.Errorf("%+v, %v", o, err)
-		}
-	})
-}
-
 // TestHaltedIsHelped: every command that is possible in a state of a saga is possible when
 // the saga is halted there.
 func TestHaltedIsHelped(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -163,16 +164,22 @@ func serve(t *testing.T, store *watched, n int64, o *settings, defs ...Defined) 
 // idle returns an engine that serves nothing.
 func idle(t *testing.T, store *watched, o *settings, defs ...Defined) *rig {
 	t.Helper()
-	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
-	ok(t, err)
-	t.Cleanup(func() { ok(t, j.Close()) })
 	if o == nil {
 		o = &settings{}
 	}
 	o.Random = func() float64 { return 0.5 }
-	e, err := build(j, o, defs...)
+	e, err := build(open(t, store, journal.Options{Shards: 1, Patience: time.Second}), o, defs...)
 	ok(t, err)
 	return &rig{engine: e, coordinator: e.coordinator, store: store, stop: func() {}}
+}
+
+// open returns a journal on a store.
+func open(t *testing.T, store driver.Journal, o journal.Options) *journal.Journal {
+	t.Helper()
+	j, err := journal.New(store, &o)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, j.Close()) })
+	return j
 }
 
 // settings are the options of a coordinator and of its engine.
