@@ -218,62 +218,6 @@ func (c *Coordinator) room() int {
 	return max(0, c.options.Held-c.activeTurns)
 }
 
-// take reserves a turn for a transaction, or returns nil if it has one.
-func (s *server) take(id string) *Turn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.yielding.Load() || s.active[id] != nil {
-		return nil
-	}
-	t := &Turn{server: s, id: id, wake: make(chan struct{}, 1)}
-	s.active[id] = t
-	s.coordinator.addTurn(s.shard.Number(), id)
-	return t
-}
-
-// release ends a turn. It returns false, and the turn continues, if another writer has appended or the
-// transaction was found again in the meantime.
-func (s *server) release(t *Turn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t.conflicted.Load() && !s.closed && !s.yielding.Load() && s.ctx.Err() == nil {
-		return false
-	}
-	s.forget(t)
-	return true
-}
-
-// drop ends a turn unconditionally.
-func (s *server) drop(t *Turn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forget(t)
-}
-
-// forget removes a turn. The caller holds the lock.
-func (s *server) forget(t *Turn) {
-	if delete(s.active, t.id); len(s.active) == 0 {
-		signal(s.idle)
-	}
-	s.coordinator.removeTurn(s.shard.Number(), t.id)
-}
-
-func (c *Coordinator) addTurn(shard int, id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.activeTurns++; shard != c.journal.ShardOf(id) {
-		c.placed[id] = shard
-	}
-}
-
-func (c *Coordinator) removeTurn(shard int, id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.activeTurns--; c.placed[id] == shard {
-		delete(c.placed, id)
-	}
-}
-
 // start drives a transaction once there is a slot, so that no more are read than can be driven. If the
 // transaction has a turn and another writer has appended, start wakes the turn. It returns false when
 // the server ends.
@@ -292,21 +236,6 @@ func (s *server) start(head driver.Head, due bool) bool {
 		return false
 	}
 	return s.launch(t)
-}
-
-// launch starts the goroutine of a reserved turn.
-func (s *server) launch(t *Turn) bool {
-	s.mu.Lock()
-	if s.closed { // the next owner drives it
-		s.mu.Unlock()
-		t.releaseSlot()
-		s.release(t)
-		return false
-	}
-	s.work.Add(1)
-	go t.run()
-	s.mu.Unlock()
-	return true
 }
 
 // wakeIfBehind wakes the turn of a transaction with records that the turn has not read.

@@ -179,6 +179,77 @@ func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 	return t.server.ctx.Err() == nil && t.acquireSlot() && t.Holds() == nil
 }
 
+// take reserves a turn for a transaction, or returns nil if it has one.
+func (s *server) take(id string) *Turn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.yielding.Load() || s.active[id] != nil {
+		return nil
+	}
+	t := &Turn{server: s, id: id, wake: make(chan struct{}, 1)}
+	s.active[id] = t
+	s.coordinator.addTurn(s.shard.Number(), id)
+	return t
+}
+
+// release ends a turn. It returns false, and the turn continues, if another writer has appended or the
+// transaction was found again in the meantime.
+func (s *server) release(t *Turn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.conflicted.Load() && !s.closed && !s.yielding.Load() && s.ctx.Err() == nil {
+		return false
+	}
+	s.forget(t)
+	return true
+}
+
+// drop ends a turn unconditionally.
+func (s *server) drop(t *Turn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(t)
+}
+
+// forget removes a turn. The caller holds the lock.
+func (s *server) forget(t *Turn) {
+	if delete(s.active, t.id); len(s.active) == 0 {
+		signal(s.idle)
+	}
+	s.coordinator.removeTurn(s.shard.Number(), t.id)
+}
+
+func (c *Coordinator) addTurn(shard int, id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.activeTurns++; shard != c.journal.ShardOf(id) {
+		c.placed[id] = shard
+	}
+}
+
+func (c *Coordinator) removeTurn(shard int, id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.activeTurns--; c.placed[id] == shard {
+		delete(c.placed, id)
+	}
+}
+
+// launch starts the goroutine of a reserved turn.
+func (s *server) launch(t *Turn) bool {
+	s.mu.Lock()
+	if s.closed { // the next owner drives it
+		s.mu.Unlock()
+		t.releaseSlot()
+		s.release(t)
+		return false
+	}
+	s.work.Add(1)
+	go t.run()
+	s.mu.Unlock()
+	return true
+}
+
 // admit drives a reserved transaction after its Begin. If the Begin was certain, no call was made for
 // it. If the outcome is unknown, or the transaction was found again meanwhile, it is read.
 func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now time.Time) {
