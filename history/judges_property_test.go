@@ -2,39 +2,40 @@ package history
 
 import (
 	"fmt"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // A definition states the violations that a checker has to find, by a slow search
 // over all calls for each call.
 type definition struct {
-	check   verdictOf
-	ops     []string
-	state   string // Op of the States
-	certain string // an op whose calls do not fail, since the checker cannot judge those
-	brute   func(all []span, say func(rule Rule, at int64))
+	check  verdictOf
+	random func(r *rand.Rand) []Event
+	rules  int // that are violated in some random histories
+	brute  func(all []span, say func(rule Rule, at int64))
 }
 
 var definitions = map[string]definition{
-	"deliveries": {CheckDeliveries, []string{OpPublish, OpDeliver, OpDeliver, OpDrain}, OpMark, OpDeliver, bruteDeliveries},
-	"effects":    {CheckEffects, []string{OpAsk, OpEffect}, OpEffect, "", bruteEffects},
-	"updates":    {CheckUpdates, []string{OpAdd, OpAdd, OpRead}, OpTotal, "", bruteUpdates},
-	"versions":   {CheckVersions, []string{OpApply, OpApply, OpRead}, OpVersion, "", bruteVersions},
-	"capacity":   {CheckCapacity, []string{OpTake, OpTake, OpGive}, "", "", bruteCapacity},
-	"reads":      {CheckReads, []string{OpWrite, OpRead}, OpValue, "", bruteReads},
+	"tokens":     {tokens, randomHistory, 4, bruteTokens},
+	"deliveries": {CheckDeliveries, calls{OpMark, OpDeliver, []string{OpPublish, OpDeliver, OpDeliver, OpDrain}}.random, 3, bruteDeliveries},
+	"effects":    {CheckEffects, calls{OpEffect, "", []string{OpAsk, OpEffect}}.random, 3, bruteEffects},
+	"updates":    {CheckUpdates, calls{OpTotal, "", []string{OpAdd, OpAdd, OpRead}}.random, 1, bruteUpdates},
+	"versions":   {CheckVersions, calls{OpVersion, "", []string{OpApply, OpApply, OpRead}}.random, 3, bruteVersions},
+	"capacity":   {CheckCapacity, calls{"", "", []string{OpTake, OpTake, OpGive}}.random, 1, bruteCapacity},
+	"reads":      {CheckReads, calls{OpValue, "", []string{OpWrite, OpRead}}.random, 1, bruteReads},
 }
 
-// TestJudgesAgainstBruteForce compares each checker with its definition on random
+// TestAgainstBruteForce compares each checker with its definition on random
 // histories, many with violations and many without.
-func TestJudgesAgainstBruteForce(t *testing.T) {
+func TestAgainstBruteForce(t *testing.T) {
 	for name, d := range definitions {
 		t.Run(name, func(t *testing.T) {
 			clean, broken := 0, map[Rule]int{}
 			for seed := range uint64(5_000) {
-				s := script{events: randomCalls(rand.New(rand.NewPCG(seed, 2)), d)}
+				s := script{events: d.random(rand.New(rand.NewPCG(seed, 2)))}
 				v, err := d.check(s.source())
 				testbed.OK(t, err)
 				var got, want []string
@@ -58,6 +59,9 @@ func TestJudgesAgainstBruteForce(t *testing.T) {
 			if clean < 100 {
 				t.Errorf("only %d histories were clean", clean)
 			}
+			if len(broken) != d.rules {
+				t.Errorf("violated: %v", broken)
+			}
 			for rule, n := range broken {
 				if n < 50 {
 					t.Errorf("%s: violated only %d times", rule, n)
@@ -67,9 +71,16 @@ func TestJudgesAgainstBruteForce(t *testing.T) {
 	}
 }
 
-// randomCalls interleaves four lanes, each with one call at a time, over one key
-// and few IDs, versions and amounts.
-func randomCalls(r *rand.Rand, d definition) []Event {
+// calls are the calls of a random history.
+type calls struct {
+	state   string // Op of the States
+	certain string // an op whose calls do not fail, since the checker cannot judge those
+	ops     []string
+}
+
+// random interleaves four lanes, each with one call at a time, over one key and few IDs, versions and
+// amounts.
+func (c calls) random(r *rand.Rand) []Event {
 	var s script
 	s.state(OpCapacity, "k", 3)
 	open := map[string]Event{}
@@ -78,10 +89,10 @@ func randomCalls(r *rand.Rand, d definition) []Event {
 		n := 1 + r.Int64N(4)
 		e, busy := open[lane]
 		switch {
-		case d.state != "" && r.IntN(12) == 0:
-			s.state(d.state, "k", n)
+		case c.state != "" && r.IntN(12) == 0:
+			s.state(c.state, "k", n)
 		case !busy:
-			e = Event{Lane: lane, Kind: Invoke, Op: d.ops[r.IntN(len(d.ops))], Key: "k", ID: fmt.Sprint(n),
+			e = Event{Lane: lane, Kind: Invoke, Op: c.ops[r.IntN(len(c.ops))], Key: "k", ID: fmt.Sprint(n),
 				Stamp: n, Amount: n, Value: fmt.Sprint(n)}
 			if e.Op == OpAdd {
 				e.Amount -= 2
@@ -90,7 +101,7 @@ func randomCalls(r *rand.Rand, d definition) []Event {
 			open[lane] = e
 		default:
 			kind := []Kind{OK, OK, OK, Fail, Info, Reject}[r.IntN(6)]
-			if e.Op == d.certain {
+			if e.Op == c.certain {
 				kind = OK
 			}
 			end := Event{Lane: lane, Kind: kind, Cause: e.Seq, Stamp: e.Stamp, Amount: e.Amount, Value: e.Value}
