@@ -182,7 +182,7 @@ func (t *attempts) shouldRecord(now time.Time, takenOver bool) bool {
 func (t *attempts) record(key string, leave bool) journal.Entry {
 	w := why{Attempts: t.attempts, By: t.by, Calls: t.calls, Next: t.next.UnixMilli(), Parked: leave}
 	if t.err != nil {
-		w.Error = truncate(t.err.Error(), longestTried)
+		w.Error = truncate(t.err.Error(), coordinator.MaxFailing)
 	}
 	return record(recordTried, key, w)
 }
@@ -368,7 +368,7 @@ func (d *drive) reportCrossing(ctx context.Context, key string, late lateCall) {
 		return []journal.Entry{record(recordCrossed, key, w)}, nil
 	})
 	coordinator.Emit(d.engine.options.Hooks.Crossed, observe.SagaCrossed{Saga: d.ID(), Type: d.plan.key(), Step: key, Undo: late.undo,
-		Before: truncate(string(late.input), longestTried), After: truncate(string(p.input), longestTried), Err: err})
+		Before: truncate(string(late.input), coordinator.MaxFailing), After: truncate(string(p.input), coordinator.MaxFailing), Err: err})
 }
 
 // callWithFormerInput repeats a call with each former input, the last one first, after the target answered
@@ -396,7 +396,7 @@ func (d *drive) revert(c *call) {
 	w := why{Former: c.former, Error: fmt.Sprintf("the edit of its input came too late: it was done with the input before, %s, and not with %s",
 		truncate(string(before), 200), truncate(string(after), 200))}
 	d.reverted = append(d.reverted, observe.SagaCrossed{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Final: true,
-		Before: truncate(string(before), longestTried), After: truncate(string(after), longestTried)})
+		Before: truncate(string(before), coordinator.MaxFailing), After: truncate(string(after), coordinator.MaxFailing)})
 	d.note(d.Now(), false, record(recordCrossed, c.p.key, w))
 }
 

@@ -136,9 +136,6 @@ var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: ma
 	State:   func(m machine) State { return m.state },
 	Outcome: func(t coordinator.Transaction[machine]) Outcome { return outcome(t.Head, &t.State) }}
 
-// longestTried bounds the error of a repeated call, in bytes.
-const longestTried = coordinator.MaxFailing
-
 func truncated(err error) string { return coordinator.Truncate(err.Error(), coordinator.MaxReason) }
 
 func truncate(text string, most int) string { return coordinator.Truncate(text, most) }

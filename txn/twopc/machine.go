@@ -259,18 +259,15 @@ type inDoubtBranch struct {
 	running bool          // in this process
 }
 
-// limits are the options that judge needs.
-type limits struct{ patience, retention time.Duration }
-
 // judge returns what to do with a branch in doubt. m is nil if the journal has no such transaction. An
 // abort is presumed only if the decision cannot have been deleted. It is pure.
-func (d inDoubtBranch) judge(m *machine, l limits) verdict {
+func (d inDoubtBranch) judge(m *machine, o Options) verdict {
 	switch {
 	case d.running:
 		return leave
-	case m == nil && d.runAge >= l.retention:
+	case m == nil && d.runAge >= o.Retention:
 		return tooOld
-	case m == nil && d.age < l.patience:
+	case m == nil && d.age < o.Patience:
 		return leave
 	case m == nil:
 		return presume
@@ -280,7 +277,7 @@ func (d inDoubtBranch) judge(m *machine, l limits) verdict {
 		return foreign
 	case m.halted != "": // an operator resumes it
 		return leave
-	case d.age < l.patience: // the owner of the shard commits it
+	case d.age < o.Patience: // the owner of the shard commits it
 		return leave
 	}
 	return commit

@@ -158,7 +158,7 @@ func TestCount(t *testing.T) {
 // TestJudge: each branch in doubt has one verdict. No abort is presumed for a branch whose
 // run may be active, or whose records may be deleted.
 func TestJudge(t *testing.T) {
-	l := limits{time.Minute, time.Hour}
+	o := Options{Patience: time.Minute, Retention: time.Hour}
 	committing, aborted, byHand := machine{}, machine{}, machine{}
 	for m, letter := range map[*machine]rune{&committing: 'C', &aborted: 'A', &byHand: 'C'} {
 		got, err := replay([]journal.Entry{letters[letter]})
@@ -172,23 +172,23 @@ func TestJudge(t *testing.T) {
 		m     *machine
 		want  verdict
 	}{
-		"young, undecided":      {inDoubtBranch{ours, "north", l.patience - 1, l.patience, false}, nil, leave},
-		"old, undecided":        {inDoubtBranch{ours, "north", l.patience, l.patience, false}, nil, presume},
+		"young, undecided":      {inDoubtBranch{ours, "north", o.Patience - 1, o.Patience, false}, nil, leave},
+		"old, undecided":        {inDoubtBranch{ours, "north", o.Patience, o.Patience, false}, nil, presume},
 		"old, running here":     {inDoubtBranch{ours, "north", time.Hour, time.Hour, true}, nil, leave},
-		"too old":               {inDoubtBranch{ours, "north", l.patience, l.retention, false}, nil, tooOld},
-		"too old by its run":    {inDoubtBranch{ours, "north", 0, l.retention, false}, nil, tooOld},
+		"too old":               {inDoubtBranch{ours, "north", o.Patience, o.Retention, false}, nil, tooOld},
+		"too old by its run":    {inDoubtBranch{ours, "north", 0, o.Retention, false}, nil, tooOld},
 		"aborted":               {inDoubtBranch{ours, "north", 0, 0, false}, &aborted, rollBack},
 		"aborted and very old":  {inDoubtBranch{ours, "north", time.Hour, 9 * time.Hour, false}, &aborted, rollBack},
 		"aborted, another run":  {inDoubtBranch{theirs, "north", 0, 0, false}, &aborted, rollBack},
-		"committed, young":      {inDoubtBranch{ours, "north", l.patience - 1, 0, false}, &committing, leave},
-		"committed, old":        {inDoubtBranch{ours, "north", l.patience, 0, false}, &committing, commit},
+		"committed, young":      {inDoubtBranch{ours, "north", o.Patience - 1, 0, false}, &committing, leave},
+		"committed, old":        {inDoubtBranch{ours, "north", o.Patience, 0, false}, &committing, commit},
 		"committed, very old":   {inDoubtBranch{ours, "south", time.Hour, 9 * time.Hour, false}, &committing, commit},
 		"another run committed": {inDoubtBranch{theirs, "north", 0, 0, false}, &committing, rollBack},
 		"a branch too many":     {inDoubtBranch{ours, "east", time.Hour, time.Hour, false}, &committing, foreign},
 		"missed by a person":    {inDoubtBranch{ours, "east", time.Hour, time.Hour, false}, &byHand, commit},
 		"another run, by hand":  {inDoubtBranch{theirs, "east", time.Hour, time.Hour, false}, &byHand, rollBack},
 	} {
-		if got := c.doubt.judge(c.m, l); got != c.want {
+		if got := c.doubt.judge(c.m, o); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}

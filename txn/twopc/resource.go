@@ -2,6 +2,7 @@ package twopc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -104,14 +105,11 @@ func (t *T) open(ctx context.Context, name string, p driver.Preparing, err error
 	}
 	clean, cancel := t.engine.clean(ctx)
 	defer cancel()
-	return failure.Bug("join", name, "the transaction's function has returned meanwhile%s", abandonSuffix(p.Abandon(clean)))
-}
-
-func abandonSuffix(err error) string {
-	if err == nil {
-		return ""
+	err = errors.New("the transaction's function has returned meanwhile")
+	if left := p.Abandon(clean); left != nil {
+		err = fmt.Errorf("%w, and the branch could not be abandoned: %w", err, left)
 	}
-	return fmt.Sprintf(", and the branch could not be abandoned: %v", err)
+	return bug("join", name, err)
 }
 
 // close rejects further branches, and returns the open ones.

@@ -137,9 +137,6 @@ func (m *Engine) commitAll(ctx context.Context, id string, r run, branches []*op
 	return m.commit(ctx, id, r, t.yes)
 }
 
-// errNoReturn is the vote of a participant that ends the goroutine. Its kind is Uncertain.
-var errNoReturn = errors.New("the participant did not return")
-
 // prepare asks all participants for their votes concurrently. A branch without a vote is abandoned.
 func (m *Engine) prepare(ctx context.Context, r run, branches []*openBranch) []ballot {
 	ctx, cancel := context.WithTimeout(ctx, m.options.Prepare)
@@ -147,7 +144,7 @@ func (m *Engine) prepare(ctx context.Context, r run, branches []*openBranch) []b
 	ballots := make([]ballot, len(branches))
 	var all sync.WaitGroup
 	for i, b := range branches {
-		ballots[i] = ballot{name: b.name, err: errNoReturn}
+		ballots[i] = ballot{name: b.name, err: failure.ErrNoReturn}
 		all.Go(func() {
 			err := coordinator.CatchPanic(withCall(ctx, branch.Call{Attempt: 1}, r, b.name, branch.Prepare), func(ctx context.Context) (err error) {
 				ballots[i].vote, err = b.preparing.Prepare(ctx)

@@ -222,7 +222,7 @@ func (m *Engine) look(read func(key string) (*machine, error), name string, d dr
 func (m *Engine) judge(found InDoubt, recorded *machine) verdict {
 	r := found.run
 	d := inDoubtBranch{run: r, branch: found.XID.Branch, age: found.Age, runAge: m.coordinator.Now().Sub(r.began), running: m.isRunning(r)}
-	return d.judge(recorded, limits{m.options.Patience, m.options.Retention})
+	return d.judge(recorded, m.options)
 }
 
 // firstNoted returns when a branch was first noted.
