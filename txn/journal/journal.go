@@ -363,21 +363,13 @@ const DefaultName = "interlock_journal"
 // right to do so can use tables that an administrator has created. A backend without journals is
 // rejected: see [CheckURL]. The backend closes what it opens.
 func OpenStore(ctx context.Context, b *backend.Backend, name string) (driver.Journal, error) {
-	return store(ctx, b, name, func(ctx context.Context, db driver.BeginnerAt[driver.SQL], t *Table[driver.SQL]) error {
-		err := driver.Create(ctx, db, t)
-		if err != nil && t.exists(ctx) == nil {
-			return nil // an administrator has created them, for a user who may not
-		}
-		return err
-	})
+	return store(ctx, b, name, true)
 }
 
 // FindStore is [OpenStore] for a journal that exists: it creates nothing. If a database has no
 // tables of the name the error wraps [ErrNoTables].
 func FindStore(ctx context.Context, b *backend.Backend, name string) (driver.Journal, error) {
-	return store(ctx, b, name, func(ctx context.Context, _ driver.BeginnerAt[driver.SQL], t *Table[driver.SQL]) error {
-		return t.exists(ctx)
-	})
+	return store(ctx, b, name, false)
 }
 
 // CheckURL rejects, without connecting, a backend that cannot store a journal. Errors are
@@ -389,8 +381,7 @@ func CheckURL(u *backend.URL) error {
 	return &backend.URLError{Reason: u.Kind() + " cannot store a journal; use an etcd://, postgres:// or mysql:// URL"}
 }
 
-func store(ctx context.Context, b *backend.Backend, name string,
-	prepare func(context.Context, driver.BeginnerAt[driver.SQL], *Table[driver.SQL]) error) (driver.Journal, error) {
+func store(ctx context.Context, b *backend.Backend, name string, create bool) (driver.Journal, error) {
 	if err := CheckURL(b.URL()); err != nil {
 		return nil, err
 	}
@@ -398,9 +389,14 @@ func store(ctx context.Context, b *backend.Backend, name string,
 		return j, err
 	}
 	db, _ := b.SQL()
-	t := NewTable(db, name)
-	if err := prepare(ctx, db, t); err != nil {
-		return nil, err
+	t, err := NewTable(db, name), error(nil)
+	if create {
+		err = driver.Create(ctx, db, t)
+	}
+	if err != nil || !create { // an administrator may have created them, for a user who may not
+		if missing := t.exists(ctx); missing != nil {
+			return nil, cmp.Or(err, missing)
+		}
 	}
 	return t, nil
 }

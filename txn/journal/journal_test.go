@@ -318,9 +318,7 @@ func TestClaimEndsBetween(t *testing.T) {
 		c := grant(1)
 		shard, err := j.Own(t.Context(), c, 0)
 		ok(t, err)
-		_, err = j.Begin(t.Context(), "t", "", due, says("begin")...)
-		ok(t, err)
-		log, _, err := shard.Open(t.Context(), "t")
+		log, err := shard.Begin(t.Context(), "t", "", due, says("begin")...)
 		ok(t, err)
 		store.refuse = 1 << 30
 		time.AfterFunc(time.Second, func() { c.End(interlock.ErrExpired) })
@@ -337,9 +335,7 @@ func TestLostAnswerThenRefused(t *testing.T) {
 		c := grant(1)
 		shard, err := j.Own(t.Context(), c, 0)
 		ok(t, err)
-		_, err = j.Begin(t.Context(), "t", "", due, says("begin")...)
-		ok(t, err)
-		log, _, err := shard.Open(t.Context(), "t")
+		log, err := shard.Begin(t.Context(), "t", "", due, says("begin")...)
 		ok(t, err)
 		store.lose, store.gate = 1, make(chan struct{})
 		go func() {

@@ -48,7 +48,7 @@ func New(c *coordinator.Coordinator, o *Options, participants ...Defined) (*Engi
 		return nil, err
 	}
 	m := &Engine{coordinator: c, options: options, participants: map[string]driver.Participant{},
-		random: rand.Uint32, running: map[string]int{}, scan: newScan()}
+		random: rand.Uint32, running: map[string]int{}, scan: scan{map[branchAt]time.Time{}, map[branchAt]time.Time{}}}
 	var problems []error
 	if c == nil {
 		problems = append(problems, failure.Bug("make engine", "", "there is no coordinator"))

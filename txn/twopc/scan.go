@@ -133,8 +133,6 @@ type branchAt struct {
 	xid         driver.XID
 }
 
-func newScan() scan { return scan{seen: map[branchAt]time.Time{}, blocked: map[branchAt]time.Time{}} }
-
 // InDoubt lists the branches in doubt at all participants, in the order of their names, with what
 // an [Engine.Scan] would do. It changes nothing. The error joins those of participants that could
 // not be asked; the branches of the others are listed.
