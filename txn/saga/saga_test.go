@@ -71,8 +71,12 @@ func TestRefusedIsNotUndone(t *testing.T) {
 		runBubble(t, name, func(t *testing.T) {
 			g := &target{}
 			d := Define("order", g.undoable("a", fails...), g.undoable("b"), g.act("c").Pivot())
-			r := serve(t, nil, 1, nil, d)
+			alone := g.undoable("alone", fails...)
+			f := DefineFunc("function", func(s *Run, in string) error { _, err := alone.Do(s, in); return err }, alone)
+			r := serve(t, nil, 1, nil, d, f)
 			_, err := d.Do(t.Context(), r.engine, "1", "in")
+			wantKind(t, err, interlock.Definite, ErrCompensated)
+			_, err = f.Do(t.Context(), r.engine, "2", "in")
 			wantKind(t, err, interlock.Definite, ErrCompensated)
 			same(t, "effects", g.did())
 			records := slices.DeleteFunc(r.records(t, "1"), func(kind string) bool { return kind == "tried:a" })
