@@ -2,7 +2,9 @@ package saga
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -46,5 +48,29 @@ func TestAddedToAnAnsweredStage(t *testing.T) {
 			t.Errorf("%s: it is not reported", name)
 		}
 		execution.close()
+	}
+}
+
+// TestRecordsWithoutACall: a saga whose OnEnd is gone, or crashes each owner, ends; and one that was
+// claimed before its start has a record with its due time.
+func TestRecordsWithoutACall(t *testing.T) {
+	p := Define("order", (&target{}).undoable("a")).plan
+	over := []journal.Entry{begin([]byte(`"in"`), time.Time{}, time.Time{}, true), {Kind: recordDecide, Step: decideCommit, Data: []byte("{}")}, {Kind: recordFinished}}
+	later := []journal.Entry{begin([]byte(`"in"`), time.Time{}, began.Add(time.Hour), false)}
+	next := func(c *execution) { _, err := c.next(began); ok(t, err) }
+	for kind, s := range map[string]struct {
+		entries []journal.Entry
+		do      func(*execution)
+	}{
+		"no OnEnd: " + recordEnd:      {over, next},
+		"OnEnd crashes: " + recordEnd: {over, func(c *execution) { c.takeOver(began, func(int) bool { return true }) }},
+		"early: " + recordLater:       {later, next},
+	} {
+		c, err := newExecution(p, driver.Head{Transaction: "1", Claimed: true}, s.entries, false)
+		ok(t, err)
+		s.do(c)
+		if c.close(); len(c.pending) != 1 || !strings.HasSuffix(kind, " "+c.pending[0].Kind) {
+			t.Errorf("%s: it records %v", kind, c.pending)
+		}
 	}
 }
