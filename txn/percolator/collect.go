@@ -44,7 +44,10 @@ func (db *DB) Collect(ctx context.Context, keep time.Duration) (Timestamp, error
 		return nil
 	})
 	if err == nil {
-		safe, err = db.raise(ctx, safe)
+		err = db.change(ctx, func(s *safePoint, now Timestamp) error {
+			safe = s.raise(safe, now)
+			return nil
+		})
 	}
 	if err != nil {
 		return 0, err

@@ -389,7 +389,7 @@ func TestDamagedRecordsAreNotReplaced(t *testing.T) {
 		_, err = db.safePointStore().Swap(w.Context(), driver.Swap{Key: safePointKey, Value: []byte(`{"format":2}`)})
 		testbed.OK(t, err)
 		testbed.WantKind(t, db.Update(w.Context(), func(tx *Tx) error { return tx.Put("a", nil) }), interlock.Definite, errFormat)
-		_, err = db.raise(w.Context(), 1)
+		err = db.change(w.Context(), func(*safePoint, Timestamp) error { return nil })
 		testbed.WantKind(t, err, interlock.Definite, errFormat)
 		w.set(db, map[string]int{"b": 1})
 	})
@@ -522,4 +522,26 @@ func TestCloseBesideCommits(t *testing.T) {
 			w.close(db)
 		}
 	}
+}
+
+// TestLongReads: a snapshot that reads many keys keeps no records in memory, and reads no other values
+// than before.
+func TestLongReads(t *testing.T) {
+	inWorld(t, func(w *world) {
+		db := w.open(nil, nil)
+		w.set(db, map[string]int{"x/a": 1, "x/b": 2, "y/a": 3})
+		for name, view := range map[string]func(context.Context, func(tx *Tx) error) error{"View": db.View, "Snapshot": db.Snapshot} {
+			err := view(w.Context(), func(tx *Tx) error {
+				pairs, err := tx.Scan(w.Context(), "", "", 100)
+				if len(pairs) != 3 || len(tx.cells) > 0 {
+					t.Errorf("%s: %d pairs, %d records in memory", name, len(pairs), len(tx.cells))
+				}
+				return errors.Join(err, add(tx, "x/a", 1), tx.Commit(w.Context()))
+			})
+			testbed.OK(t, err)
+		}
+		if got := w.values(db, "x/a"); got[0] != 3 {
+			t.Errorf("%d after two commits", got[0])
+		}
+	})
 }

@@ -68,28 +68,21 @@ func (db *DB) ask(ctx context.Context, primary int, l *lock, push Timestamp, hel
 	}
 }
 
-// snapshot reads keys at a timestamp. Cells stay fresh for a later write.
-type snapshot struct {
-	db     *DB
-	at     Timestamp
-	passed map[Timestamp]bool // transactions that commit above it
-}
-
-// read reads a record until no lock blocks it.
-func (s *snapshot) read(ctx context.Context, p place, c *cell) (answer, error) {
+// read reads a record in the snapshot until no lock blocks it. Cells stay fresh for a later write.
+func (tx *Tx) read(ctx context.Context, p place, c *cell) (answer, error) {
 	for {
 		if !c.fresh {
 			if err := persist(ctx, func() error { return p.load(ctx, []*cell{c}) }); err != nil {
 				return answer{}, err
 			}
 		}
-		a := read(c.record, s.at, s.passed)
+		a := read(c.record, tx.start, tx.passed)
 		switch a.outcome {
 		case done:
 			a.value = bytes.Clone(a.value) // the record has all versions
 			return a, nil
 		case locked:
-			if err := s.settle(ctx, c, a.lock); err != nil {
+			if err := tx.settle(ctx, c, a.lock); err != nil {
 				return a, err
 			}
 		default:
@@ -99,13 +92,13 @@ func (s *snapshot) read(ctx context.Context, p place, c *cell) (answer, error) {
 }
 
 // settle resolves a lock, or adds a living transaction to passed.
-func (s *snapshot) settle(ctx context.Context, c *cell, l *lock) error {
-	fate, err := s.db.resolve(ctx, c.key, l, s.at)
+func (tx *Tx) settle(ctx context.Context, c *cell, l *lock) error {
+	fate, err := tx.db.resolve(ctx, c.key, l, tx.start)
 	if err != nil {
 		return err
 	}
 	if fate.outcome == alive {
-		s.passed[l.Start] = true
+		tx.passed[l.Start] = true
 		return nil
 	}
 	c.fresh = false

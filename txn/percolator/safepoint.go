@@ -128,15 +128,6 @@ func (db *DB) change(ctx context.Context, change func(s *safePoint, now Timestam
 	}
 }
 
-// raise registers a safe point of at most safe, and returns it.
-func (db *DB) raise(ctx context.Context, safe Timestamp) (Timestamp, error) {
-	err := db.change(ctx, func(s *safePoint, now Timestamp) error {
-		safe = s.raise(safe, now)
-		return nil
-	})
-	return safe, err
-}
-
 // Snapshot is View for reads that take longer than a collection keeps versions, such as a
 // backup: no safe point passes the snapshot until fn returns. A process that lacks a store gets
 // [ErrStores]. It costs a read of each store at the beginning, and one more read and write then

@@ -18,12 +18,13 @@ import (
 type Tx struct {
 	db     *DB
 	start  Timestamp
-	begun  boottime.Instant // when start was returned
-	view   snapshot
+	begun  boottime.Instant   // when start was returned
+	passed map[Timestamp]bool // transactions that commit above the snapshot
 	cells  map[string]*cell
 	writes map[string]write // by key; only Kind and Value are set
 	reads  map[string]bool  // keys to validate
 	ranges []keyRange
+	views  bool // its function reads, and seldom commits: records are not kept for a write
 	ended  bool
 }
 
@@ -42,7 +43,7 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tx{db: db, start: start, begun: boottime.Now(), view: snapshot{db, start, map[Timestamp]bool{}},
+	return &Tx{db: db, start: start, begun: boottime.Now(), passed: map[Timestamp]bool{},
 		cells: map[string]*cell{}, writes: map[string]write{}, reads: map[string]bool{}}, nil
 }
 
@@ -50,7 +51,10 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 // snapshot is too old, fn runs again with a newer one.
 func (db *DB) View(ctx context.Context, fn func(tx *Tx) error) error {
 	return rerun(ctx, func() error {
-		_, err := db.try(ctx, fn)
+		_, err := db.try(ctx, func(tx *Tx) error {
+			tx.views = true // it may read more than fits into memory
+			return fn(tx)
+		})
 		return err
 	})
 }
@@ -126,7 +130,7 @@ func (tx *Tx) Get(ctx context.Context, key string) (value []byte, found bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	a, err := tx.view.read(ctx, tx.db.places[p], c)
+	a, err := tx.read(ctx, tx.db.places[p], c)
 	if err != nil {
 		return nil, false, err
 	}
@@ -227,11 +231,11 @@ func (tx *Tx) scan(ctx context.Context, place int, r keyRange, limit int, found 
 		if written && w.Kind != lockOnly {
 			return true, nil // it is in found, or deleted
 		}
-		a, err := tx.view.read(ctx, tx.db.places[place], c)
+		a, err := tx.read(ctx, tx.db.places[place], c)
 		if err != nil {
 			return false, err
 		}
-		if tx.cells[c.key] == nil {
+		if tx.cells[c.key] == nil && !tx.views {
 			tx.cells[c.key] = c
 		}
 		if a.found {
