@@ -107,7 +107,7 @@ func TestAWaitEndsAlsoIfTheBackendIsSilent(t *testing.T) {
 	}
 }
 
-// A leader that is told to end while its command is being stopped does not campaign again.
+// A leader that receives TERM while its command is being stopped does not campaign again.
 func TestATermWhileTheLeadershipIsLostIsObeyed(t *testing.T) {
 	t.Parallel()
 	program(t)

@@ -232,7 +232,7 @@ func TestPostgres(t *testing.T) {
 	t.Run("standbys", postgresStandbys)
 }
 
-// postgresStandbys requires that a role which may not see others' sessions is told of them.
+// postgresStandbys requires a finding for a role that may not see others' sessions.
 func postgresStandbys(t *testing.T) {
 	server := testbed.Postgres(t, "-c", "fsync=on", "-c", "wal_level=logical", "-c", "max_connections=20", "-c", "superuser_reserved_connections=3")
 	conn, err := pgx.Connect(t.Context(), server.URL())
@@ -313,7 +313,7 @@ func TestMariaDB(t *testing.T) {
 	mysqlReplicas(t, db, server)
 }
 
-// mysqlReplicas requires that a user who may not see others' sessions is told of a replica.
+// mysqlReplicas requires a finding for a user who may not see others' sessions.
 func mysqlReplicas(t *testing.T, db *sql.DB, server *testbed.Server) {
 	replica := testbed.MariaDB(t, "--server-id=2", "--innodb-flush-method=fsync", "--innodb-doublewrite=0")
 	mustFind(t, examine(t, "mysql://root@"+replica.Addr()+"/test", Options{}), "mysql.durability=warning")

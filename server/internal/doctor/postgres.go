@@ -58,7 +58,7 @@ type pooling int
 
 const (
 	unpooled           pooling = iota // there is no pooler
-	pooledSessions                    // or it cannot be told
+	pooledSessions                    // or unknown
 	pooledTransactions                // a process of the server for each transaction
 )
 
