@@ -4,8 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,17 +18,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// feed feeds a sequencer from the queue "q" until the end of the test.
-func feed(t *testing.T, order *sequence.Sequencer[struct{}], q *Queue, event func(driver.Received) (sequence.Event, error)) {
-	t.Helper()
-	source, err := order.Consume(t.Context(), q, "q", event, &sequence.SourceOptions{Lease: lease})
-	testbed.OK(t, err)
-	t.Cleanup(func() {
-		_ = source.Close(context.Background())
-		_ = order.Close(context.Background())
-	})
-}
-
 // TestSequence feeds sequencers from a stream whose messages are out of order and repeated. One of two
 // consumers is disconnected meanwhile. Each event is delivered once, in order, and every message is
 // settled.
@@ -39,24 +26,16 @@ func TestSequence(t *testing.T) {
 	const keys, each = 10, 60
 	var store sequence.Memory // like a table that both processes share
 	audit := drivertest.NewQueueAudit()
-	start := func(q *Queue) {
-		order, err := sequence.New("q", &store, func(_ context.Context, _ struct{}, d sequence.Delivery) error {
-			return audit.Write(d.Key, 1, d.Key, string(d.Payload))
-		}, &sequence.Options{Halt: true})
-		testbed.OK(t, err)
-		feed(t, order, q, func(m driver.Received) (sequence.Event, error) {
-			_, number, _ := strings.Cut(m.ID, "/")
-			seq, err := strconv.ParseInt(number, 10, 64)
-			return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: seq + 1}, Payload: []byte(m.ID)}, err
-		})
-	}
+	start := func(q *Queue) func(context.Context) { return queuetest.Sequence(t, q, "q", lease, &store, audit) }
 	all := drivertest.ReorderedIDs(keys, each)
 	s.add(all[:len(all)/2]...)
 	path := testbed.NewProxy(t, s.addr)
-	start(s.queue(&QueueOptions{Client: []nats.Option{nats.SetCustomDialer(by(path.Addr()))}}))
+	one := start(s.queue(&QueueOptions{Client: []nats.Option{nats.SetCustomDialer(by(path.Addr()))}}))
+	defer one(context.Background())
 	audit.Wait(t, 50)
 	q := s.queue(nil)
-	start(q)
+	two := start(q)
+	defer two(context.Background())
 	testbed.Eventually(t, "the partitions are shared", time.Minute, s.has(q, partitions/2))
 	path.Cut()
 	s.add(all[len(all)/2:]...)
@@ -78,11 +57,16 @@ func TestSequenceGivesBack(t *testing.T) {
 	consume := func() {
 		order, err := sequence.New("q", &sequence.Memory{}, func(context.Context, struct{}, sequence.Delivery) error { return nil }, &sequence.Options{Wait: time.Hour})
 		testbed.OK(t, err)
-		feed(t, order, s.queue(nil), func(m driver.Received) (sequence.Event, error) {
+		source, err := order.Consume(t.Context(), s.queue(nil), "q", func(m driver.Received) (sequence.Event, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			claims[m.Claim] = true
 			return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: 2}}, nil // 1 never arrives
+		}, &sequence.SourceOptions{Lease: lease})
+		testbed.OK(t, err)
+		t.Cleanup(func() {
+			_ = source.Close(context.Background())
+			_ = order.Close(context.Background())
 		})
 	}
 	s.add(drivertest.QueueIDs(20, 0, 1)...)

@@ -1,5 +1,5 @@
-// Package queuetest starts consumers of flow/queue in the tests of drivers. It checks no guarantee: the
-// suite of queues is in driver/drivertest.
+// Package queuetest starts consumers of flow/queue and flow/sequence in the tests of drivers. It checks
+// no guarantee: the suite of queues is in driver/drivertest.
 //
 //	c := queuetest.Start(t, q, "orders", 6*time.Second, audit.Handle)
 //	audit.Wait(t, 100)
@@ -8,6 +8,8 @@ package queuetest
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/lanes"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/sequence"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -58,4 +61,24 @@ func Drained(all []lanes.Backlog, err error, n int) bool {
 		lag += b.Lag
 	}
 	return err == nil && len(all) == n && lag == 0
+}
+
+// Sequence starts a sequencer of messages with the ids KEY/NUMBER, which writes to an audit. It returns
+// the function that closes it.
+func Sequence(t *testing.T, q driver.Queue, name string, lease time.Duration, store *sequence.Memory, audit *drivertest.QueueAudit) func(context.Context) {
+	t.Helper()
+	order, err := sequence.New("q", store, func(_ context.Context, _ struct{}, d sequence.Delivery) error {
+		return audit.Write(d.Key, 1, d.Key, string(d.Payload))
+	}, &sequence.Options{Halt: true})
+	testbed.OK(t, err)
+	source, err := order.Consume(t.Context(), q, name, func(m driver.Received) (sequence.Event, error) {
+		_, number, _ := strings.Cut(m.ID, "/")
+		seq, err := strconv.ParseInt(number, 10, 64)
+		return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: seq + 1}, Payload: []byte(m.ID)}, err
+	}, &sequence.SourceOptions{Lease: lease})
+	testbed.OK(t, err)
+	return func(ctx context.Context) {
+		_ = source.Close(ctx)
+		_ = order.Close(context.WithoutCancel(ctx))
+	}
 }
