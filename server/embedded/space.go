@@ -101,12 +101,8 @@ func (k *keeper) check(ctx context.Context) error {
 		if err := k.compact(ctx); err != nil {
 			return err
 		}
-		k.node.Server.Backend().ForceCommit() // sizes are those of the last commit
-		if st, err = k.Status(ctx); err != nil {
-			return err
-		}
 	}
-	if pays(st) {
+	if st.Full || pays(st) {
 		if err := k.node.Server.Backend().Defrag(); err != nil {
 			return err
 		}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -117,10 +115,6 @@ func TestQuotaComesNear(t *testing.T) {
 			t.Fatalf("%v, %+v: %s", err, st, &log.out)
 		}
 	}
-	full := dataFile(t, s)
-	if check(); !os.SameFile(full, dataFile(t, s)) {
-		t.Error("it was defragmented, although nothing can be freed")
-	}
 	if _, err := s.Client().Delete(t.Context(), "key", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
@@ -130,16 +124,6 @@ func TestQuotaComesNear(t *testing.T) {
 	if err := fill(); err != nil {
 		t.Error(err)
 	}
-}
-
-// dataFile returns the file of the data, which defragmenting replaces.
-func dataFile(t *testing.T, s *Server) os.FileInfo {
-	t.Helper()
-	info, err := os.Stat(filepath.Join(s.options.DataDir, "member", "snap", "db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return info
 }
 
 // TestAFailedWriteReleasesTheDirectory sets a limit of the whole process, so it is not parallel.
