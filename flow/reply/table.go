@@ -88,7 +88,7 @@ func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (int, error)
 	if err != nil {
 		return 0, err
 	}
-	n, err := r.Delete(ctx, sqltable.Deletion{Table: "replies", Key: "message_id", Where: `replied_at < {now} - {span}`,
+	n, err := r.Delete(ctx, sqltable.Deletion{Table: "replies", Key: "message_id", Where: `replied_at < {start} - {span}`,
 		Args: []any{t.Retention.Microseconds()}, Order: "replied_at", Limit: limit})
 	return int(n), err
 }

@@ -122,6 +122,6 @@ func (t Table) Purge(ctx context.Context, db driver.SQL, age time.Duration, limi
 		return 0, s.Bug("an age of %v, a limit of %d", age, limit)
 	}
 	return s.Delete(ctx, sqltable.Deletion{Table: "stamps", Key: "entity",
-		Where: `deleted{maria  = 1} and changed_at < {now} - {span}`, Args: []any{age.Microseconds()},
+		Where: `deleted{maria  = 1} and changed_at < {start} - {span}`, Args: []any{age.Microseconds()},
 		Order: "changed_at", Limit: cmp.Or(limit, 1000)})
 }

@@ -62,9 +62,9 @@ func (t Tracker) List(ctx context.Context, db driver.SQL, f Filter) ([]Saga, err
 	only(f.ID != "", `id = ?`, f.ID)
 	only(f.After != "", `id > ?`, f.After)
 	only(f.State != "", `state = ?`, string(f.State))
-	only(f.Stalled, `stalled <= {micros now}`)
+	only(f.Stalled, `stalled <= {micros start}`)
 	only(f.Reported, `due = ? and stalled < ?`, never, never)
-	only(f.Idle > 0, `progressed <= {micros now} - {pg ?::bigint}{maria ?}`, f.Idle.Microseconds())
+	only(f.Idle > 0, `progressed <= {micros start} - {pg ?::bigint}{maria ?}`, f.Idle.Microseconds())
 	rows, err := sqltable.List(ctx, q, `select `+columns+` from {sagas}`+where+` order by definition, id limit {pg ?::bigint}{maria ?}`,
 		append(args, cmp.Or(f.Limit, 100)), (*row).fields)
 	var all []Saga
@@ -124,7 +124,7 @@ func (t Tracker) Forget(ctx context.Context, db driver.SQL, age time.Duration, l
 	if age <= 0 || limit <= 0 {
 		return 0, q.Bug("the age %v or the limit %d is not positive", age, limit)
 	}
-	const old = `state in ('completed', 'compensated') and progressed <= {micros now} - {pg ?::bigint}{maria ?}`
+	const old = `state in ('completed', 'compensated') and progressed <= {micros start} - {pg ?::bigint}{maria ?}`
 	ids, err := sqltable.Column[string](ctx, q, `select id from {sagas} where definition = ? and `+old+` limit {pg ?::bigint}{maria ?}`, t.Definition.Name, age.Microseconds(), limit)
 	for _, id := range ids {
 		if err != nil {

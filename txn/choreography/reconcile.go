@@ -50,7 +50,7 @@ func (t Tracker) Reconcile(ctx context.Context, db driver.SQL, p Policy) (all []
 		return nil, q.Bug("the limit %d is negative", p.Limit)
 	}
 	// The select takes no locks, and each saga is locked by key: a lock by time would block new sagas on MariaDB.
-	ids, err := sqltable.Column[string](ctx, q, `select id from {sagas} where definition = ? and due <= {micros now} order by due limit {pg ?::bigint}{maria ?}`,
+	ids, err := sqltable.Column[string](ctx, q, `select id from {sagas} where definition = ? and due <= {micros start} order by due limit {pg ?::bigint}{maria ?}`,
 		t.Definition.Name, cmp.Or(p.Limit, 100))
 	if err != nil {
 		return nil, err

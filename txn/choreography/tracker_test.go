@@ -122,6 +122,14 @@ func TestReconcile(t *testing.T) {
 		if all := w.reconcile(choreography.Policy{}); len(all) != 0 || w.ids(choreography.Filter{Stalled: true}) != "" {
 			w.Errorf("%+v before the bound", all)
 		}
+		if w.db.Dialect == driver.Postgres {
+			plan := &databases.Planned{BeginnerAt: w.db}
+			plan.Do(w.T, func(ctx context.Context, tx driver.SQL) error {
+				_, err := w.Reconcile(ctx, tx, choreography.Policy{})
+				return err
+			})
+			plan.Want(w.T, "due")
+		}
 		w.pass(time.Minute)
 		if ids := w.ids(choreography.Filter{Stalled: true}); ids != "1" {
 			w.Errorf("stalled: %q", ids)
