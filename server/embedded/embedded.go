@@ -114,16 +114,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		s.Close()
 		return nil, err
 	}
-	if listen, err = withPort(listen); err != nil {
-		s.Close()
-		return nil, err
-	}
-	cfg := config(o.DataDir, listen)
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.events.logger())
-	cfg.QuotaBackendBytes = o.Quota
-	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", o.Compact.String()
-	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{endStreams(s.closing)}
-	if err := s.run(ctx, cfg); err != nil {
+	if err := onPort(listen, func(listen string) error { return s.run(ctx, listen) }); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -132,8 +123,13 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// run starts the node and writes its address to the lock file.
-func (s *Server) run(ctx context.Context, cfg *embed.Config) error {
+// run starts the node at an address and writes that to the lock file.
+func (s *Server) run(ctx context.Context, listen string) error {
+	cfg := config(s.options.DataDir, listen)
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.events.logger())
+	cfg.QuotaBackendBytes = s.options.Quota
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", s.options.Compact.String()
+	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{endStreams(s.closing)}
 	node, err := startEtcd(cfg, s.events.failed)
 	if err != nil {
 		return startError(cfg, err)
@@ -153,18 +149,30 @@ func (s *Server) run(ctx context.Context, cfg *embed.Config) error {
 	return s.lock.write(Running{PID: os.Getpid(), Endpoint: s.endpoint})
 }
 
-// withPort replaces port 0 by a free one, because the node advertises its address before it has
-// one. Another program may take that port first: then Start returns an [*AddressError].
-func withPort(listen string) (string, error) {
+// onPort calls run with listen, in which it replaces port 0 by a free one, because the node
+// advertises its address before it has one. If another program takes that port first, it
+// picks another.
+func onPort(listen string, run func(listen string) error) error {
 	if _, port, err := net.SplitHostPort(listen); err != nil || port != "0" {
-		return listen, err
+		return run(listen)
 	}
-	l, err := net.Listen("tcp", listen)
-	if err != nil {
-		return "", &AddressError{Listen: listen, Err: err}
+	for tries := 1; ; tries++ {
+		l, err := net.Listen("tcp", listen)
+		if err != nil {
+			return &AddressError{Listen: listen, Err: err}
+		}
+		free := l.Addr().String()
+		if err := l.Close(); err != nil {
+			return &AddressError{Listen: listen, Err: err}
+		}
+		if err := run(free); tries == ports || !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
 	}
-	return l.Addr().String(), l.Close()
 }
+
+// ports is how many free ports a start tries.
+const ports = 5
 
 // startEtcd starts etcd in another goroutine. After a failure at which etcd would end the process,
 // such as a full disk, that goroutine ends or waits for ever.
