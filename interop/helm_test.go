@@ -56,7 +56,7 @@ func TestChart(t *testing.T) {
 	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	b := &kubeBed{T: t, kube: testbed.SharedKube(t)}
 	client := b.dial(b.kube.Addr())
-	created := 0
+	created, dry := 0, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}} // validated, not stored
 	for name, text := range files {
 		if strings.TrimSpace(text) == "" {
 			continue
@@ -74,9 +74,9 @@ func TestChart(t *testing.T) {
 					t.Errorf("%s is not among the arguments %q", want, args)
 				}
 			}
-			_, err = client.AppsV1().Deployments("default").Create(t.Context(), object, metav1.CreateOptions{})
+			_, err = client.AppsV1().Deployments("default").Create(t.Context(), object, dry)
 		case *corev1.Service:
-			_, err = client.CoreV1().Services("default").Create(t.Context(), object, metav1.CreateOptions{})
+			_, err = client.CoreV1().Services("default").Create(t.Context(), object, dry)
 		default:
 			t.Errorf("%s: %T", name, object)
 		}

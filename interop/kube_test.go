@@ -40,7 +40,7 @@ func TestClientGo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := &kubeBed{T: t, kube: k, lease: "lease-" + strings.ToLower(name)}
+			b := &kubeBed{T: t, kube: k, lease: k.Namespace + "-" + strings.ToLower(name)} // of this run
 			b.client = b.dial(k.Addr())
 			b.ours = b.open(k.Addr())
 			test(b)

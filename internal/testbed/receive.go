@@ -7,7 +7,7 @@ import (
 )
 
 // Patience bounds the time of an immediate result, also on a busy machine.
-const Patience = time.Minute
+const Patience = 3 * time.Minute
 
 // Receive returns the next value of ch, and ends the test by tb.Fatal if there is none within
 // [Patience]. what names the value in the failure: "the grant".
