@@ -54,7 +54,7 @@ func printed(lines, promised []string) bool {
 }
 
 // TestTheExamplesOfTheDocs requires an example of every command in docs/reference/cli.md, and that every
-// example there and in the tutorials prints the page's output.
+// example there, in the tutorials and in stuck-locks.md prints the page's output.
 func TestTheExamplesOfTheDocs(t *testing.T) {
 	t.Parallel()
 	path := filepath.Dir(program(t)) + string(os.PathListSeparator) + os.Getenv("PATH")
@@ -68,7 +68,8 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 		"PARTICIPANT=" + participant(t), "PREPARED=" + shopURL(db)}
 	deadOrders(t, url)
 	list := examples(t, "../../../docs/reference/cli.md")
-	for _, e := range slices.Concat(list, examples(t, "../../../docs/tutorials/cron.md"), examples(t, "../../../docs/tutorials/participant.md")) {
+	for _, e := range slices.Concat(list, examples(t, "../../../docs/tutorials/cron.md"), examples(t, "../../../docs/tutorials/participant.md"),
+		examples(t, "../../../docs/how-to/stuck-locks.md")) {
 		if command, ok := strings.CutSuffix(e.command, " &"); ok {
 			p := testbed.Start(t, testbed.Program{Path: "sh", Args: []string{"-c", "exec " + command}, Env: env})
 			for _, promise := range e.prints {
