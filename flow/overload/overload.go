@@ -40,8 +40,8 @@ type Options struct {
 	// IsFailure reports whether an error of a call is a failure of the backend; nil means that all are.
 	// Rejections and cancelled calls never are.
 	IsFailure func(error) bool
-	// OpenFor is how long the circuit breaker rejects calls. It opens after at least 20 failures
-	// in 10 s that are half of all calls. 0 means 5 s, negative means no circuit breaker. Then 3
+	// OpenFor is how long the circuit breaker rejects calls. It opens if half of at least 20 calls
+	// in 10 s failed. 0 means 5 s, negative means no circuit breaker. Then 3
 	// trial calls decide whether it closes.
 	OpenFor time.Duration
 	// Hedge is the time after which a second attempt runs beside a slow one; 0 means never. The first
