@@ -33,7 +33,7 @@
 // error.
 //
 // An acknowledged duplicate relies on the first commit, and so on the durability of the
-// database. With synchronous_commit off, or innodb_flush_log_at_trx_commit other than 1, a
+// database. With synchronous_commit off, or innodb_flush_log_at_trx_commit 0 or 2, a
 // crash of the server can lose an effect whose duplicates are already acknowledged.
 //
 // # Isolation
