@@ -19,6 +19,8 @@ var (
 	goBlock = regexp.MustCompile("(?ms)^ *```go\n(.*?)^ *```")
 	quoted  = regexp.MustCompile("(?s)```.*?```|`([^`\n]+)`")
 	goName  = regexp.MustCompile(`(?:^|[^\w./-])([a-z][a-z0-9]*)\.([A-Z]\w*(?:\.[A-Z]\w*)?)\b`)
+	goTest  = regexp.MustCompile(`^Test[A-Z]\w*`)
+	aPath   = regexp.MustCompile(`^(?:bench|claim|deploy|docs|driver|examples|flow|guard|history|internal|interop|observe|scripts|server|tools|txn)/[\w./-]+$`)
 )
 
 // The Go of the pages is compiled. A whole file is compiled here; a piece is quoted from a Go
@@ -66,7 +68,8 @@ func build(t *testing.T, programs map[string]string) {
 	command(t, ".", "go", args...)
 }
 
-// Names of ours that the pages quote, such as `lock.Open` and `lock.Options.Require`, exist.
+// Names of ours that the pages quote, such as `lock.Open` and `lock.Options.Require`, exist; so do
+// tests and paths.
 func TestDocsNames(t *testing.T) {
 	names := map[string]bool{}
 	eachGoFile(t, func(file string) {
@@ -85,6 +88,14 @@ func TestDocsNames(t *testing.T) {
 					}
 				}
 			}
+			if test := goTest.FindString(q[1]); test != "" && !names[test] {
+				t.Errorf("%s: there is no %s", page, test)
+			}
+			if aPath.MatchString(q[1]) {
+				if _, err := os.Stat(q[1]); err != nil {
+					t.Errorf("%s: %v", page, err)
+				}
+			}
 		}
 	})
 	if found < 100 {
@@ -92,7 +103,7 @@ func TestDocsNames(t *testing.T) {
 	}
 }
 
-// declared adds what a file declares: its package, and by it names, methods and fields.
+// declared adds what a file declares: its package, its tests, and by the package names, methods and fields.
 func declared(tree *ast.File, names map[string]bool) {
 	pkg := tree.Name.Name
 	names[pkg] = true
@@ -102,6 +113,8 @@ func declared(tree *ast.File, names map[string]bool) {
 			name := decl.Name.Name
 			if decl.Recv != nil {
 				name = receiverOf(decl.Recv.List[0].Type) + "." + name
+			} else if goTest.MatchString(name) {
+				names[name] = true
 			}
 			names[pkg+"."+name] = true
 		case *ast.GenDecl:
