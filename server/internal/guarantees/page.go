@@ -10,13 +10,13 @@ import (
 
 const head = `# What each backend promises
 
-Made from what the drivers say of themselves (` + "`Guarantees`" + `) on real servers, and from
-` + "`server/internal/guarantees/proofs.yaml`" + `. That file names for every cell the test that proves it
-or the scenario that breaks it. To generate it again: ` + "`go test ./server/internal/guarantees -update`" + `.
+Generated from the ` + "`Guarantees`" + ` that the drivers report on real servers, and from
+` + "`server/internal/guarantees/proofs.yaml`" + `, which names for every cell the test that proves it
+or the scenario that breaks it: ` + "`go test ./server/internal/guarantees -update`" + `.
 
 No backend promises that only one process acts: a holder that was paused goes on without knowing that its lease expired.
 The promise is that **a guarded store never accepts a lower token after a higher one has
-entered**. TTLs are the default of 30 s. **no** is written where the truth is no.
+entered**. TTLs are the default of 30 s.
 
 `
 
@@ -93,7 +93,8 @@ func gridOf(b *strings.Builder, columns []string, rows int, row func(i int) (tit
 	}
 }
 
-// evidence lists the proofs of a row, and groups backends with the same ones.
+// evidence lists the proofs of a row, and groups backends with the same ones. The group of most
+// backends is the last one, without their names.
 func (t *Table) evidence(b *strings.Builder, p Promise) {
 	fmt.Fprintf(b, "\n## %s%s\n\n", strings.ToUpper(p.Title[:1]), p.Title[1:])
 	type group struct{ cell, proof string }
@@ -106,8 +107,17 @@ func (t *Table) evidence(b *strings.Builder, p Promise) {
 		}
 		by[g] = append(by[g], backend.Title)
 	}
+	most := len(t.Backends)/2 + 1
+	slices.SortStableFunc(order, func(x, y group) int { return cmp.Compare(len(by[x])/most, len(by[y])/most) })
 	for _, g := range order {
-		fmt.Fprintf(b, "- **%s** (%s): %s\n", g.cell, strings.Join(by[g], ", "), g.proof)
+		names := strings.Join(by[g], ", ")
+		if len(by[g]) >= most {
+			names = "all others"
+		}
+		if len(order) == 1 {
+			names = "all"
+		}
+		fmt.Fprintf(b, "- **%s** (%s): %s\n", g.cell, names, g.proof)
 	}
 }
 
