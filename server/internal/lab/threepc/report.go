@@ -134,7 +134,6 @@ func (r *Report) saySchedules(say sayer) {
 	}{
 		{"The shortest way in which 2PC blocks", Model{Protocol: TwoPhase, Participants: 2, Crashes: 1}, func(x *Exploration) []string { return x.Blocked }},
 		{"The shortest way in which a partition splits 3PC", Model{Protocol: ThreePhase, Participants: 2, Partition: true}, func(x *Exploration) []string { return x.Split }},
-		{"The same with three participants", Model{Protocol: ThreePhase, Participants: 3, Partition: true}, func(x *Exploration) []string { return x.Split }},
 		{"The shortest way in which slowness splits 3PC", Model{Protocol: ThreePhase, Participants: 2, Asynchronous: true}, func(x *Exploration) []string { return x.Split }},
 		{"The shortest way in which the register makes a site wait", Model{Protocol: Register, Participants: 3, Partition: true}, func(x *Exploration) []string { return x.Blocked }},
 	} {
