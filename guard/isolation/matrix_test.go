@@ -25,7 +25,7 @@ const (
 )
 
 var anomalies = []anomaly{
-	{"dirty read", "a transaction reads what another wrote and then takes back", func() ([]turn, func(func(string) int64) bool) {
+	{"dirty read", "a transaction reads a change that is rolled back later", func() ([]turn, func(func(string) int64) bool) {
 		var seen int64
 		return []turn{
 			{0, write(`update account set v = 99 where id = 1`)}, {1, read(&seen, readOne)}, {0, rollback}, {1, commit},
@@ -38,21 +38,21 @@ var anomalies = []anomaly{
 			{0, read(&after, readOne)}, {0, commit},
 		}, func(func(string) int64) bool { return before != after }
 	}},
-	{"read skew", "two rows are read, one from before and one from after a change of both", func() ([]turn, func(func(string) int64) bool) {
+	{"read skew", "two rows are read, one before and one after a change of both", func() ([]turn, func(func(string) int64) bool) {
 		var one, two int64
 		return []turn{
 			{0, read(&one, readOne)}, {1, write(`update account set v = 11 where id = 1`)},
 			{1, write(`update account set v = 9 where id = 2`)}, {1, commit}, {0, read(&two, readTwo)}, {0, commit},
 		}, func(func(string) int64) bool { return one+two != 20 }
 	}},
-	{"phantom", "a search done twice finds a row that was not there", func() ([]turn, func(func(string) int64) bool) {
+	{"phantom", "a repeated search finds a new row", func() ([]turn, func(func(string) int64) bool) {
 		var before, after int64
 		return []turn{
 			{0, read(&before, count)}, {1, write(`insert into account (id, v) values (3, 10)`)}, {1, commit},
 			{0, read(&after, count)}, {0, commit},
 		}, func(func(string) int64) bool { return before != after }
 	}},
-	{"lost update", "two read a value and write it back changed, and one change is gone", func() ([]turn, func(func(string) int64) bool) {
+	{"lost update", "two transactions read a value and write it back changed, and one change is lost", func() ([]turn, func(func(string) int64) bool) {
 		var a, b int64
 		return []turn{
 			{0, read(&a, readOne)}, {1, read(&b, readOne)},
@@ -60,7 +60,7 @@ var anomalies = []anomaly{
 			{1, write(`update account set v = 10 + 5 where id = 1`)}, {1, commit},
 		}, func(final func(string) int64) bool { return final(readOne) == 15 && a == 10 && b == 10 }
 	}},
-	{"write skew", "two check a rule over several rows, and each changes another row, until it is broken", func() ([]turn, func(func(string) int64) bool) {
+	{"write skew", "two transactions check a rule over several rows, each changes another row, and together they break the rule", func() ([]turn, func(func(string) int64) bool) {
 		var a, b int64
 		return []turn{
 			{0, read(&a, readSum)}, {1, read(&b, readSum)},
@@ -120,24 +120,24 @@ func (a anomaly) cell(t *testing.T, db *databases.DB, level driver.Isolation) st
 // markdown returns the page.
 func markdown(cells map[string]string) string {
 	var b strings.Builder
-	b.WriteString(`# What each level of isolation lets happen
+	b.WriteString(`# What each isolation level permits
 
 <!-- Written by: go test ./guard/isolation -run TestMatrix -update -->
 
-Two transactions run at the same level, in the order that brings the anomaly about if anything does. The servers are
-PostgreSQL 15 and MariaDB 10.11 as they are by default. The same test compares this page with what the servers do.
+Two transactions run at the same level, in an order that causes the anomaly if the level permits it. The servers are
+PostgreSQL 15 and MariaDB 10.11 with their default settings. The same test compares this page with the servers.
 
-- **happens**: both were committed, and the anomaly was there.
-- *not visible*: both were committed; the reader saw the state from before.
-- *waits*: one of them waited for the other to end, and then went on.
-- *error*: one of them was undone, and has to run again: that is what ` + "`guard/isolation`" + ` does.
+- **happens**: both were committed, and the anomaly occurred.
+- *not visible*: both were committed; the reader saw the former state.
+- *waits*: one of them waited until the other had ended.
+- *error*: one of them was rolled back and must run again, as ` + "`guard/isolation`" + ` does.
 
 `)
 	for _, db := range []struct{ id, title, note string }{
 		{string(driver.Postgres), "PostgreSQL 15", "READ UNCOMMITTED is READ COMMITTED there, which is the default."},
-		{string(driver.MariaDB), "MariaDB 10.11", `REPEATABLE READ is the default there. It reads from a snapshot, and writes on top of what the snapshot does not
-show. A lost update is not noticed, unless the read locks (` + "`for update`" + `) or innodb_snapshot_isolation is on. At SERIALIZABLE
-every read locks what it reads for others to read only; two that then both write are a deadlock.`},
+		{string(driver.MariaDB), "MariaDB 10.11", `REPEATABLE READ is the default there. It reads from a snapshot, and overwrites rows that the snapshot does not show. A
+lost update is not detected, unless the read locks (` + "`for update`" + `) or innodb_snapshot_isolation is on. At SERIALIZABLE
+every read takes a shared lock; two transactions that then both write are a deadlock.`},
 	} {
 		fmt.Fprintf(&b, "## %s\n\n|", db.title)
 		for _, level := range levels {
