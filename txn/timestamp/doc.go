@@ -20,5 +20,6 @@
 //
 // The upper bits of a timestamp are a time in milliseconds, which advances with the
 // leader's monotonic clock. The oracle follows a clock that is set forward only when a
-// leader takes over, and never one that is set back.
+// leader takes over, and never one that is set back. A new leader starts at the bound, ahead of
+// that time by up to [Options].Ahead, and then runs at half the speed until it is not.
 package timestamp

@@ -157,7 +157,7 @@ func (o *Oracle) attempt(ctx context.Context, n int) (Timestamp, bool, error) {
 	}
 	now := succeed(was, Of(o.wall()), mono, o.ahead, n)
 	if o.leader.Epoch > 0 && o.leader.Epoch == was.Epoch { // no process had taken over at this read
-		o.leader.Bound = was.Bound // a write without an answer may have raised it
+		o.leader.stored = was // a write without an answer may have raised it
 		if first, ok := o.leader.issue(mono, n); ok {
 			return first, true, nil
 		}

@@ -112,25 +112,37 @@ func TestConcurrentRequestsAreOneBatch(t *testing.T) {
 	})
 }
 
-// TestAlternatingLeadersDoNotHurryTime: changes of the leader do not advance time.
+// TestAlternatingLeadersDoNotHurryTime: changes of the leader do not advance time, however many
+// batches each of them issues.
 func TestAlternatingLeadersDoNotHurryTime(t *testing.T) {
-	virtual.Test(t, func(t *testing.T) {
-		store := memory.NewKeyValues()
-		a, b := open(t, store), open(t, store)
-		first, last := next(t, a), Timestamp(0)
-		for range 1000 {
-			for _, o := range []*Oracle{a, b} {
-				at := next(t, o)
-				if at <= last {
-					t.Fatalf("%d after %d", at, last)
+	for _, pause := range []time.Duration{0, 3 * time.Millisecond, time.Second} {
+		virtual.Test(t, func(t *testing.T) {
+			store := &counting{KeyValues: memory.NewKeyValues()}
+			a, b := open(t, store), open(t, store)
+			first, last, began := next(t, a), Timestamp(0), time.Now()
+			for range 1000 {
+				for i, o := range []*Oracle{a, a, b, b} {
+					time.Sleep(pause * time.Duration(i%2))
+					at := next(t, o)
+					if at <= last {
+						t.Fatalf("%d after %d", at, last)
+					}
+					last = at
 				}
-				last = at
 			}
-		}
-		if passed := last.Sub(first); passed > time.Second {
-			t.Errorf("an instant is %v for it", passed)
-		}
-	})
+			if passed, real := last.Sub(first), time.Since(began); passed < real-time.Second || passed > real+2*DefaultAhead {
+				t.Errorf("%v are %v for it", real, passed)
+			}
+			store.swaps = 0
+			for range 1000 {
+				time.Sleep(10 * time.Millisecond)
+				last = next(t, b)
+			}
+			if passed, real := last.Sub(first), time.Since(began); store.swaps > 20 || passed > real+DefaultAhead {
+				t.Errorf("after ten seconds of one leader and %d writes, %v are %v", store.swaps, real, passed)
+			}
+		})
+	}
 }
 
 func TestAClockThatIsSetBackIsNotFollowed(t *testing.T) {
