@@ -129,7 +129,8 @@ func (db *DB) change(ctx context.Context, change func(s *safePoint, now Timestam
 }
 
 // Snapshot is View for reads that take longer than a collection keeps versions, such as a
-// backup: no safe point passes the snapshot until fn returns. A process that lacks a store gets
+// backup: no safe point passes the snapshot until fn returns, unless a clock leaps (see Bounds): then
+// fn gets [ErrTooOld] and runs again. A process that lacks a store gets
 // [ErrStores]. It costs a read of each store at the beginning, and one more read and write then
 // and every 20 s. A dead process holds the safe point back for a
 // minute. Records that are written often still keep only 64 versions.
@@ -162,9 +163,10 @@ func (db *DB) letGo(ctx context.Context, name string) {
 }
 
 // recent refuses a read if the snapshot is so old that a deleted record, whose safe point is
-// gone, may have had the value. Records are deleted [MaxAge] after they were emptied.
+// gone, may have had the value. Records are deleted [MaxAge] after they were emptied, by the oracle's
+// time, which can leap by half an hour, and by a minute at changes of its leader.
 func (tx *Tx) recent(ctx context.Context, key string) error {
-	if boottime.Now().Sub(tx.begun) < MaxAge/2 {
+	if boottime.Now().Sub(tx.begun) < MaxAge/2-time.Minute {
 		return nil
 	}
 	s, err := safePoint{}, tx.db.complete(ctx)

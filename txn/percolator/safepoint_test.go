@@ -3,6 +3,7 @@ package percolator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -124,6 +125,59 @@ func TestSnapshotBelowTheSafePoint(t *testing.T) {
 			if !errors.Is(err, ErrTooOld) || interlock.Kind(err) != interlock.Retryable {
 				t.Errorf("a snapshot in which the key had a value: %v", err)
 			}
+		}
+	})
+}
+
+// TestClockThatLeaps: a new leader of the oracle whose clock is ahead by almost half an hour ends the lease of
+// a snapshot too early, and lets a collection delete the record of a removed key too early. Reads of
+// old snapshots get ErrTooOld, never a wrong value.
+func TestClockThatLeaps(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, db, other := w.Context(), w.open(nil, nil), w.open(nil, nil)
+		w.set(db, map[string]int{"x/a": 1, "x/b": 1})
+		collect := func() Timestamp {
+			safe, err := other.Collect(ctx, 0)
+			testbed.OK(t, err)
+			return safe
+		}
+		leap := func() {
+			now, err := other.now(ctx)
+			testbed.OK(t, err)
+			kvs, err := w.oracle.Get(ctx, "oracle")
+			testbed.OK(t, err)
+			record := fmt.Sprintf(`{"format":1,"epoch":%d,"bound":%d}`, now, now.Add(MaxAge/2-time.Second+timestamp.DefaultAhead))
+			_, err = w.oracle.Swap(ctx, driver.Swap{Key: "oracle", Revision: kvs[0].Revision, Value: []byte(record)})
+			testbed.OK(t, err)
+			_, err = other.now(ctx) // it leads
+			testbed.OK(t, err)
+		}
+		old, err := db.Begin(ctx)
+		testbed.OK(t, err)
+		runs := 0
+		err = db.Snapshot(ctx, func(tx *Tx) error {
+			if runs++; runs == 2 {
+				return nil
+			}
+			testbed.OK(t, other.Update(ctx, func(tx *Tx) error { return errors.Join(tx.Delete("x/a"), add(tx, "x/b", 1)) }))
+			leap()
+			if safe := collect(); safe <= tx.Start() {
+				t.Errorf("the safe point %v did not pass the snapshot", safe.Time())
+			}
+			_, err := number(tx, "x/b")
+			return err
+		})
+		if err != nil || runs != 2 {
+			t.Errorf("after %d runs: %v", runs, err)
+		}
+		leap()
+		time.Sleep(MaxAge/2 - 1500*time.Millisecond)
+		collect()
+		if kvs, err := w.x.Get(ctx, dataPrefix+"x/a"); err != nil || kvs[0].Revision > 0 {
+			t.Errorf("the record of the removed key is there: %v", err)
+		}
+		if _, err := number(old, "x/a"); !errors.Is(err, ErrTooOld) {
+			t.Errorf("an old transaction reads the removed key: %v", err)
 		}
 	})
 }
