@@ -40,6 +40,9 @@ func (tx *Tx) Commit(ctx context.Context) error {
 // them can succeed, as the latches for local transactions of TiDB do. Only speed depends on
 // it: after maxTurn it unlocks, so that a slow function does not delay others for long.
 func (tx *Tx) lock(ctx context.Context) (unlock func(), waited bool, err error) {
+	if tx.ended {
+		return nil, false, failed("commit", "", interlock.Bug, ErrDone)
+	}
 	keys := slices.Collect(maps.Keys(tx.writes))
 	end, locked := tx.db.turns.TryLock(keys...)
 	if !locked {

@@ -3,7 +3,9 @@
 // half of a committed transaction. It does not read data that other programs write to the
 // stores, and it is slower than the transactions of one database. Guarantees: snapshot
 // isolation, or serializable transactions, over all keys; a transaction is atomic even if
-// any process crashes; readers never wait for a living writer; no process has to recover first.
+// any process crashes; no process has to recover first. Readers do not wait for a living writer: they
+// delay its commit. Only if they have delayed it for half a second do they wait, at most for as
+// long as the delay lasted, so that it commits.
 //
 //	oracle, err := timestamp.NewOracle(etcdStore, "oracle", nil)
 //	db, err := percolator.Open(ctx, oracle, percolator.Stores{"eu/": etcdStore, "us/": postgresStore}, nil)
@@ -31,7 +33,8 @@
 //
 // The clock of a process that issues timestamps may be ahead by less than half an hour.
 // Otherwise a collection can remove a deleted key too early: an older snapshot then does not
-// find the key, in place of [ErrTooOld].
+// find the key, in place of [ErrTooOld]. If a clock that is ahead by more than 40 s begins to
+// issue timestamps, a safe point can pass a [DB.Snapshot]: it gets ErrTooOld, and runs again.
 //
 // The algorithm is that of Peng and Dabek, "Large-scale incremental processing using distributed
 // transactions and notifications" (2010). It includes the corrections that TiKV and TiDB have

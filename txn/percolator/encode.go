@@ -12,7 +12,7 @@ const (
 	//
 	//	safe point
 	//	kind and flags of the lock; if there is one, its start, expiry, lowest commit
-	//	timestamp, primary, store and value
+	//	timestamp, primary, store and value; if pushBit is set, first and last push
 	//	number of versions; for each its commit, start, kind with flag, and value
 	//	number of aborted transactions; the start of each
 	//
@@ -23,6 +23,7 @@ const (
 
 	flagBit = 1 << 2 // beside the kind: Alone of a lock, Primary of a version
 	lockBit = 1 << 3 // beside the kind: there is a lock
+	pushBit = 1 << 4 // beside the kind: readers have raised the lowest commit timestamp
 )
 
 var errFormat = errors.New("the record is of another format or damaged")
@@ -38,13 +39,21 @@ func (r record) encode() []byte {
 	e := encoder{data: append(make([]byte, 0, size), recordFormat)}
 	e.time(r.Safe)
 	if l := r.Lock; l != nil {
-		e.head(l.Kind|lockBit, l.Alone)
+		k := l.Kind | lockBit
+		if l.FirstPush|l.LastPush != 0 {
+			k |= pushBit
+		}
+		e.head(k, l.Alone)
 		e.time(l.Start)
 		e.time(l.Expires)
 		e.number(uint64(l.MinCommit))
 		e.text([]byte(l.Primary))
 		e.text([]byte(l.Store))
 		e.text(l.Value)
+		if l.FirstPush|l.LastPush != 0 {
+			e.time(l.FirstPush)
+			e.time(l.LastPush)
+		}
 	} else {
 		e.head(0, false)
 	}
@@ -69,9 +78,12 @@ func decode(data []byte) (r record, err error) {
 	}
 	d := decoder{data: data[1:]}
 	r.Safe = d.time()
-	if k, alone := d.head(status | lockBit); k&lockBit != 0 {
-		r.Lock = &lock{Kind: k &^ lockBit, Alone: alone, Start: d.time(), Expires: d.time(), MinCommit: Timestamp(d.number()),
+	if k, alone := d.head(status | lockBit | pushBit); k&lockBit != 0 {
+		r.Lock = &lock{Kind: k & status, Alone: alone, Start: d.time(), Expires: d.time(), MinCommit: Timestamp(d.number()),
 			Primary: string(d.text()), Store: string(d.text()), Value: d.text()}
+		if k&pushBit != 0 {
+			r.Lock.FirstPush, r.Lock.LastPush = d.time(), d.time()
+		}
 	}
 	if n := d.count(4); n > 0 {
 		r.Writes = make([]write, n)

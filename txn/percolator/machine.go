@@ -13,6 +13,7 @@ const (
 	conflict           // another transaction committed after this one began, at answer.at
 	tooOld             // the snapshot or the transaction is below the safe point, answer.at
 	alive              // the transaction has its primary lock, and time left
+	starving           // the transaction is alive, and readers have delayed its commit for too long
 	missing            // the primary lock is not there, but may still arrive
 	tooEarly           // a reader asks for a commit timestamp of at least answer.at
 	notPrimary         // the lock names another primary
@@ -86,7 +87,7 @@ type question struct {
 	lock *lock     // found anywhere; its primary is asked
 	now  Timestamp // the oracle's time
 	// push is a reader's snapshot: if the transaction is alive, it can commit only above
-	// push. 0 changes nothing.
+	// push, unless the answer is starving. 0 changes nothing.
 	push Timestamp
 }
 
@@ -116,10 +117,10 @@ func checkHeld(r record, key string, q question) (record, answer) {
 		return r, answer{outcome: notPrimary, lock: r.Lock}
 	case q.now >= r.Lock.Expires:
 		return rollback(r, q.lock.Start)
+	case q.push > 0 && q.push >= r.Lock.MinCommit && r.Lock.starves(q.now):
+		return r, answer{outcome: starving, lock: r.Lock}
 	case q.push > 0 && q.push >= r.Lock.MinCommit:
-		pushed := *r.Lock
-		pushed.MinCommit = q.push + 1
-		r.Lock = &pushed
+		r.Lock = r.Lock.pushed(q.push, q.now)
 	}
 	return r, answer{outcome: alive, lock: r.Lock}
 }

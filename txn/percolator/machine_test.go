@@ -189,7 +189,7 @@ func TestCollectionWaitsForLocks(t *testing.T) {
 func TestEncodedRecord(t *testing.T) {
 	r, _ := commit(locked1(t), "a", 5, 6)
 	r, _ = rollback(r, 9)
-	r, _ = prewrite(r, lock{Start: 12, Primary: "b", Store: "s", Kind: remove, Expires: 20, MinCommit: 15, Alone: true})
+	r, _ = prewrite(r, lock{Start: 12, Primary: "b", Store: "s", Kind: remove, Expires: 20, MinCommit: 15, FirstPush: 16, LastPush: 17, Alone: true})
 	r, _ = rollback(r, 1)
 	text := r.encode()
 	if got, err := decode(text); err != nil || !reflect.DeepEqual(got, r) {

@@ -118,6 +118,51 @@ func TestReadersDoNotWaitForWriters(t *testing.T) {
 	})
 }
 
+// TestReadersDoNotStarveACommit: reads of its keys that are more frequent than its requests do not
+// delay a commit for ever. No reader waits for long.
+func TestReadersDoNotStarveACommit(t *testing.T) {
+	for _, serializable := range []bool{false, true} {
+		inWorld(t, func(w *world) {
+			readers, pr := w.open(nil, nil), &process{}
+			slow := w.open(pr, &Options{Serializable: serializable})
+			w.set(readers, map[string]int{"x/a": 100, "y/b": 0, "c": 7})
+			pr.delay = 10 * time.Millisecond
+			ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+			defer cancel()
+			var reading sync.WaitGroup
+			ended, attempts, began := make(chan error, 1), 0, time.Now()
+			go func() {
+				ended <- slow.Update(ctx, func(tx *Tx) error {
+					attempts++
+					_, err := number(tx, "c")
+					return errors.Join(err, move("x/a", "y/b", 30)(tx))
+				})
+			}()
+			for len(ended) == 0 {
+				time.Sleep(3 * time.Millisecond)
+				reading.Go(func() {
+					began := time.Now()
+					if got := w.values(readers, "x/a", "y/b"); got[0]+got[1] != 100 {
+						t.Errorf("a reader got %v", got)
+					}
+					if waited := time.Since(began); waited > time.Second {
+						t.Errorf("a reader waited %v", waited)
+					}
+				})
+			}
+			took := time.Since(began)
+			if err := <-ended; err != nil || attempts != 1 || took > 3*time.Second {
+				t.Errorf("serializable %v: after %v and %d attempts: %v", serializable, took, attempts, err)
+			}
+			reading.Wait()
+			w.close(slow)
+			if got := w.values(readers, "x/a", "y/b"); got[0] != 70 || got[1] != 30 {
+				t.Errorf("afterwards: %v", got)
+			}
+		})
+	}
+}
+
 // TestCosts counts requests of transactions that read the keys that they write. A timestamp is
 // one read of the oracle's store.
 func TestCosts(t *testing.T) {
@@ -471,6 +516,10 @@ func TestSlowTurn(t *testing.T) {
 	inWorld(t, func(w *world) {
 		db, other := w.open(nil, nil), w.open(nil, nil)
 		attempts, slow, ended := 0, make(chan struct{}), make(chan error)
+		old, err := db.Begin(w.Context())
+		testbed.OK(t, err)
+		testbed.OK(t, old.Put("a", make([]byte, 8)))
+		testbed.OK(t, old.Commit(w.Context()))
 		go func() {
 			ended <- db.Update(w.Context(), func(tx *Tx) error {
 				switch attempts++; attempts {
@@ -488,6 +537,10 @@ func TestSlowTurn(t *testing.T) {
 		bounded, cancel := context.WithTimeout(w.Context(), maxTurn/2)
 		defer cancel()
 		testbed.WantKind(t, db.Update(bounded, move("a", "b", 1)), interlock.Definite, context.DeadlineExceeded)
+		testbed.WantKind(t, old.Commit(w.Context()), interlock.Bug, ErrDone)
+		if waited := time.Since(began); waited != maxTurn/2 {
+			t.Errorf("an ended transaction waited %v for its turn", waited-maxTurn/2)
+		}
 		testbed.OK(t, db.Update(w.Context(), move("a", "b", 1)))
 		if waited := time.Since(began); waited != maxTurn {
 			t.Errorf("it waited %v", waited)

@@ -2,6 +2,7 @@ package percolator
 
 import (
 	"slices"
+	"time"
 
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
@@ -43,6 +44,28 @@ type lock struct {
 	// MinCommit is the lowest allowed commit timestamp. Readers raise it instead of
 	// waiting. It counts in the primary alone.
 	MinCommit Timestamp
+	// FirstPush and LastPush are when readers raised MinCommit, by the oracle's time.
+	FirstPush, LastPush Timestamp
+}
+
+// pushed returns the lock with a commit timestamp above push.
+func (l lock) pushed(push, now Timestamp) *lock {
+	l.MinCommit = push + 1
+	if l.LastPush = now; l.FirstPush == 0 {
+		l.FirstPush = now
+	}
+	return &l
+}
+
+// freeDelay is how long readers may delay a commit before they wait for it.
+const freeDelay = time.Second / 2
+
+// starves reports whether readers wait at now instead of raising MinCommit again: after they have
+// delayed the commit for long, they leave it alone for as long as that. So it succeeds,
+// however often they come and however long its validation takes.
+func (l *lock) starves(now Timestamp) bool {
+	delay := l.LastPush.Sub(l.FirstPush)
+	return delay >= freeDelay && now.Sub(l.LastPush) < delay
 }
 
 // A write is a committed version.

@@ -41,8 +41,9 @@ func (db *DB) resolve(ctx context.Context, key string, l *lock, push Timestamp) 
 	return fate, err
 }
 
-// ask checks a transaction at its primary. If the primary lock may still arrive, it waits
-// while held returns true: a transaction refused at its primary leaves no trace there.
+// ask checks a transaction at its primary. If the primary lock may still arrive, or readers have
+// delayed the commit for too long, it waits while held returns true: a transaction refused at its
+// primary leaves no trace there.
 func (db *DB) ask(ctx context.Context, primary int, l *lock, push Timestamp, held func() (bool, error)) (answer, error) {
 	for n := 1; ; n++ {
 		now, err := db.now(ctx)
@@ -55,12 +56,12 @@ func (db *DB) ask(ctx context.Context, primary int, l *lock, push Timestamp, hel
 		switch {
 		case err != nil:
 			return a, err
-		case a.outcome == missing && !waits.Wait(ctx, n):
-			return a, failed("resolve lock", l.Primary, interlock.Retryable, context.Cause(ctx))
 		case a.outcome == notPrimary:
 			return a, because("resolve lock", l.Primary, a)
-		case a.outcome != missing:
+		case a.outcome != missing && a.outcome != starving:
 			return a, nil
+		case !waits.Wait(ctx, n):
+			return a, failed("resolve lock", l.Primary, interlock.Retryable, context.Cause(ctx))
 		}
 		if still, err := held(); err != nil || !still {
 			return answer{}, err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -37,6 +38,7 @@ type process struct {
 	at     int // the request that has the fault; 0 is none
 	fault  fault
 	dead   bool
+	delay  time.Duration     // of each request before it reaches the store
 	onSwap func(store *path) // before each swap, if it is not nil
 }
 
@@ -49,6 +51,7 @@ type path struct {
 // pass runs a request with its fault.
 func (p *path) pass(count *int, request func() error) error {
 	pr := p.process
+	time.Sleep(pr.delay)
 	pr.mu.Lock()
 	*count++
 	f := none
