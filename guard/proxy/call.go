@@ -121,7 +121,8 @@ type Record struct {
 
 // The id of a row is its [Key], which has a fixed length and no collation. resource and
 // operation are for people.
-var layout = sqltable.Layout{Part: "proxy", Lock: "call", Default: "interlock_call", Tables: map[string]string{"calls": ""}}
+var layout = sqltable.Layout{Part: "proxy", Lock: "call", Default: "interlock_call", Tables: map[string]string{"calls": ""},
+	Indexes: map[string]string{"settled": "_settled"}}
 
 // Create creates the table, unless it exists. Several processes may call it concurrently. On
 // MariaDB it commits what the transaction did before.
@@ -138,7 +139,9 @@ func (t Calls) Create(ctx context.Context, db driver.SQL) error {
 			attempts bigint not null,
 			status bigint not null,
 			called_at {time} not null,
-			settled_at {time}){maria  engine = InnoDB}`)
+			settled_at {time}{maria ,
+			index (settled_at)}){maria  engine = InnoDB}`,
+		`{pg create index if not exists {settled} on {calls} (settled_at) where settled_at is not null}`)
 }
 
 // begin counts an attempt. Apart from the count, the returned record is the previous one.
@@ -205,13 +208,21 @@ func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation st
 	return failure.Bug("settle call", operation, "status %d settles nothing", status)
 }
 
+// cleaned is the number of records that Clean removes at once.
+const cleaned = 1000
+
 // Clean removes the records of calls that were settled longer than age ago, by the database's
 // clock. After that these calls would be sent again. It keeps records of calls in doubt.
 func (t Calls) Clean(ctx context.Context, db driver.SQL, age time.Duration) error {
 	if age < 0 {
 		return failure.Bug("clean calls", "", "an age of %v is in the future", age)
 	}
-	return t.exec(ctx, db, "clean calls", `delete from {calls} where settled_at < {now} - {span}`, age.Microseconds())
+	tables, err := layout.Open("clean calls", "", db, t.Name)
+	for deleted := int64(cleaned); err == nil && deleted == cleaned; {
+		deleted, err = tables.Delete(ctx, sqltable.Deletion{Table: "calls", Key: "id", Where: `settled_at < {start} - {span}`,
+			Args: []any{age.Microseconds()}, Limit: cleaned})
+	}
+	return err
 }
 
 func (t Calls) exec(ctx context.Context, db driver.SQL, op, query string, args ...any) error {

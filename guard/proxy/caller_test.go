@@ -253,6 +253,33 @@ func testDoubtsAreSettled(t *testing.T, db *databases.DB) {
 	wantKind(t, clean(-1), interlock.Bug, nil)
 }
 
+// testCleaningBlocksNoCall: while a transaction that has removed old records is open, calls are made.
+func testCleaningBlocksNoCall(t *testing.T, db *databases.DB) {
+	c := caller(t, db, nil)
+	fine := func(context.Context, *proxy.Call) (int, error) { return 200, nil }
+	for _, operation := range []string{"old", "older"} {
+		_, err := c.Do(t.Context(), grant(1, bound), "api", operation, fine)
+		ok(t, err)
+	}
+	ok(t, db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error {
+		if err := (proxy.Calls{}).Clean(ctx, tx, 0); err != nil {
+			return err
+		}
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		_, err := c.Do(short, grant(1, bound), "api", "new", fine)
+		return err
+	}))
+	if db.Dialect == driver.Postgres {
+		plan := &databases.Planned{BeginnerAt: db}
+		plan.Do(t, func(ctx context.Context, tx driver.SQL) error { return proxy.Calls{}.Clean(ctx, tx, 0) })
+		plan.Want(t, "settled_at")
+	}
+	if r, s := record(t, db, "old"), record(t, db, "new"); r.Attempts != 0 || s.Status != 200 {
+		t.Errorf("recorded %+v and %+v", r, s)
+	}
+}
+
 // testALivingCallKeepsItsTurn: it takes longer than the idle timeout of its session.
 func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 	api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) {

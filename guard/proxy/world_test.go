@@ -135,6 +135,7 @@ func TestStrict(t *testing.T) {
 		"WhatIsKnownToBeUnsentLeavesNoDoubt":  testWhatIsKnownToBeUnsentLeavesNoDoubt,
 		"StatusesMeanWhatTheTableSays":        testStatusesMeanWhatTheTableSays,
 		"DoubtsAreSettled":                    testDoubtsAreSettled,
+		"CleaningBlocksNoCall":                testCleaningBlocksNoCall,
 		"ALivingCallKeepsItsTurn":             testALivingCallKeepsItsTurn,
 		"AnAnswerOutlivesTheClaim":            testAnAnswerOutlivesTheClaim,
 		"NothingIsSentUnderAnEndedClaim":      testNothingIsSentUnderAnEndedClaim,

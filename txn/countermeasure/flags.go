@@ -14,7 +14,8 @@ type flags struct {
 	resource string
 }
 
-var flagTables = sqltable.Layout{Part: "semanticlock", Default: "interlock_semantic_lock", Tables: map[string]string{"flags": ""}}
+var flagTables = sqltable.Layout{Part: "semanticlock", Default: "interlock_semantic_lock", Tables: map[string]string{"flags": ""},
+	Indexes: map[string]string{"free": "_free"}}
 
 func (f flags) create(ctx context.Context) error {
 	return f.Create(ctx,
@@ -27,7 +28,8 @@ func (f flags) create(ctx context.Context) error {
 			changes bigint not null,
 			since_at {time} not null,
 			until_at {time} not null{maria ,
-			index (owner, until_at)}){engine}`)
+			index (owner, until_at)}){engine}`,
+		`{pg create index if not exists {free} on {flags} (until_at) where owner = ''}`)
 }
 
 // columns are those of a flag. Times are read as microseconds since 1970, which needs no

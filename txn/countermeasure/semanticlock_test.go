@@ -319,6 +319,11 @@ func testSweepForgetsWhatIsNobodys(w world) {
 	if f := w.flag("held"); f.Owner != "saga" || !f.Expired {
 		w.Errorf("%+v", f)
 	}
+	if w.Dialect == driver.Postgres {
+		plan := &databases.Planned{BeginnerAt: w.DB}
+		plan.Do(w.T, func(ctx context.Context, db driver.SQL) error { _, err := w.locks.Sweep(ctx, db, 0, 1); return err })
+		plan.Want(w.T, "until_at")
+	}
 }
 
 // testBadIntents: invalid intents return a clear error, and change nothing.
