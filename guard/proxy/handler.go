@@ -144,7 +144,7 @@ func (h *handler) send(ctx context.Context, r *http.Request, body []byte) (a *an
 // whole reads the complete answer, so that an incomplete one is not sent. The call was made in
 // either case.
 func whole(resp *http.Response, most int64) error {
-	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, max(most, most+1)))
 	resp.Body.Close()
 	if err != nil {
 		return &interlock.Error{Op: "read answer", Kind: interlock.Uncertain, Err: err}

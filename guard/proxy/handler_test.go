@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -155,7 +156,7 @@ func TestTheOtherSideFails(t *testing.T) {
 		at := front(t, c, api.URL, &proxy.HandlerOptions{MaxAnswer: 99})
 		down := httptest.NewServer(http.NotFoundHandler())
 		down.Close()
-		nowhere := front(t, c, down.URL, nil)
+		nowhere, unbounded := front(t, c, down.URL, nil), front(t, c, api.URL, &proxy.HandlerOptions{MaxAnswer: math.MaxInt64})
 		for _, x := range []struct {
 			url, operation string
 			status         int
@@ -165,6 +166,7 @@ func TestTheOtherSideFails(t *testing.T) {
 			{at + "/long", "b", 200, "longer than 99 bytes"}, {at, "b", 409, "call-done"},
 			{at + "/half", "c", 500, "outcome-unknown"}, {at, "c", 409, "call-in-doubt"},
 			{at + "/reset", "d", 500, "outcome-unknown"}, {at, "d", 409, "call-in-doubt"},
+			{unbounded + "/long", "f", 200, "xxx"},
 			{at + "/later", "e", 503, ""}, {at, "e", 409, "call-in-doubt"},
 		} {
 			if status, _, text := request(t, http.MethodPost, x.url, 1, x.operation, ""); status != x.status || !strings.Contains(text, x.text) {
