@@ -99,6 +99,7 @@ func (r *Request) settle(ctx context.Context) error {
 	case err != nil:
 		return err
 	case now.record.Owner != r.owner || now.record.Attempt != r.record.Attempt:
+		r.doubt = nil // the record belongs to another attempt
 		return &interlock.Error{Op: "look at request", Name: r.id.Key, Kind: interlock.Definite, Err: interlock.ErrLost}
 	}
 	if r.points = now.points; now.record.Finished { // it was the last phase

@@ -24,14 +24,14 @@ type doubtful struct {
 	doubt   string
 	at      int64 // counted from 1; 0 means none
 	commits atomic.Int64
-	down    atomic.Bool // the transaction that begins after that commit fails
+	down    atomic.Int64 // number of transactions after that commit that cannot begin
 	late    sync.WaitGroup
 }
 
 var doubts = []string{"done", "not done", "done later"}
 
 func (d *doubtful) Begin(ctx context.Context) (driver.Tx[tx], error) {
-	if d.commits.Load() == d.at && d.down.CompareAndSwap(true, false) {
+	if d.commits.Load() == d.at && d.down.Add(-1) >= 0 {
 		return nil, &interlock.Error{Op: "begin", Kind: interlock.Definite, Err: errors.New("down")}
 	}
 	t, err := d.Beginner.Begin(ctx)
@@ -99,7 +99,7 @@ func testCommitInDoubt(t *testing.T, w world) {
 func testDoubtThatLasts(t *testing.T, w world) {
 	for _, next := range []string{"pay", "send", "decline"} {
 		d := &doubtful{Beginner: w.DB, doubt: "done", at: 2}
-		d.down.Store(true)
+		d.down.Store(1)
 		records := idempotency.NewSQL[tx](d, idempotency.Table{})
 		store := open(t, records, nil)
 		_, err := store.Do(t.Context(), order(next), func(ctx context.Context) (idempotency.Response, error) {
@@ -120,6 +120,22 @@ func testDoubtThatLasts(t *testing.T, w world) {
 			t.Errorf("then %s: effects %s, %v", next, got, err)
 		}
 	}
+}
+
+// testLastDoubtIsNoAnswer: the last phase has an unknown outcome, and its function returns another answer,
+// which is not sent: retries would receive that of the phase.
+func testLastDoubtIsNoAnswer(t *testing.T, w world) {
+	d := &doubtful{Beginner: w.DB, doubt: "done", at: 2}
+	d.down.Store(2)
+	records := idempotency.NewSQL[tx](d, idempotency.Table{})
+	_, err := open(t, records, nil).Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+		_, err := idempotency.LastPhase(ctx, records, func(context.Context, tx) (idempotency.Response, error) { return answer(200, "done"), nil })
+		wantKind(t, err, interlock.Uncertain, nil)
+		return answer(200, "perhaps"), nil
+	})
+	wantKind(t, err, interlock.Uncertain, nil)
+	got, err := w.store.Do(t.Context(), order("k"), never)
+	wantAnswer(t, got, err, "done", true)
 }
 
 // inDoubt returns a function with three commits after the claim's, or two with the answer in the

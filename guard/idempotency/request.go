@@ -118,6 +118,9 @@ func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response
 	case r.declined.Load():
 		_ = s.give(ctx, r, len(r.points) == 0 && r.doubt == nil)
 		return response, false, nil
+	case r.doubt != nil: // fn ignored it; if it was the last phase, retries receive its answer
+		_ = s.give(ctx, r, false)
+		return Response{}, false, &interlock.Error{Op: "finish request", Name: r.id.Key, Kind: interlock.Uncertain, Err: errDoubt}
 	}
 	if err := s.record(ctx, r.finish(response)); errors.Is(err, interlock.ErrLost) {
 		return Response{}, false, failure.About("finish request", r.id.Key, err)
@@ -126,6 +129,8 @@ func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response
 	}
 	return response, true, nil
 }
+
+var errDoubt = errors.New("a phase may have been committed, and the store cannot tell")
 
 // finish returns the update that stores an answer.
 func (r *Request) finish(response Response) driver.IdempotencyUpdate {

@@ -23,6 +23,7 @@ func TestSQL(t *testing.T) {
 		{"a reaper removes what is old, and reports what is unfinished", testReaper},
 		{"a commit of unknown outcome is looked up", testCommitInDoubt},
 		{"a doubt that lasts is looked up before the next phase", testDoubtThatLasts},
+		{"the last doubt is no answer", testLastDoubtIsNoAnswer},
 		{"every level of isolation", testIsolation},
 		{"a handler's last phase is its answer", testLastPhaseOverHTTP},
 		{"a clock that was set back loses nothing", testClockSetBack},
