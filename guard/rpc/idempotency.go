@@ -96,7 +96,9 @@ func answer(ctx context.Context, s *idempotency.Store, call idempotency.Call, ne
 		reply, err := next(ctx)
 		switch fateOf(err) {
 		case kept:
-			return outcome(reply, err)
+			response, err := outcome(reply, err)
+			shown = err
+			return response, err
 		case freed:
 			idempotency.From(ctx).Decline()
 			shown = err

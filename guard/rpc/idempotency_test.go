@@ -278,3 +278,13 @@ func TestLargeReplyFailsClosed(t *testing.T) {
 		t.Errorf("%v, %d runs", err, runs)
 	}
 }
+
+// TestReplyThatIsNoMessage: a call that was carried out is not reported as one to try again.
+func TestReplyThatIsNoMessage(t *testing.T) {
+	store, err := idempotency.New(memory.NewIdempotency(), nil)
+	ok(t, err)
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(rpc.IdempotencyKey, "k"))
+	_, err = rpc.Idempotent(store, customer, nil)(ctx, wrapperspb.String("books"), &grpc.UnaryServerInfo{FullMethod: "/Shop/Order"},
+		func(context.Context, any) (any, error) { return "books", nil })
+	wantStatus(t, err, codes.Internal)
+}

@@ -3,10 +3,8 @@ package countermeasure_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strings"
-	"testing"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -141,35 +139,3 @@ func exec(query string, args ...any) func(ctx context.Context, db driver.SQL) er
 var errOops = errors.New("the last step does not work out")
 
 func oops(context.Context, driver.SQL) error { return branch.Fail(errOops) }
-
-// TestInterleave tests interleave, which the tests of anomalies use.
-func TestInterleave(t *testing.T) {
-	if all := schedules(1, 2, 2); len(all) != 6 {
-		t.Errorf("%d schedules: %q", len(all), all)
-	}
-	if a, b := fmt.Sprint(schedules(7, 3, 3)), fmt.Sprint(schedules(7, 3, 3)); a != b {
-		t.Error("a seed makes other schedules each time")
-	}
-}
-
-func testStage(w world) {
-	var order string
-	note := func(what string) func(context.Context, driver.SQL) error {
-		return func(context.Context, driver.SQL) error { order += what + " "; return nil }
-	}
-	busy := 2
-	held := func(context.Context, driver.SQL) error {
-		order += "held "
-		if busy--; busy < 0 {
-			return nil
-		}
-		return &interlock.HeldError{Name: "x"}
-	}
-	done := w.interleave("ABAAB",
-		play{id: "A", steps: []step{{note("a1"), note("-a1")}, {note("a2"), note("-a2")}, {oops, note("never")}}},
-		play{id: "B", steps: []step{{held, nil}, {note("b2"), nil}}})
-	// A (-a2), B, A (-a1), B follow ABAAB.
-	if want := "a1 held a2 held -a2 held -a1 b2 "; order != want || done[0] || !done[1] {
-		w.Errorf("%q, want %q; done %v", order, want, done)
-	}
-}

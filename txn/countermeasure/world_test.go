@@ -69,7 +69,6 @@ func TestSQL(t *testing.T) {
 		{"sweep forgets what is nobody's", testSweepForgetsWhatIsNobodys},
 		{"a deadlock of flags is found", testDeadlockOfFlags},
 		{"bad intents", testBadIntents},
-		{"sagas are interleaved as told", testStage},
 		{"sagas lose no update", testSagasLoseNoUpdate},
 		{"sagas read nothing dirty", testSagasReadNothingDirty},
 		{"sagas read the same twice", testSagasReadTheSameTwice},
