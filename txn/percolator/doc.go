@@ -4,8 +4,8 @@
 // stores, and it is slower than the transactions of one database. Guarantees: snapshot
 // isolation, or serializable transactions, over all keys; a transaction is atomic even if
 // any process crashes; no process has to recover first. Readers do not wait for a living writer: they
-// delay its commit. Only if they have delayed it for half a second do they wait, at most for as
-// long as the delay lasted, so that it commits.
+// delay its commit. Only if they have delayed it for half a second do they wait, so that it
+// commits: for as long as that delay, and at most half a minute.
 //
 //	oracle, err := timestamp.NewOracle(etcdStore, "oracle", nil)
 //	db, err := percolator.Open(ctx, oracle, percolator.Stores{"eu/": etcdStore, "us/": postgresStore}, nil)

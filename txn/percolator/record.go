@@ -48,24 +48,33 @@ type lock struct {
 	FirstPush, LastPush Timestamp
 }
 
-// pushed returns the lock with a commit timestamp above push.
+// Bounds of the time for which readers delay a commit, and then wait for it.
+const (
+	freeDelay = time.Second / 2
+	maxWait   = 30 * time.Second
+)
+
+// delay returns for how long readers have delayed the commit.
+func (l *lock) delay() time.Duration { return l.LastPush.Sub(l.FirstPush) }
+
+// starves reports whether readers wait at now instead of raising MinCommit again: after they have
+// delayed the commit for long, they leave it alone for as long as that. So it succeeds,
+// however often they come.
+func (l *lock) starves(now Timestamp) bool {
+	return l.delay() >= freeDelay && now.Sub(l.LastPush) < min(l.delay(), maxWait)
+}
+
+// pushed returns the lock with a commit timestamp above push and, after a wait, above the
+// snapshots of all that waited.
 func (l lock) pushed(push, now Timestamp) *lock {
 	l.MinCommit = push + 1
+	if l.delay() >= freeDelay {
+		l.MinCommit = max(l.MinCommit, now)
+	}
 	if l.LastPush = now; l.FirstPush == 0 {
 		l.FirstPush = now
 	}
 	return &l
-}
-
-// freeDelay is how long readers may delay a commit before they wait for it.
-const freeDelay = time.Second / 2
-
-// starves reports whether readers wait at now instead of raising MinCommit again: after they have
-// delayed the commit for long, they leave it alone for as long as that. So it succeeds,
-// however often they come and however long its validation takes.
-func (l *lock) starves(now Timestamp) bool {
-	delay := l.LastPush.Sub(l.FirstPush)
-	return delay >= freeDelay && now.Sub(l.LastPush) < delay
 }
 
 // A write is a committed version.
