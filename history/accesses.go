@@ -78,7 +78,8 @@ func (c *checker) accepted(k call, e Event) {
 		return
 	}
 	m := mark{token: s.Token, op: s.Op + " under token", at: refOf(e)}
-	if k.floor.token > m.token && r.rebasing == 0 {
+	stale := k.floor.token > m.token || s.Strict && k.floor.token == m.token
+	if stale && r.rebasing == 0 {
 		c.report.add(RuleAccessOrder, s.Key, k.floor.at, m.at,
 			"%s of %q under token %d (%v) was accepted, though a %s %d (%v) had returned before it began",
 			s.Op, s.Key, m.token, m.at, k.floor.op, k.floor.token, k.floor.at)

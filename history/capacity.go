@@ -9,14 +9,15 @@ const RuleCapacity Rule = "capacity"
 // CheckCapacity finds overselling: of seats, stock or rooms, or of doctors off call when
 // one must stay. It takes one pass, and memory for each key.
 //
-// A State with [OpCapacity] sets the capacity of a key; a later one applies from then on. A key
-// without one is not checked. A process that takes units records an [OpTake] of Amount: OK if
+// A State with [OpCapacity] sets the capacity of a key, before its calls; a later one applies to
+// later takes. A key without one is not checked. A process that takes units records an [OpTake] of Amount: OK if
 // it got them, Reject if there were too few. A process that returns units records an [OpGive].
 // The units are definitely held from the end of the take to the beginning of the give. The
 // history has the takes of all units that are given back: more would hide an oversale.
 //
 // It does not check overlapping calls. If two processes take the last unit, and the first has
-// begun to return it, they may have held it one after the other. It does not check rejections:
+// begun to return it, they may have held it one after the other. A return that is repeated after
+// an unknown outcome is one OpGive: two would hide an oversale. It does not check rejections:
 // look at the counts. A process that sees an expired hold returns its units; it must record the
 // OpGive no later than the earliest possible expiry.
 func CheckCapacity(events iter.Seq2[Event, error]) (Verdict, error) {
@@ -67,7 +68,11 @@ func (c *capacity) ended(call, end Event, _ struct{}) {
 func (c *capacity) stated(e Event) {
 	if e.Op == OpCapacity {
 		s := entry(c.keys, e.Key)
+		first := !s.stated
 		s.stated, s.size, s.at = true, e.Amount, refOf(e)
+		if first {
+			c.judge(s, e.Key, s.at)
+		}
 	}
 }
 

@@ -1,6 +1,9 @@
 package history
 
-import "iter"
+import (
+	"iter"
+	"slices"
+)
 
 // The rules of [CheckDeliveries].
 const (
@@ -25,32 +28,36 @@ const (
 // receives it.
 //
 // It does not detect a loss without an [OpDrain] after it. Nor does it detect an order
-// broken by a delivery that overlaps the overtaken one, or by one that fails later. A
+// broken by a delivery that overlaps one of the overtaken message, even if that fails. A
 // message that is delivered twice is no violation: see [CheckEffects].
 func CheckDeliveries(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
-	d := &deliveries{found: &v.Findings, byID: map[string]*message{}, keys: map[string][]*message{}}
+	d := &deliveries{found: &v.Findings, byID: map[string]*message{}, keys: map[string]*lane{}}
 	return walk(events, &v, d, OpPublish, OpDeliver, OpDrain)
 }
 
 type deliveries struct {
 	found   *Findings
 	byID    map[string]*message
-	seen    []*message            // in order of appearance
-	keys    map[string][]*message // acknowledged, perhaps not delivered, in order
-	waiting []*message            // acknowledged, not yet drained, in order
-	acked   int                   // number of acknowledged messages so far
+	seen    []*message // in order of appearance
+	keys    map[string]*lane
+	waiting []*message // acknowledged, not yet drained, in order
+	acked   int        // number of acknowledged messages so far
 }
 
-// A message is one ID. asked and tried count its publishes and deliveries that may
-// have been done.
-type message struct {
-	id, key      string
-	floor        int // deliveries.acked when it was first published
-	place        int // its place among acknowledged ones, from 1; 0 if it is not
-	asked, tried int
+// A lane has the acknowledged messages of a key that are not delivered, in order. A delivery of
+// each in begun has begun; of those in queue perhaps.
+type lane struct{ begun, queue []*message }
 
-	published, acked, delivered Ref // the first time; zero for never
+// A message is one ID. asked and tried count its publishes and deliveries that may
+// have been done, due those deliveries that began before it was drained.
+type message struct {
+	id, key           string
+	floor             int // deliveries.acked when it was first published
+	place             int // its place among acknowledged ones, from 1; 0 if it is not
+	asked, tried, due int
+
+	published, acked, delivered, drained Ref // the first time; zero for never
 }
 
 func (d *deliveries) message(id string) *message {
@@ -61,7 +68,8 @@ func (d *deliveries) message(id string) *message {
 	return m
 }
 
-// began returns the number of messages acknowledged by then.
+// began returns the number of messages acknowledged by then; for a delivery, the number by which
+// it increased due.
 func (d *deliveries) began(call Event) int {
 	switch call.Op {
 	case OpPublish:
@@ -71,15 +79,21 @@ func (d *deliveries) began(call Event) int {
 			m.key, m.published, m.floor = call.Key, refOf(call), d.acked
 		}
 	case OpDeliver:
-		d.message(call.ID).tried++
+		m := d.message(call.ID)
+		m.tried++
+		if m.drained != (Ref{}) {
+			return 0
+		}
+		m.due++
+		return 1
 	}
 	return d.acked
 }
 
-func (d *deliveries) ended(call, end Event, acked int) {
+func (d *deliveries) ended(call, end Event, note int) {
 	if call.Op == OpDrain {
 		if end.Kind == OK {
-			d.drained(end, acked)
+			d.drained(end, note)
 		}
 		return
 	}
@@ -89,6 +103,9 @@ func (d *deliveries) ended(call, end Event, acked int) {
 		m.asked--
 	case call.Op == OpDeliver && undone:
 		m.tried--
+		if m.due -= note; note > 0 && m.due == 0 && m.drained != (Ref{}) {
+			d.lost(m)
+		}
 	case end.Kind != OK:
 	case call.Op == OpPublish && m.place == 0:
 		d.acknowledged(m, end)
@@ -103,7 +120,8 @@ func (d *deliveries) acknowledged(m *message, end Event) {
 	m.place, m.acked = d.acked, refOf(end)
 	d.waiting = append(d.waiting, m)
 	if m.key != "" {
-		d.keys[m.key] = append(d.keys[m.key], m)
+		l := entry(d.keys, m.key)
+		l.queue = append(l.queue, m)
 	}
 }
 
@@ -113,27 +131,44 @@ func (d *deliveries) delivered(m *message) {
 		d.found.add(RuleOrigin, m.key, m.delivered, m.delivered, "message %q was delivered (%v) before anybody published it", m.id, m.delivered)
 		return
 	}
-	queue := d.keys[m.key]
-	for len(queue) > 0 && queue[0].tried > 0 {
-		queue = queue[1:]
-	}
-	d.keys[m.key] = queue
-	if len(queue) > 0 && queue[0].place <= m.floor {
-		d.found.add(RuleKeyOrder, m.key, queue[0].acked, m.delivered,
+	if o := entry(d.keys, m.key).oldest(); o != nil && o.place <= m.floor {
+		d.found.add(RuleKeyOrder, m.key, o.acked, m.delivered,
 			"message %q was delivered (%v) before message %q of the same key, which had been acknowledged (%v) before it was published (%v)",
-			m.id, m.delivered, queue[0].id, queue[0].acked, m.published)
+			m.id, m.delivered, o.id, o.acked, m.published)
 	}
+}
+
+// oldest returns the first message that was not delivered, or nil.
+func (l *lane) oldest() *message {
+	for len(l.queue) > 0 && l.queue[0].tried > 0 {
+		l.begun, l.queue = append(l.begun, l.queue[0]), l.queue[1:]
+	}
+	l.begun = slices.DeleteFunc(l.begun, func(m *message) bool { return m.delivered != Ref{} })
+	for _, m := range l.begun {
+		if m.tried == 0 {
+			return m
+		}
+	}
+	if len(l.queue) > 0 {
+		return l.queue[0]
+	}
+	return nil
 }
 
 // drained judges messages acknowledged before the drain, each once.
 func (d *deliveries) drained(end Event, acked int) {
 	for len(d.waiting) > 0 && d.waiting[0].place <= acked {
-		if m := d.waiting[0]; m.tried == 0 {
-			d.found.add(RuleDelivered, m.key, m.acked, refOf(end),
-				"message %q was acknowledged (%v), and not delivered by the time when all was to be (%v)", m.id, m.acked, refOf(end))
+		m := d.waiting[0]
+		d.waiting, m.drained = d.waiting[1:], refOf(end)
+		if m.due == 0 {
+			d.lost(m)
 		}
-		d.waiting = d.waiting[1:]
 	}
+}
+
+func (d *deliveries) lost(m *message) {
+	d.found.add(RuleDelivered, m.key, m.acked, m.drained,
+		"message %q was acknowledged (%v), and not delivered by the time when all was to be (%v)", m.id, m.acked, m.drained)
 }
 
 func (d *deliveries) stated(Event) {}

@@ -42,6 +42,8 @@ const (
 	State      Kind = "state" // Key has Value, or the state by Op
 )
 
+var kinds = []Kind{Invoke, OK, Fail, Info, Reject, Grant, HandOver, Renew, Lose, Expire, Release, FaultBegin, FaultEnd, State}
+
 // The operations that [CheckTokens] knows. Others may be used freely.
 const (
 	OpAcquire = "acquire" // ends with Grant, HandOver or OK, which carry Token and Owner

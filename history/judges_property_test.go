@@ -20,12 +20,12 @@ type definition struct {
 
 var definitions = map[string]definition{
 	"tokens":     {tokens, randomHistory, 4, bruteTokens},
-	"deliveries": {CheckDeliveries, calls{OpMark, OpDeliver, []string{OpPublish, OpDeliver, OpDeliver, OpDrain}}.random, 3, bruteDeliveries},
-	"effects":    {CheckEffects, calls{OpEffect, "", []string{OpAsk, OpEffect}}.random, 3, bruteEffects},
-	"updates":    {CheckUpdates, calls{OpTotal, "", []string{OpAdd, OpAdd, OpRead}}.random, 1, bruteUpdates},
-	"versions":   {CheckVersions, calls{OpVersion, "", []string{OpApply, OpApply, OpRead}}.random, 3, bruteVersions},
-	"capacity":   {CheckCapacity, calls{"", "", []string{OpTake, OpTake, OpGive}}.random, 1, bruteCapacity},
-	"reads":      {CheckReads, calls{OpValue, "", []string{OpWrite, OpRead}}.random, 1, bruteReads},
+	"deliveries": {CheckDeliveries, calls{OpMark, []string{OpPublish, OpDeliver, OpDeliver, OpDrain}}.random, 3, bruteDeliveries},
+	"effects":    {CheckEffects, calls{OpEffect, []string{OpAsk, OpEffect}}.random, 3, bruteEffects},
+	"updates":    {CheckUpdates, calls{OpTotal, []string{OpAdd, OpAdd, OpRead}}.random, 1, bruteUpdates},
+	"versions":   {CheckVersions, calls{OpVersion, []string{OpApply, OpApply, OpRead}}.random, 3, bruteVersions},
+	"capacity":   {CheckCapacity, calls{"", []string{OpTake, OpTake, OpGive}}.random, 1, bruteCapacity},
+	"reads":      {CheckReads, calls{OpValue, []string{OpWrite, OpRead}}.random, 1, bruteReads},
 }
 
 // TestAgainstBruteForce compares each checker with its definition on random
@@ -73,9 +73,8 @@ func TestAgainstBruteForce(t *testing.T) {
 
 // calls are the calls of a random history.
 type calls struct {
-	state   string // Op of the States
-	certain string // an op whose calls do not fail, since the checker cannot judge those
-	ops     []string
+	state string // Op of the States
+	ops   []string
 }
 
 // random interleaves four lanes, each with one call at a time, over one key and few IDs, versions and
@@ -101,9 +100,6 @@ func (c calls) random(r *rand.Rand) []Event {
 			open[lane] = e
 		default:
 			kind := []Kind{OK, OK, OK, Fail, Info, Reject}[r.IntN(6)]
-			if e.Op == c.certain {
-				kind = OK
-			}
 			end := Event{Lane: lane, Kind: kind, Cause: e.Seq, Stamp: e.Stamp, Amount: e.Amount, Value: e.Value}
 			if e.Op == OpRead {
 				end.Stamp, end.Amount, end.Value = n, r.Int64N(7)-1, fmt.Sprint(n)
@@ -149,8 +145,8 @@ var fewIDs = []string{"1", "2", "3", "4"}
 
 func bruteDeliveries(all []span, say func(Rule, int64)) {
 	publishes, deliveries := of(all, OpPublish), of(all, OpDeliver)
-	tried := func(id string, at int64) bool {
-		return slices.ContainsFunc(withID(deliveries, id), func(s span) bool { return s.start < at })
+	tried := func(id string, by, at int64) bool { // by then, as known at an instant
+		return slices.ContainsFunc(withID(deliveries, id), func(s span) bool { return s.start < by && s.maybe(at) })
 	}
 	began := func(id string) int64 { // first published
 		first := int64(never)
@@ -163,7 +159,7 @@ func bruteDeliveries(all []span, say func(Rule, int64)) {
 		at := firstOK(withID(deliveries, id))
 		acked := firstOK(withID(publishes, id))
 		for _, drain := range of(all, OpDrain) {
-			if drain.ok() && acked < drain.start && !asked(all, acked, drain) && !tried(id, drain.end) {
+			if drain.ok() && acked < drain.start && !asked(all, acked, drain) && !tried(id, drain.end, never) {
 				say(RuleDelivered, drain.end)
 			}
 		}
@@ -178,7 +174,7 @@ func bruteDeliveries(all []span, say func(Rule, int64)) {
 			say(RuleOrigin, at)
 		}
 		if began(id) < at && slices.ContainsFunc(fewIDs, func(other string) bool {
-			return firstOK(withID(publishes, other)) < began(id) && !tried(other, at)
+			return firstOK(withID(publishes, other)) < began(id) && !tried(other, at, at)
 		}) {
 			say(RuleKeyOrder, at)
 		}
@@ -214,29 +210,29 @@ func bruteEffects(all []span, say func(Rule, int64)) {
 	}
 }
 
+// first reports whether no call or other State comes before a State.
+func first(all []span, state span) bool {
+	return !slices.ContainsFunc(all, func(s span) bool {
+		return s.call.Op != OpCapacity && s.call.Seq < state.call.Seq
+	})
+}
+
 func bruteUpdates(all []span, say func(Rule, int64)) {
-	states := of(all, OpTotal)
-	slices.SortFunc(states, func(a, b span) int { return int(a.end - b.end) })
+	var before int64
 	reads := of(all, OpRead)
-	if len(states) > 0 {
-		for _, s := range states[1:] {
-			s.start = s.end
-			s.last.Kind = OK
-			reads = append(reads, s)
+	for _, s := range of(all, OpTotal) {
+		if first(all, s) {
+			before = s.last.Amount
+			continue
 		}
+		s.start, s.last.Kind = s.end, OK
+		reads = append(reads, s)
 	}
 	for _, read := range reads {
 		if !read.ok() {
 			continue
 		}
-		var low, high int64
-		if len(states) > 0 && states[0].end < read.end {
-			if before := states[0].end < read.start; before {
-				low, high = states[0].last.Amount, states[0].last.Amount
-			} else {
-				high = states[0].last.Amount // stated during the read
-			}
-		}
+		low, high := before, before
 		for _, add := range of(all, OpAdd) {
 			certain := add.ok() && add.end < read.start
 			if certain || add.maybe(read.end) {
@@ -263,25 +259,28 @@ func bruteVersions(all []span, say func(Rule, int64)) {
 		}
 		return top
 	}
+	stated := func(stamp, by int64) bool { // or read
+		return slices.ContainsFunc(all, func(s span) bool {
+			return s.end < by && s.last.Stamp == stamp && (s.ok() && s.call.Op == OpRead || s.alone() && s.call.Op == OpVersion)
+		})
+	}
 	maybe := func(at int64, but span, fits func(stamp int64) bool) bool {
 		return slices.ContainsFunc(of(all, OpApply), func(o span) bool {
 			return o != but && o.maybe(at) && fits(o.call.Stamp)
 		})
 	}
-	first := true
 	byEnd := slices.SortedFunc(slices.Values(all), func(a, b span) int { return int(min(a.end, 1e6) - min(b.end, 1e6)) })
 	for _, s := range byEnd {
 		isRead := s.call.Op == OpRead && s.ok()
 		if s.alone() && s.call.Op == OpVersion {
-			isRead, s.start = !first, s.end
-			first = false
+			isRead, s.start = !first(all, s), s.end
 			if !isRead {
 				continue
 			}
 		}
 		stamp := s.last.Stamp
 		switch {
-		case isRead && stamp > known(s.end) && !maybe(s.end, span{}, func(o int64) bool { return o == stamp }):
+		case isRead && !stated(stamp, s.end) && !maybe(s.end, span{}, func(o int64) bool { return o == stamp }):
 			say(RuleOrigin, s.end)
 		case s.call.Op == OpApply && s.last.Kind == Reject:
 			if stamp > known(s.end) && !maybe(s.end, s, func(o int64) bool { return o >= stamp }) {
@@ -328,11 +327,15 @@ func bruteCapacity(all []span, say func(Rule, int64)) {
 	}
 }
 
+func called(all []span, by int64) bool {
+	return slices.ContainsFunc(all, func(s span) bool { return !s.alone() && s.start < by })
+}
+
 func bruteReads(all []span, say func(Rule, int64)) {
 	for _, value := range fewIDs {
 		begun, possible, first := int64(never), false, int64(never)
 		for _, s := range all {
-			if s.call.Op == OpValue && s.last.Value == value {
+			if s.call.Op == OpValue && s.last.Value == value && !called(all, s.end) {
 				begun, possible = min(begun, s.end), true
 			}
 			if s.call.Op == OpWrite && s.call.Value == value {
@@ -340,7 +343,8 @@ func bruteReads(all []span, say func(Rule, int64)) {
 			}
 		}
 		for _, s := range all {
-			if s.call.Op != OpRead || !s.ok() || s.last.Value != value {
+			read := s.call.Op == OpRead && s.ok() || s.call.Op == OpValue && called(all, s.end)
+			if !read || s.last.Value != value {
 				continue
 			}
 			if s.end < begun {

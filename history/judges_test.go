@@ -59,6 +59,23 @@ func TestJudges(t *testing.T) {
 			s.did(OpDeliver, "k", "b", 0)
 			s.did(OpDeliver, "k", "a", 0)
 		}, []Rule{RuleKeyOrder}},
+		"a delivery that begins before the drain ends, and fails": {CheckDeliveries, func(s *script) {
+			s.did(OpPublish, "k", "a", 0)
+			failing := s.begin(OpDeliver, "k", "a", 0)
+			s.did(OpDrain, "", "", 0)
+			s.end(Fail, failing)
+			s.did(OpDrain, "", "", 0)
+		}, []Rule{RuleDelivered}},
+		"out of order after a delivery that failed": {CheckDeliveries, func(s *script) {
+			for _, id := range []string{"a", "b", "c"} {
+				s.did(OpPublish, "k", id, 0)
+			}
+			failing := s.begin(OpDeliver, "k", "a", 0)
+			s.did(OpDeliver, "k", "b", 0)
+			s.end(Fail, failing)
+			s.did(OpDeliver, "k", "c", 0)
+			s.did(OpDeliver, "k", "a", 0)
+		}, []Rule{RuleKeyOrder}},
 		"different keys are in no order, nor those without one": {CheckDeliveries, func(s *script) {
 			for _, id := range []string{"a", "b"} {
 				s.did(OpPublish, "k"+id, id, 0)
@@ -104,8 +121,12 @@ func TestJudges(t *testing.T) {
 			s.did(OpAdd, "k", "", 5)
 			s.did(OpAdd, "k", "", 5)
 			s.read("k", 5)
+		}, []Rule{RuleTotal}},
+		"a lost update that the only State shows": {CheckUpdates, func(s *script) {
+			s.did(OpAdd, "k", "", 5)
+			s.did(OpAdd, "k", "", 5)
 			s.state(OpTotal, "k", 5)
-		}, []Rule{RuleTotal}}, // the State is the first of its key: the total before the run
+		}, []Rule{RuleTotal}},
 		"never more than there is": {CheckCapacity, func(s *script) {
 			s.state(OpCapacity, "k", 2)
 			s.did(OpTake, "k", "", 2)
@@ -120,6 +141,12 @@ func TestJudges(t *testing.T) {
 			s.state(OpCapacity, "k", 1)
 			s.did(OpTake, "k", "", 1)
 			s.did(OpTake, "k", "", 1)
+		}, []Rule{RuleCapacity}},
+		"sold twice before the capacity is stated": {CheckCapacity, func(s *script) {
+			s.did(OpTake, "k", "", 1)
+			s.did(OpTake, "k", "", 1)
+			s.state(OpCapacity, "k", 1)
+			s.state(OpCapacity, "k", 0)
 		}, []Rule{RuleCapacity}},
 		"given back twice": {CheckCapacity, func(s *script) {
 			s.state(OpCapacity, "k", 1)
@@ -142,6 +169,16 @@ func TestJudges(t *testing.T) {
 			s.did(OpApply, "k", "", 2)
 			s.read("k", 2)
 		}, []Rule{RuleVersion, RuleVersion}},
+		"an older one overwrites it, which the only State shows": {CheckVersions, func(s *script) {
+			s.did(OpApply, "k", "", 3)
+			s.state(OpVersion, "k", 2)
+		}, []Rule{RuleOrigin, RuleVersion}},
+		"a version between others out of nothing": {CheckVersions, func(s *script) {
+			s.did(OpApply, "k", "", 1)
+			read := s.begin(OpRead, "k", "", 0)
+			s.did(OpApply, "k", "", 3)
+			s.readEnds(read, 2)
+		}, []Rule{RuleOrigin}},
 		"a refusal without a reason": {CheckVersions, func(s *script) {
 			s.end(Fail, s.begin(OpApply, "k", "", 4))
 			s.end(Reject, s.begin(OpApply, "k", "", 3))
@@ -161,6 +198,11 @@ func TestJudges(t *testing.T) {
 		"what nobody wrote": {CheckReads, func(s *script) {
 			s.read("k", 7)
 			s.write(7)
+		}, []Rule{RuleOrigin}},
+		"a rolled-back value that is there in the end": {CheckReads, func(s *script) {
+			s.state(OpValue, "k", 1)
+			s.end(Fail, s.write(2))
+			s.state(OpValue, "k", 2)
 		}, []Rule{RuleOrigin}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -213,6 +255,18 @@ func TestEndOfNoCall(t *testing.T) {
 		}
 		if _, err := check(func(yield func(Event, error) bool) { yield(Event{}, errTorn) }); err != errTorn {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestEndOfAnotherKind: only an acquire ends with a grant.
+func TestEndOfAnotherKind(t *testing.T) {
+	for name, check := range map[string]verdictOf{"tokens": tokens, "reads": CheckReads} {
+		var s script
+		s.done(OpWrite, "r", 11)
+		s.end(Grant, s.invoke(OpWrite, "r", 10))
+		if _, err := check(s.source()); err == nil {
+			t.Errorf("%s: a write that ends with a grant is accepted", name)
 		}
 	}
 }

@@ -162,7 +162,8 @@ func bruteGrant(all []span, s span) Rule {
 
 func bruteAccess(all []span, s span) Rule {
 	for i, o := range all {
-		if !o.floor() || o.call.Key != s.call.Key || o.end >= s.start || o.call.Token <= s.call.Token {
+		if !o.floor() || o.call.Key != s.call.Key || o.end >= s.start || o.call.Token < s.call.Token ||
+			o.call.Token == s.call.Token && !s.call.Strict {
 			continue
 		}
 		if !rebased(all, i, s) {

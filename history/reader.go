@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 )
 
 // A Reader reads one history, one line at a time.
@@ -78,10 +79,10 @@ func (r *Reader) next() (Event, error) {
 // follows checks that e may come after last in the history of one writer.
 func follows(last, e Event) error {
 	switch {
-	case e.Kind == "":
-		return errors.New("event without a kind")
-	case e.Seq <= last.Seq:
-		return fmt.Errorf("seq %d follows %d: one file has one writer", e.Seq, last.Seq)
+	case !slices.Contains(kinds, e.Kind):
+		return fmt.Errorf("event of kind %q, which is none", e.Kind)
+	case e.Seq != last.Seq+1:
+		return fmt.Errorf("seq %d follows %d: one file has all events of one writer", e.Seq, last.Seq)
 	case e.Mono < last.Mono:
 		return fmt.Errorf("time goes back from %d to %d ns: one file has one writer", last.Mono, e.Mono)
 	case e.Cause >= e.Seq || e.Cause < 0:

@@ -7,19 +7,21 @@ import "iter"
 //
 // A transaction is one [OpWrite] of Value, which ends with Fail if it was rolled back.
 // A read is an [OpRead] that ends with the Value; empty means that there was none. A
-// State with [OpValue] is a value before the run. The values of a key must differ:
+// State with [OpValue] before the first call of its key is a value before the run; a later one
+// is a read at that instant. The values of a key must differ:
 // otherwise one excuses the rollback of the other. CheckReads does not detect outdated
 // values: see [CheckVersions].
 func CheckReads(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
-	c := &reads{found: &v.Findings, byKey: map[datum]*written{}}
+	c := &reads{found: &v.Findings, byKey: map[datum]*written{}, called: map[string]bool{}}
 	return walk(events, &v, c, OpWrite, OpRead)
 }
 
 type reads struct {
-	found *Findings
-	byKey map[datum]*written
-	read  []*written // those that were read, each once
+	found  *Findings
+	byKey  map[datum]*written
+	called map[string]bool // keys with a call
+	read   []*written      // those that were read, each once
 }
 
 type datum struct{ key, value string }
@@ -39,6 +41,7 @@ func (c *reads) of(key, value string) *written {
 }
 
 func (c *reads) began(call Event) struct{} {
+	c.called[call.Key] = true
 	if call.Op == OpWrite {
 		c.written(call)
 	}
@@ -46,7 +49,11 @@ func (c *reads) began(call Event) struct{} {
 }
 
 func (c *reads) stated(e Event) {
-	if e.Op == OpValue {
+	switch {
+	case e.Op != OpValue:
+	case c.called[e.Key]:
+		c.wasRead(e.Key, e.Value, refOf(e))
+	default:
 		c.written(e)
 	}
 }
@@ -63,12 +70,16 @@ func (c *reads) ended(call, end Event, _ struct{}) {
 	switch {
 	case call.Op == OpWrite && (end.Kind == Fail || end.Kind == Reject):
 		c.of(call.Key, call.Value).possible--
-	case call.Op == OpRead && end.Kind == OK && end.Value != "":
-		c.wasRead(c.of(call.Key, end.Value), refOf(end))
+	case call.Op == OpRead && end.Kind == OK:
+		c.wasRead(call.Key, end.Value, refOf(end))
 	}
 }
 
-func (c *reads) wasRead(w *written, at Ref) {
+func (c *reads) wasRead(key, value string, at Ref) {
+	if value == "" {
+		return
+	}
+	w := c.of(key, value)
 	if w.write == (Ref{}) {
 		c.found.add(RuleOrigin, w.key, at, at, "%q of %q was read (%v), which nobody had begun to write", w.value, w.key, at)
 		return

@@ -20,7 +20,7 @@ const (
 	RuleOneOwner Rule = "one owner"
 	// RuleAccessOrder: no access is accepted under a token below the mark from before the run.
 	// Nor is one below the token of an access or a rebase that succeeded and returned before its
-	// invocation.
+	// invocation. A Strict access is not accepted under an equal token either.
 	RuleAccessOrder Rule = "access order"
 	// RuleRejection: a guard rejects only stale tokens, and has seen only
 	// presented ones.

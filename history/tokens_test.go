@@ -79,6 +79,10 @@ func TestRules(t *testing.T) {
 			s.done(OpEnter, "r", 11)
 			s.done(OpWrite, "r", 10)
 		}, []want{{RuleAccessOrder, 2, 4}}},
+		"a strict guard accepts a token twice": {func(s *script) {
+			s.done(OpEnter, "r", 10)
+			s.end(OK, s.add(Event{Kind: Invoke, Op: OpEnter, Key: "r", Token: 10, Strict: true}))
+		}, []want{{RuleAccessOrder, 2, 4}}},
 		"refused without reason": {func(s *script) {
 			s.done(OpWrite, "r", 10)
 			s.add(Event{Kind: Reject, Cause: s.invoke(OpWrite, "r", 11), Seen: 10})

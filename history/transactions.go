@@ -51,22 +51,21 @@ type element struct {
 	value int64
 }
 
-// A listTxn is a transaction that may have been committed, or a point in time.
+// A listTxn is a transaction, or a point in time. Those that failed have no ops.
 type listTxn struct {
-	ops    []ListOp
-	at     Ref
-	failed bool
-	point  bool
-	ended  int   // index of the point in time when its commit was known; 0 if it is not
-	edges  []int // transactions that come after it
-	antis  []int // transactions that overwrite what it read
+	ops   []ListOp
+	at    Ref
+	point bool
+	ended int   // index of the point in time when its commit was known; 0 if it is not
+	edges []int // transactions that come after it
+	antis []int // transactions that overwrite what it read
 }
 
 type listChecker struct {
 	found        *Findings
 	serializable bool
 	txns         []*listTxn
-	appended     map[element]int // by which transaction
+	appended     map[element]int // by which transaction that may be committed
 	order        map[string][]int64
 	unread       map[string][]int // transactions with an append that is in no read list, by key
 	last         int              // the last point in time, 1 + its index
@@ -86,24 +85,14 @@ func (c *listChecker) began(call Event) int {
 	for i := range t.ops { // its reads are known from its end
 		t.ops[i].Seen, t.ops[i].Read = false, nil
 	}
-	c.append(id)
 	return id
-}
-
-// append records a transaction's appends.
-func (c *listChecker) append(id int) {
-	for _, op := range c.txns[id].ops {
-		if op.Append > 0 {
-			c.appended[element{op.Key, op.Append}] = id
-		}
-	}
 }
 
 func (c *listChecker) ended(_, end Event, id int) {
 	t := c.txns[id]
 	switch end.Kind {
 	case Fail, Reject:
-		t.failed = true
+		t.ops = nil
 		return
 	case OK:
 	default: // it may be committed at any time, with unknown reads
@@ -113,7 +102,9 @@ func (c *listChecker) ended(_, end Event, id int) {
 	if err := json.Unmarshal([]byte(end.Value), &t.ops); err != nil {
 		c.found.add(RuleCycle, "", t.at, t.at, "what the transaction (%v) read cannot be read: %v", t.at, err)
 	}
-	c.append(id)
+	for i, op := range t.ops {
+		t.ops[i].Seen = op.Seen || len(op.Read) > 0
+	}
 	point := &listTxn{point: true} // it comes before all that begin from now on
 	if c.last > 0 {
 		c.txns[c.last-1].edges = append(c.txns[c.last-1].edges, len(c.txns))
@@ -127,11 +118,10 @@ func (c *listChecker) ended(_, end Event, id int) {
 func (c *listChecker) stated(Event) {}
 
 func (c *listChecker) finished() {
+	c.appends()
 	c.versions()
 	for id, t := range c.txns {
-		if !t.failed && !t.point {
-			c.depend(id, t)
-		}
+		c.depend(id, t)
 	}
 	if cycle := c.cycle(); len(cycle) > 0 {
 		var names []string
@@ -142,6 +132,21 @@ func (c *listChecker) finished() {
 		}
 		first := c.txns[cycle[0]].at
 		c.found.add(RuleCycle, "", first, first, "each of these transactions comes before the next, and the last before the first: %s", strings.Join(names, "; "))
+	}
+}
+
+// appends records who appended each element.
+func (c *listChecker) appends() {
+	for id, t := range c.txns {
+		for _, op := range t.ops {
+			e := element{op.Key, op.Append}
+			if other, twice := c.appended[e]; twice {
+				c.found.add(RuleCycle, op.Key, c.txns[other].at, t.at, "%d was appended to %q twice (%v, %v)", op.Append, op.Key, c.txns[other].at, t.at)
+			}
+			if op.Append > 0 {
+				c.appended[e] = id
+			}
+		}
 	}
 }
 
@@ -160,7 +165,7 @@ func (c *listChecker) versions() {
 	}
 	for id, t := range c.txns {
 		for _, op := range t.ops {
-			if op.Append > 0 && !t.failed && !slices.Contains(c.order[op.Key], op.Append) {
+			if op.Append > 0 && !slices.Contains(c.order[op.Key], op.Append) {
 				c.unread[op.Key] = append(c.unread[op.Key], id)
 				if t.ended > 0 && read[op.Key] > t.ended {
 					c.found.add(RuleCycle, op.Key, t.at, t.at, "%d was appended to %q (%v), and nobody has read it", op.Append, op.Key, t.at)
@@ -170,7 +175,7 @@ func (c *listChecker) versions() {
 				c.found.add(RuleCycle, op.Key, t.at, t.at, "%q was read as %v (%v), and as %v", op.Key, op.Read, t.at, c.order[op.Key])
 			}
 			for _, value := range op.Read {
-				if id, ok := c.appended[element{op.Key, value}]; !ok || c.txns[id].failed {
+				if _, ok := c.appended[element{op.Key, value}]; !ok {
 					c.found.add(RuleCycle, op.Key, t.at, t.at, "%d was read of %q (%v), which nobody committed", value, op.Key, t.at)
 				}
 			}
@@ -180,31 +185,50 @@ func (c *listChecker) versions() {
 
 // depend adds the edges of a transaction's reads and appends.
 func (c *listChecker) depend(id int, t *listTxn) {
+	last := map[string]int{} // the place of its last append, by key
 	for _, op := range t.ops {
-		order := c.order[op.Key]
 		if op.Seen {
-			n := len(op.Read)
-			if n > 0 {
-				c.edge(op.Key, op.Read[n-1], id) // it read what this one wrote
-			}
-			next, to := c.next(op.Key, n), &t.antis
-			if slices.Contains(next, id) { // then the others are overwriters of its own append, too
-				to = &t.edges
-			}
-			for _, other := range next {
-				if other != id {
-					*to = append(*to, other)
-				}
-			}
+			c.read(id, op)
 		}
-		at := slices.Index(order, op.Append)
-		if op.Append > 0 && at > 0 {
-			c.edge(op.Key, order[at-1], id)
-		}
-		if op.Append > 0 && at >= 0 && slices.Contains(order[at+1:], op.Append) {
-			c.found.add(RuleCycle, op.Key, t.at, t.at, "%d was appended to %q once (%v), and read twice in one list", op.Append, op.Key, t.at)
+		if op.Append > 0 {
+			last[op.Key] = c.wrote(id, op, last[op.Key])
 		}
 	}
+}
+
+func (c *listChecker) read(id int, op ListOp) {
+	n := len(op.Read)
+	if n > 0 {
+		c.edge(op.Key, op.Read[n-1], id) // it read what this one wrote
+	}
+	next, to := c.next(op.Key, n), &c.txns[id].antis
+	if slices.Contains(next, id) { // then the others are overwriters of its own append, too
+		to = &c.txns[id].edges
+	}
+	for _, other := range next {
+		if other != id {
+			*to = append(*to, other)
+		}
+	}
+}
+
+// wrote returns the place of an append, which is behind the transaction's last one. An append
+// that is in no read list comes after those that are.
+func (c *listChecker) wrote(id int, op ListOp, last int) (at int) {
+	order, by := c.order[op.Key], c.txns[id].at
+	at = slices.Index(order, op.Append)
+	if at < 0 {
+		at = len(order)
+	} else if slices.Contains(order[at+1:], op.Append) {
+		c.found.add(RuleCycle, op.Key, by, by, "%d was appended to %q once (%v), and read twice in one list", op.Append, op.Key, by)
+	}
+	if at < last {
+		c.found.add(RuleCycle, op.Key, by, by, "%d was appended to %q (%v) after others of the transaction, and read before them", op.Append, op.Key, by)
+	}
+	if at > 0 {
+		c.edge(op.Key, order[at-1], id)
+	}
+	return at
 }
 
 func (c *listChecker) edge(key string, value int64, to int) {

@@ -10,9 +10,9 @@ const RuleTotal Rule = "total"
 // entries. It takes one pass, and memory for each key and each open call.
 //
 // Record each change of a number as an [OpAdd] of Amount (negative to subtract). Record each
-// read as an [OpRead] that ends with the total as Amount. The first State with [OpTotal] of a
-// key is the number before the run, which is 0 without one. A later one is a read at that
-// instant.
+// read as an [OpRead] that ends with the total as Amount. A State with [OpTotal] before the first
+// call and State of its key is the number before the run, which is 0 without one. A later one is
+// a read at that instant.
 //
 // A read is judged by bounds. So it does not detect changes that cancel each other
 // out, or that an unknown outcome may explain. Let workers add amounts of one sign,
@@ -29,10 +29,10 @@ type updates struct {
 
 // A number is the known state of one key's total.
 type number struct {
-	stated bool
-	last   Ref    // the last event that changed done
-	done   bounds // definite additions: the total before the run, and each addition, in one of them
-	maybe  bounds // possible additions: open, or unknown
+	known bool   // there was a call or a State
+	last  Ref    // the last event that changed done
+	done  bounds // definite additions: the total before the run, and each addition, in one of them
+	maybe bounds // possible additions: open, or unknown
 }
 
 // bounds are the sums of the amounts that lower and that raise a total.
@@ -51,6 +51,7 @@ func (b *bounds) remove(amount int64) {
 // began returns the definite additions by then.
 func (u *updates) began(call Event) bounds {
 	n := entry(u.keys, call.Key)
+	n.known = true
 	if call.Op == OpAdd {
 		n.maybe.add(call.Amount)
 	}
@@ -77,8 +78,8 @@ func (u *updates) stated(e Event) {
 		return
 	}
 	n := entry(u.keys, e.Key)
-	if !n.stated {
-		n.stated, n.last = true, refOf(e)
+	if !n.known {
+		n.known, n.last = true, refOf(e)
 		n.done.add(e.Amount)
 		return
 	}

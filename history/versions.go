@@ -15,13 +15,13 @@ const (
 )
 
 // CheckVersions judges that the newest state of each key wins: it is never overwritten
-// by an older one, nor lost. It takes one pass, and memory for each key, each open call
-// and each call with an unknown outcome.
+// by an older one, nor lost. It takes one pass, and memory for each version of each key.
 //
 // Record a write of the state of version Stamp as an [OpApply]: OK if it was written,
 // Reject if the store skipped it as old or as a duplicate. Record a read as an [OpRead]
-// that ends with the Stamp of the read state. The first State with [OpVersion] of a key
-// is the version before the run; a later one is a read at that instant.
+// that ends with the Stamp of the read state; 0 means that there was none. A State with
+// [OpVersion] before the first call and State of its key is the version before the run; a
+// later one is a read at that instant.
 //
 // One call comes before another only if it had returned before the other was invoked.
 // Equal versions count as the same state; the content is not checked. There are no
@@ -38,9 +38,10 @@ type versions struct {
 
 // A state is the known state of one key.
 type state struct {
-	stated bool
-	top    version       // the highest that was definitely there
-	maybe  map[int64]int // how many calls may have applied a version above top
+	known    bool           // there was a call or a State
+	top      version        // the highest that was definitely there
+	possible map[int64]int  // how many calls may have applied a version, or read it
+	above    map[int64]bool // those versions of possible that are above top
 }
 
 // A version is a version with the event that shows it.
@@ -51,8 +52,8 @@ type version struct {
 
 func (c *versions) state(key string) *state {
 	s := entry(c.keys, key)
-	if s.maybe == nil {
-		s.maybe = map[int64]int{}
+	if s.possible == nil {
+		s.possible, s.above = map[int64]int{}, map[int64]bool{}
 	}
 	return s
 }
@@ -60,8 +61,12 @@ func (c *versions) state(key string) *state {
 // began returns the highest version that was there by then.
 func (c *versions) began(call Event) version {
 	s := c.state(call.Key)
-	if call.Op == OpApply && call.Stamp > s.top.stamp {
-		s.maybe[call.Stamp]++
+	s.known = true
+	if call.Op == OpApply {
+		s.possible[call.Stamp]++
+		if call.Stamp > s.top.stamp {
+			s.above[call.Stamp] = true
+		}
 	}
 	return s.top
 }
@@ -87,8 +92,8 @@ func (c *versions) ended(call, end Event, floor version) {
 }
 
 func (s *state) notApplied(stamp int64) {
-	if s.maybe[stamp]--; s.maybe[stamp] <= 0 {
-		delete(s.maybe, stamp)
+	if s.possible[stamp]--; s.possible[stamp] == 0 {
+		delete(s.above, stamp)
 	}
 }
 
@@ -98,7 +103,7 @@ func (s *state) excuses(stamp int64) bool {
 	if s.top.at != (Ref{}) && s.top.stamp >= stamp {
 		return true
 	}
-	for maybe := range s.maybe {
+	for maybe := range s.above {
 		if maybe >= stamp {
 			return true
 		}
@@ -111,18 +116,20 @@ func (c *versions) stated(e Event) {
 		return
 	}
 	s := c.state(e.Key)
-	if s.stated {
+	if s.known {
 		c.read(s, e.Key, version{e.Stamp, refOf(e)}, s.top)
 		return
 	}
-	s.stated = true
+	s.known = true
+	s.possible[e.Stamp]++
 	s.raise(version{e.Stamp, refOf(e)})
 }
 
 func (c *versions) read(s *state, key string, v, floor version) {
-	if v.stamp > s.top.stamp && s.maybe[v.stamp] == 0 {
+	if v.stamp != 0 && s.possible[v.stamp] == 0 {
 		c.found.add(RuleOrigin, key, s.top.at, v.at, "version %d of %q was read (%v), which nobody can have applied", v.stamp, key, v.at)
 	}
+	s.possible[v.stamp]++ // it was there
 	c.existed(s, key, v, floor)
 }
 
@@ -140,7 +147,7 @@ func (s *state) raise(v version) {
 		return
 	}
 	s.top = v
-	maps.DeleteFunc(s.maybe, func(stamp int64, _ int) bool { return stamp <= v.stamp })
+	maps.DeleteFunc(s.above, func(stamp int64, _ bool) bool { return stamp <= v.stamp })
 }
 
 func (c *versions) finished() {}

@@ -56,6 +56,8 @@ func walk[N any](events iter.Seq2[Event, error], v *Verdict, j judge[N], ops ...
 		case !e.ends():
 		case !under:
 			return *v, notOpen(e)
+		case c.known && c.start.Op != OpAcquire && (e.Kind == Grant || e.Kind == HandOver):
+			return *v, fmt.Errorf("check history: seq %d by %s ends %s %d as an acquire, by %s", e.Seq, e.Lane, c.start.Op, e.Cause, e.Kind)
 		default:
 			delete(open, id)
 			conclude(v, j, c, e)

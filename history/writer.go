@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // Options configure a [Writer]; nil and the zero value are valid.
@@ -67,7 +69,13 @@ func hostClock() (time.Duration, time.Time) { return hostMono(), time.Now() }
 
 // Record sets the next Seq and the time of e, writes it, and returns its Seq.
 // After a failure it writes nothing and returns 0; [Writer.Close] returns the error.
+// It quotes a Key, ID, Owner or Value that is not valid UTF-8, which JSON cannot have.
 func (w *Writer) Record(e Event) int64 {
+	for _, text := range []*string{&e.Key, &e.ID, &e.Owner, &e.Value} {
+		if !utf8.ValidString(*text) {
+			*text = strconv.Quote(*text)
+		}
+	}
 	if e.Src == "" {
 		e.Src = caller(1)
 	}

@@ -162,6 +162,9 @@ func TestReaderRefuses(t *testing.T) {
 		"a later version": `{"interlock_history":2}` + "\n",
 		"no JSON":         head + "hello\n",
 		"no kind":         head + `{"seq":1}` + "\n",
+		"another kind":    head + `{"seq":1,"kind":"OK"}` + "\n",
+		"a lost line":     head + `{"seq":1,"kind":"state"}` + "\n" + `{"seq":3,"kind":"state"}` + "\n",
+		"a lost start":    head + `{"seq":2,"kind":"state"}` + "\n",
 		"two writers":     head + `{"seq":1,"kind":"ok"}` + "\n" + `{"seq":1,"kind":"ok"}` + "\n",
 		"time going back": head + `{"seq":1,"t_mono_ns":5,"kind":"ok"}` + "\n" + `{"seq":2,"t_mono_ns":4,"kind":"ok"}` + "\n",
 		"a later cause":   head + `{"seq":1,"kind":"ok","cause":1}` + "\n",
@@ -175,6 +178,21 @@ func TestReaderRefuses(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+}
+
+// TestBinaryValuesStayDifferent: JSON has no invalid UTF-8, and would replace both by the same text.
+func TestBinaryValuesStayDifferent(t *testing.T) {
+	var buf bytes.Buffer
+	w, err := NewWriter(&buf, Header{}, nil)
+	testbed.OK(t, err)
+	w.Invoke(Event{Op: OpWrite, Key: "k", Value: "\xfe"}).OK("")
+	w.Invoke(Event{Op: OpWrite, Key: "k", Value: "\xff"}).Fail("rolled back")
+	w.Invoke(Event{Op: OpRead, Key: "k"}).OK("\xff")
+	r, err := NewReader(&buf)
+	testbed.OK(t, err)
+	if v, err := CheckReads(r.Events()); err != nil || v.Total != 1 {
+		t.Errorf("a read of a rolled-back value: %v, %v", v, err)
 	}
 }
 
