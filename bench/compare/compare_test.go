@@ -156,6 +156,16 @@ func TestGateFailsIfACheckerDoes(t *testing.T) {
 	}
 }
 
+// TestGateFailsWithoutAFigure: a recorded metric that is not measured any more does not pass.
+func TestGateFailsWithoutAFigure(t *testing.T) {
+	recorded := result(Goal{Metric: Rate, Against: []string{"fast"}})
+	now := result(recorded.Goals...)
+	now.Sides[0].Rounds = []map[string]float64{{}}
+	if failed, _ := Gate(Report{Results: []Result{now}}, Report{Results: []Result{recorded}}); len(failed) != 1 {
+		t.Errorf("%q", failed)
+	}
+}
+
 func TestReport(t *testing.T) {
 	r := Report{Machine: ThisMachine(), Began: time.Unix(1e9, 0).UTC(), Took: time.Minute, Rounds: 3, Window: time.Second,
 		Results: []Result{result(Goal{Metric: Rate, Against: []string{"slow", "fast"}, Want: 2.5})}}

@@ -5,8 +5,8 @@ import "fmt"
 // Share is the part of a recorded ratio that must be reached.
 const Share = 0.8
 
-// Gate compares the ratios of a run with the recorded ones. It returns the ratios below their share
-// and what checkers found, and ratios of which it cannot decide. A time or a rate without another
+// Gate compares the ratios of a run with the recorded ones. It returns the ratios below their share,
+// those that our side no longer measures, and what checkers found; and ratios of which it cannot decide. A time or a rate without another
 // side is a property of the machine, and passes.
 func Gate(now, recorded Report) (failed, unclear []string) {
 	before := map[string]Ratio{}
@@ -16,6 +16,13 @@ func Gate(now, recorded Report) (failed, unclear []string) {
 	for _, result := range now.Results {
 		if verdict := result.Checker(); verdict != "ok" {
 			failed = append(failed, result.Name+": the checker found: "+verdict)
+		}
+		for _, g := range result.Goals {
+			ours, _ := result.side(g.Side)
+			missing := Ratio{Goal: g, Name: result.Name, Ours: ours.Name}
+			if _, ok := before[missing.Key()]; ok && ours.values(g.Metric) == nil {
+				failed = append(failed, missing.Key()+": recorded, and no longer measured")
+			}
 		}
 		for _, r := range result.Ratios() {
 			was, ok := before[r.Key()]
