@@ -2,10 +2,12 @@ package interop
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +17,8 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
-	_ "github.com/interlock-dev/interlock/driver/etcd"     // etcd://
+	_ "github.com/interlock-dev/interlock/driver/etcd" // etcd://
+	"github.com/interlock-dev/interlock/driver/memory"
 	_ "github.com/interlock-dev/interlock/driver/mysql"    // mysql://
 	_ "github.com/interlock-dev/interlock/driver/postgres" // postgres://
 	_ "github.com/interlock-dev/interlock/driver/redis"    // redis://
@@ -212,7 +215,17 @@ func (b *percolatorBed) timestamps(ctx context.Context, d time.Duration) (int, e
 	if err == nil && !report.OK() {
 		err = fmt.Errorf("%v", report)
 	}
-	return int(issued.Load()), err
+	return int(issued.Load()), cmp.Or(err, context.Cause(ctx))
+}
+
+// TestTimestampsEnd checks that a run without timestamps does not pass.
+func TestTimestampsEnd(t *testing.T) {
+	b := &percolatorBed{servers: []*keyValueServer{{stores: slices.Repeat([]driver.KeyValues{memory.NewKeyValues()}, transactors)}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, err := b.timestamps(ctx, 0); err == nil {
+		t.Errorf("%d timestamps, and no error", n)
+	}
 }
 
 // TestPercolator runs transactions on real stores, and on all of them together. Meanwhile
