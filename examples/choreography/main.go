@@ -315,7 +315,10 @@ func start(args []string) (*process, error) {
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	return p, p.cmd.Start()
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 func (p *process) kill() {

@@ -51,6 +51,15 @@ func TestRuns(t *testing.T) {
 	}
 }
 
+// TestStartFails checks that a run can end after a process did not start.
+func TestStartFails(t *testing.T) {
+	f := fleet{settings{name: "\x00"}, map[string]*process{}}
+	if err := f.start("shop"); err == nil {
+		t.Error("it started with an argument that no program can have")
+	}
+	f.kill()
+}
+
 // convicts inserts a charge without an order, which the audit must find.
 func convicts(t *testing.T, url string) {
 	pool, err := pgxpool.New(t.Context(), url)
