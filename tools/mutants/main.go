@@ -114,7 +114,7 @@ func read(files []string) (all []mutant, err error) {
 	return all, nil
 }
 
-// parse reads one list.
+// parse reads one list. A mutant without a file or a test has that of the one before it.
 func parse(text string) ([]mutant, error) {
 	var mutants []mutant
 	for i, line := range strings.Split(text, "\n") {
@@ -123,12 +123,16 @@ func parse(text string) ([]mutant, error) {
 		if key == "" || key == "#" {
 			continue
 		}
+		var last mutant
+		if len(mutants) > 0 {
+			last = mutants[len(mutants)-1]
+		}
 		switch key {
 		case "mutant":
-			mutants = append(mutants, mutant{name: value})
+			mutants = append(mutants, mutant{name: value, file: last.file, test: last.test})
 			continue
 		case "delete":
-			mutants = append(mutants, mutant{name: "delete " + value, file: value, deletes: true})
+			mutants = append(mutants, mutant{name: "delete " + value, file: value, test: last.test, deletes: true})
 			continue
 		}
 		if len(mutants) == 0 {

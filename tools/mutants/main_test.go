@@ -49,9 +49,12 @@ func TestPlantReplacesOneLineAndKeepsItsIndent(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	got, err := parse("# text\n\nmutant one: two\nfile f.go\n- a  b\n+\ntest ./x -run Y\n")
-	if err != nil || len(got) != 1 {
+	got, err := parse("# text\n\nmutant one: two\nfile f.go\n- a  b\n+\ntest ./x -run Y\n\nmutant three\n- c\n+ d\n")
+	if err != nil || len(got) != 2 {
 		t.Fatalf("%+v, %v", got, err)
+	}
+	if m := got[1]; m.file != "f.go" || m.old != "c" || m.new != "d" || !slices.Equal(m.test, got[0].test) {
+		t.Fatalf("%+v", m)
 	}
 	if m := got[0]; m.name != "one: two" || m.file != "f.go" || m.old != "a  b" || m.new != "" || !slices.Equal(m.test, []string{"./x", "-run", "Y"}) {
 		t.Fatalf("%+v", m)
