@@ -90,6 +90,9 @@ func start(ctx context.Context, s settings, out io.Writer) error {
 	if err := errors.Join(wrong, b.mustSum(context.WithoutCancel(ctx))); err != nil {
 		return err
 	}
+	if moved.Load() == 0 {
+		return errors.New("no teller made a transfer, so the audits prove nothing")
+	}
 	fmt.Fprintf(out, "%d transfers, %d tellers killed, %d audits, each of %d\n", moved.Load(), killed.Load(), audits+1, opening*len(accounts))
 	return nil
 }

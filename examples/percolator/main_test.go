@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"testing"
@@ -36,6 +37,11 @@ func TestBank(t *testing.T) {
 	length, err := time.ParseDuration(cmp.Or(os.Getenv("INTERLOCK_SOAK_PERCOLATOR"), "5s"))
 	testbed.OK(t, err)
 	s := settings{redis: "redis://" + servers[0].Addr(), etcd: "etcd://" + servers[1].Addr(), postgres: servers[2].URL(), length: length}
+	idle := s
+	idle.length = 0
+	if err := start(t.Context(), idle, io.Discard); err == nil {
+		t.Error("a run without a transfer proves nothing, and succeeded")
+	}
 	var out bytes.Buffer
 	ended := make(chan error)
 	go func() { ended <- start(t.Context(), s, &out) }()
