@@ -39,26 +39,14 @@ func (s *script) write(n int64) int64 {
 	return s.add(Event{Kind: Invoke, Op: OpWrite, Key: "k", Value: fmt.Sprint(n)})
 }
 
+// TestJudges has histories that TestAgainstBruteForce does not: of several keys, and of IDs and keys
+// of which the checker knows nothing. The others are histories that were once accepted wrongly.
 func TestJudges(t *testing.T) {
 	for name, tt := range map[string]struct {
 		check verdictOf
 		play  func(s *script)
 		want  []Rule
 	}{
-		"in order, the second time in any": {CheckDeliveries, func(s *script) {
-			s.did(OpPublish, "k", "a", 0)
-			s.did(OpPublish, "k", "b", 0)
-			s.did(OpDeliver, "k", "a", 0)
-			s.did(OpDeliver, "k", "b", 0)
-			s.did(OpDeliver, "k", "a", 0)
-			s.did(OpDrain, "", "", 0)
-		}, nil},
-		"out of order": {CheckDeliveries, func(s *script) {
-			s.did(OpPublish, "k", "a", 0)
-			s.did(OpPublish, "k", "b", 0)
-			s.did(OpDeliver, "k", "b", 0)
-			s.did(OpDeliver, "k", "a", 0)
-		}, []Rule{RuleKeyOrder}},
 		"a delivery that begins before the drain ends, and fails": {CheckDeliveries, func(s *script) {
 			s.did(OpPublish, "k", "a", 0)
 			failing := s.begin(OpDeliver, "k", "a", 0)
@@ -86,22 +74,6 @@ func TestJudges(t *testing.T) {
 				s.did(OpDeliver, "", "no"+id, 0)
 			}
 		}, nil},
-		"once": {CheckEffects, func(s *script) {
-			s.did(OpAsk, "", "a", 0)
-			s.end(Info, s.begin(OpAsk, "", "b", 0))
-			s.end(Fail, s.begin(OpAsk, "", "c", 0))
-			s.did(OpEffect, "", "a", 0)
-		}, nil},
-		"twice": {CheckEffects, func(s *script) {
-			s.did(OpAsk, "", "a", 0)
-			s.did(OpEffect, "", "a", 0)
-			s.state(OpEffect, "a", 0)
-		}, []Rule{RuleOnce}},
-		"never": {CheckEffects, func(s *script) {
-			s.end(Info, s.begin(OpAsk, "", "a", 0))
-			s.did(OpAsk, "", "a", 0)
-			s.end(Fail, s.begin(OpEffect, "", "a", 0))
-		}, []Rule{RuleEffect}},
 		"though it failed": {CheckEffects, func(s *script) {
 			s.end(Fail, s.begin(OpAsk, "", "a", 0))
 			s.end(Reject, s.begin(OpAsk, "", "a", 0))
@@ -117,11 +89,6 @@ func TestJudges(t *testing.T) {
 			s.state(OpTotal, "k", 98)
 			s.read("other", 0)
 		}, nil},
-		"a lost update": {CheckUpdates, func(s *script) {
-			s.did(OpAdd, "k", "", 5)
-			s.did(OpAdd, "k", "", 5)
-			s.read("k", 5)
-		}, []Rule{RuleTotal}},
 		"a lost update that the only State shows": {CheckUpdates, func(s *script) {
 			s.did(OpAdd, "k", "", 5)
 			s.did(OpAdd, "k", "", 5)
@@ -137,38 +104,12 @@ func TestJudges(t *testing.T) {
 			s.end(OK, give)
 			s.did(OpTake, "of nobody knows how many", "", 2)
 		}, nil},
-		"sold twice": {CheckCapacity, func(s *script) {
-			s.state(OpCapacity, "k", 1)
-			s.did(OpTake, "k", "", 1)
-			s.did(OpTake, "k", "", 1)
-		}, []Rule{RuleCapacity}},
 		"sold twice before the capacity is stated": {CheckCapacity, func(s *script) {
 			s.did(OpTake, "k", "", 1)
 			s.did(OpTake, "k", "", 1)
 			s.state(OpCapacity, "k", 1)
 			s.state(OpCapacity, "k", 0)
 		}, []Rule{RuleCapacity}},
-		"given back twice": {CheckCapacity, func(s *script) {
-			s.state(OpCapacity, "k", 1)
-			s.did(OpTake, "k", "", 1)
-			s.did(OpGive, "k", "", 1)
-			s.did(OpGive, "k", "", 1)
-			s.did(OpTake, "k", "", 1)
-			s.did(OpTake, "k", "", 1)
-		}, []Rule{RuleCapacity}},
-		"the newest": {CheckVersions, func(s *script) {
-			s.state(OpVersion, "k", 1)
-			s.did(OpApply, "k", "", 3)
-			s.end(Reject, s.begin(OpApply, "k", "", 2))
-			s.end(Reject, s.begin(OpApply, "k", "", 3))
-			s.read("k", 3)
-			s.state(OpVersion, "k", 3)
-		}, nil},
-		"an older one overwrites it": {CheckVersions, func(s *script) {
-			s.did(OpApply, "k", "", 3)
-			s.did(OpApply, "k", "", 2)
-			s.read("k", 2)
-		}, []Rule{RuleVersion, RuleVersion}},
 		"an older one overwrites it, which the only State shows": {CheckVersions, func(s *script) {
 			s.did(OpApply, "k", "", 3)
 			s.state(OpVersion, "k", 2)
@@ -178,26 +119,6 @@ func TestJudges(t *testing.T) {
 			read := s.begin(OpRead, "k", "", 0)
 			s.did(OpApply, "k", "", 3)
 			s.readEnds(read, 2)
-		}, []Rule{RuleOrigin}},
-		"a refusal without a reason": {CheckVersions, func(s *script) {
-			s.end(Fail, s.begin(OpApply, "k", "", 4))
-			s.end(Reject, s.begin(OpApply, "k", "", 3))
-		}, []Rule{RuleRefusal}},
-		"a version out of nothing": {CheckVersions, func(s *script) {
-			s.did(OpApply, "k", "", 1)
-			s.end(Fail, s.begin(OpApply, "k", "", 2))
-			s.read("k", 2)
-		}, []Rule{RuleOrigin}},
-		"what was written": {CheckReads, func(s *script) {
-			s.state(OpValue, "k", 1)
-			s.read("k", 1)
-			w := s.write(2)
-			s.read("k", 2)
-			s.end(Info, w)
-		}, nil},
-		"what nobody wrote": {CheckReads, func(s *script) {
-			s.read("k", 7)
-			s.write(7)
 		}, []Rule{RuleOrigin}},
 		"a rolled-back value that is there in the end": {CheckReads, func(s *script) {
 			s.state(OpValue, "k", 1)
