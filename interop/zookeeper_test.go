@@ -34,9 +34,9 @@ type zkBed struct {
 	ours   *zookeeper.Driver
 }
 
-func onZooKeeper(t *testing.T, o zookeeper.Options) *zkBed {
+func onZooKeeper(t *testing.T, server *testbed.Server, o zookeeper.Options) *zkBed {
 	t.Helper()
-	b := &zkBed{T: t, server: testbed.ZooKeeper(t)}
+	b := &zkBed{T: t, server: server}
 	b.conn = b.dial()
 	b.ours = b.open(o)
 	return b
@@ -133,9 +133,9 @@ func (b *zkBed) goClient() zkClient {
 }
 
 // program starts a foreign client in a separate process, which receives commands.
-func (b *zkBed) program(who, path string, args ...string) zkClient {
+func (b *zkBed) program(who string, program testbed.Program) zkClient {
 	b.Helper()
-	p := testbed.Command(b, path, args...)
+	p := testbed.Start(b, program)
 	if line := p.Line(patience); line != "ready" {
 		b.Fatalf("%s says %q", who, line)
 	}
@@ -160,16 +160,15 @@ func (b *zkBed) program(who, path string, args ...string) zkClient {
 func (b *zkBed) curator() zkClient {
 	b.Helper()
 	jars := filepath.Join(testbed.Peer(b, "curator", curatorVersion), "*")
-	return b.program("curator", "java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", jars,
-		"testdata/zookeeper/curator/LockClient.java", b.server.Addr(), fmt.Sprint(foreignSession.Milliseconds()))
+	return b.program("curator", testbed.Program{Path: "java", Args: []string{"-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", jars,
+		"testdata/zookeeper/curator/LockClient.java", b.server.Addr(), fmt.Sprint(foreignSession.Milliseconds())}})
 }
 
 func (b *zkBed) kazoo(patterns ...string) zkClient {
 	b.Helper()
-	b.Setenv("PYTHONPATH", testbed.Peer(b, "kazoo", kazooVersion))
-	b.Setenv("PYTHONDONTWRITEBYTECODE", "1")
 	args := []string{"testdata/zookeeper/kazoo/lock_client.py", b.server.Addr(), fmt.Sprint(foreignSession.Seconds())}
-	return b.program("kazoo", "python3", append(args, patterns...)...)
+	return b.program("kazoo", testbed.Program{Path: "python3", Args: append(args, patterns...),
+		Env: []string{"PYTHONPATH=" + testbed.Peer(b, "kazoo", kazooVersion), "PYTHONDONTWRITEBYTECODE=1"}})
 }
 
 // mustWait requires that c is not granted for a while.
@@ -185,6 +184,7 @@ func (b *zkBed) mustWait(c *contender) {
 // TestZooKeeperClientsExcludeEachOther runs each kind in both directions, in one queue,
 // through releases and the crash of either side.
 func TestZooKeeperClientsExcludeEachOther(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		options zookeeper.Options
 		open    func(*zkBed) zkClient
@@ -194,13 +194,15 @@ func TestZooKeeperClientsExcludeEachOther(t *testing.T) {
 		"kazoo tolerated": {zookeeper.Options{TolerateKazoo: true}, func(b *zkBed) zkClient { return b.kazoo("lock-") }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := onZooKeeper(t, c.options)
+			t.Parallel()
+			b := onZooKeeper(t, testbed.Shared(t, testbed.ZooKeeper), c.options)
 			them := c.open(b)
-			for _, path := range []string{"/interlock/report", "/interlock/again"} {
-				b.takeTurns(path, them)
+			path := "/interlock/" + strings.ReplaceAll(name, " ", "-")
+			for _, lock := range []string{"-report", "-again"} {
+				b.takeTurns(path+lock, them)
 			}
-			b.survivesACrash("/interlock/crash", them)
-			b.survivesOurCrash("/interlock/ours", c.options, c.open(b))
+			b.survivesACrash(path+"-crash", them)
+			b.survivesOurCrash(path+"-ours", c.options, c.open(b))
 		})
 	}
 }
@@ -269,7 +271,8 @@ func (b *zkBed) survivesOurCrash(path string, o zookeeper.Options, them zkClient
 // TestKazooIsRefused: without the pattern kazoo ignores our nodes, so we refuse to lock
 // beside it, and leave nothing.
 func TestKazooIsRefused(t *testing.T) {
-	b := onZooKeeper(t, zookeeper.Options{})
+	t.Parallel()
+	b := onZooKeeper(t, testbed.Shared(t, testbed.ZooKeeper), zookeeper.Options{})
 	them := b.kazoo()
 	const path = "/interlock/shared"
 	foreign := them.lock(path)
@@ -293,7 +296,8 @@ func TestKazooIsRefused(t *testing.T) {
 // TestForeignHolderHasAToken checks that a foreign holder can write under our guard, in the
 // order of the queue, also after a raise of the base.
 func TestForeignHolderHasAToken(t *testing.T) {
-	b := onZooKeeper(t, zookeeper.Options{})
+	t.Parallel()
+	b := onZooKeeper(t, testbed.ZooKeeper(t), zookeeper.Options{}) // the raise is of all locks of a server
 	const path = "/interlock/data"
 	acquire := func(d *zookeeper.Driver, owner string) interlock.Token {
 		g, err := d.Acquire(b.Context(), driver.Request{Name: "data", Owner: owner})
