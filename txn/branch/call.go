@@ -151,14 +151,19 @@ func classify(class Class, after time.Duration, err error) error {
 	return &classified{class, after, err}
 }
 
-// ClassOf returns the outermost mark of err, and for InProgress the delay before the next call.
+// ClassOf returns the outermost mark of err, and the delay before the next call that the participant
+// asks for: by InProgress, or by an error with a method RetryAfter() time.Duration; else 0.
 func ClassOf(err error) (class Class, after time.Duration) {
 	if err == nil {
 		return ClassUnknown, 0
 	}
 	var c *classified
 	if errors.As(err, &c) {
-		return c.class, c.after
+		class, after = c.class, c.after
 	}
-	return ClassUnknown, 0
+	var asks interface{ RetryAfter() time.Duration }
+	if class != ClassInProgress && errors.As(err, &asks) {
+		after = asks.RetryAfter()
+	}
+	return class, after
 }

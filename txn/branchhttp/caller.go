@@ -34,12 +34,18 @@ const maxPause = 24 * time.Hour
 type AnswerError struct {
 	Status int
 	Body   string // the first 4 KiB of it
+
+	after time.Duration
 }
 
 // Error returns the status and the body.
 func (e *AnswerError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Body))
 }
+
+// RetryAfter returns the Retry-After of a 429 or a 503, at most a day; 0 means none. A coordinator
+// calls again no earlier, up to its longest pause.
+func (e *AnswerError) RetryAfter() time.Duration { return e.after }
 
 // A Caller calls branches over HTTP. The zero value works, and so do copies.
 type Caller struct {
@@ -62,7 +68,7 @@ type Caller struct {
 //     an invalid url or call, an input above [MaxInput] (Bug).
 //   - Retry: no connection was made, so nothing was sent.
 //   - InProgress: the participant is processing the call (425); call again after its
-//     Retry-After, whole seconds, at least one.
+//     Retry-After, at least a second.
 //   - Unknown: everything else, also a [branch.ErrOtherInput], a 2xx whose output was cut off,
 //     and a 2xx to a try or a prepare whose output is above [MaxBody] or not JSON.
 //
@@ -191,7 +197,11 @@ func answerError(answer *http.Response) *AnswerError {
 	if answer.StatusCode != http.StatusSwitchingProtocols { // its body is the connection, which ignores the deadline
 		body, _ = io.ReadAll(io.LimitReader(answer.Body, maxReason)) // a part suffices
 	}
-	return &AnswerError{answer.StatusCode, string(body)}
+	err := &AnswerError{Status: answer.StatusCode, Body: string(body)}
+	if err.Status == http.StatusTooManyRequests || err.Status == http.StatusServiceUnavailable {
+		err.after = retryAfter(answer)
+	}
+	return err
 }
 
 func refusal(c branch.Call, answer *http.Response) error {
@@ -200,7 +210,7 @@ func refusal(c branch.Call, answer *http.Response) error {
 	case http.StatusConflict:
 		return branch.Fail(problem(c, interlock.Definite, err))
 	case http.StatusTooEarly:
-		return fmt.Errorf("%w: %w", branch.InProgress(pause(answer.Header.Get("Retry-After"))), problem(c, interlock.Retryable, err))
+		return fmt.Errorf("%w: %w", branch.InProgress(max(retryAfter(answer), time.Second)), problem(c, interlock.Retryable, err))
 	}
 	if answer.Header.Get(HeaderInput) == otherInput {
 		return branch.Unknown(problem(c, interlock.Uncertain, fmt.Errorf("%w: %w", branch.ErrOtherInput, err)))
@@ -208,13 +218,15 @@ func refusal(c branch.Call, answer *http.Response) error {
 	return branch.Unknown(problem(c, interlock.Uncertain, err))
 }
 
-// pause parses whole seconds, at least one; anything else is one second.
-func pause(retryAfter string) time.Duration {
-	seconds, err := strconv.ParseUint(retryAfter, 10, 31)
-	if err != nil {
-		return time.Second
+// retryAfter parses seconds or a date. Anything else, and a past date, is 0.
+func retryAfter(answer *http.Response) (after time.Duration) {
+	value := answer.Header.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		after = time.Duration(seconds) * time.Second
+	} else if at, err := http.ParseTime(value); err == nil {
+		after = max(0, time.Until(at))
 	}
-	return min(max(time.Duration(seconds), 1)*time.Second, maxPause)
+	return min(after, maxPause)
 }
 
 func problem(c branch.Call, kind interlock.ErrorKind, err error) error {

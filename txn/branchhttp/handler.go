@@ -30,7 +30,7 @@ var errLate = errors.New("the deadline of the call has passed")
 //	nil      200, with the output, which is JSON; 204 if it is empty
 //	Fail     409
 //	InProgress  425, with Retry-After in seconds, 1 at least
-//	Retry    503
+//	Retry    503, with Retry-After if the error has a method RetryAfter() time.Duration
 //	Unknown  500; 422, with [HeaderInput], if it is [branch.ErrOtherInput]
 //
 // The error's text is the body. The coordinator keeps it and shows it to operators, so it
@@ -87,7 +87,11 @@ func answer(w http.ResponseWriter, work func() ([]byte, error)) {
 	if err == nil {
 		err = checkOutput(output)
 	}
-	switch class, after := branch.ClassOf(err); {
+	class, after := branch.ClassOf(err)
+	if class == branch.ClassInProgress || class == branch.ClassRetry && after > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(after.Seconds())))))
+	}
+	switch {
 	case err == nil && len(output) == 0:
 		w.WriteHeader(http.StatusNoContent)
 	case err == nil:
@@ -96,8 +100,6 @@ func answer(w http.ResponseWriter, work func() ([]byte, error)) {
 	case class == branch.ClassFail:
 		writeText(w, http.StatusConflict, err.Error())
 	case class == branch.ClassInProgress:
-		seconds := int(math.Ceil(after.Seconds()))
-		w.Header().Set("Retry-After", strconv.Itoa(max(1, seconds)))
 		writeText(w, http.StatusTooEarly, err.Error())
 	case class == branch.ClassRetry:
 		writeText(w, http.StatusServiceUnavailable, err.Error())

@@ -18,6 +18,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // A talker serves one connection, and answers its requests in any way, until it returns.
@@ -144,17 +145,37 @@ func TestAnswersOfOldServers(t *testing.T) {
 	}
 }
 
-// TestRetryAfter: only whole seconds count, from one second to a day.
+// TestRetryAfter: seconds or a date count, up to a day. A 425 is at least a second; a 429 and a 503 ask for
+// a pause and stay Unknown.
 func TestRetryAfter(t *testing.T) {
+	const hours = 2 * time.Hour
+	date := time.Now().Add(hours).UTC().Format(http.TimeFormat)
 	for text, want := range map[string]time.Duration{
-		"7": 7 * time.Second, "": time.Second, "0": time.Second, "86400": 24 * time.Hour, "86401": 24 * time.Hour, "2147483647": 24 * time.Hour,
-		"2147483648": time.Second, "99999999999999999999": time.Second, "-5": time.Second, "+5": time.Second, "1.5": time.Second, "1e3": time.Second, "5s": time.Second,
-		"1, 2": time.Second, "Wed, 21 Oct 2065 07:28:00 GMT": time.Second,
+		"7": 7 * time.Second, "": 0, "0": 0, "86400": 24 * time.Hour, "86401": 24 * time.Hour, "2147483647": 24 * time.Hour,
+		"2147483648": 0, "99999999999999999999": 0, "-5": 0, "+5": 0, "1.5": 0, "1e3": 0, "5s": 0,
+		"1, 2": 0, "Wed, 21 Oct 2065 07:28:00 GMT": 24 * time.Hour, "Mon, 02 Jan 2006 15:04:05 GMT": 0, date: hours,
 	} {
-		_, err := caller(t).Post(t.Context(), participant(t, status(425, text)), a(branch.Do), nil)
-		mustBe(t, err, branch.ClassInProgress, interlock.Retryable, 425)
+		for code, least := range map[int]time.Duration{425: time.Second, 429: 0, 503: 0} {
+			_, err := caller(t).Post(t.Context(), participant(t, status(code, text)), a(branch.Do), nil)
+			if code == 425 {
+				mustBe(t, err, branch.ClassInProgress, interlock.Retryable, 425)
+			} else {
+				mustBe(t, err, branch.ClassUnknown, interlock.Uncertain, code)
+			}
+			if _, after := branch.ClassOf(err); after != max(want, least) && (text != date || after > hours || after < hours-time.Minute) {
+				t.Errorf("%d with %q is %v, want %v", code, text, after, max(want, least))
+			}
+		}
+	}
+	for code, want := range map[int]time.Duration{429: 7 * time.Second, 500: 0} { // passed on
+		busy := participant(t, status(code, "7"))
+		url := participant(t, branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
+			return nil, branch.Retry(txntest.Second(caller(t).Post(ctx, busy, a(branch.Do), nil)))
+		}))
+		_, err := caller(t).Post(t.Context(), url, a(branch.Do), nil)
+		mustBe(t, err, branch.ClassUnknown, interlock.Uncertain, 503)
 		if _, after := branch.ClassOf(err); after != want {
-			t.Errorf("%q is %v, want %v", text, after, want)
+			t.Errorf("after a %d: %v", code, after)
 		}
 	}
 }

@@ -319,24 +319,21 @@ func TestRound(t *testing.T) {
 // TestDelay: delays grow to their bound, and are random. If the target is processing the
 // call, its own delay is used.
 func TestDelay(t *testing.T) {
-	delay := func(c branch.Class, ongoing time.Duration, failed int, random float64) time.Duration {
-		return Delay(80*time.Millisecond, time.Second, c, ongoing, failed, random)
-	}
+	const ms = time.Millisecond
 	for _, c := range []struct {
 		class    branch.Class
+		after    time.Duration
 		attempts int
 		random   float64
 		want     time.Duration
 	}{
-		{branch.ClassRetry, 1, 0.5, 40 * time.Millisecond}, {branch.ClassUnknown, 3, 0.5, 160 * time.Millisecond}, {branch.ClassUnknown, 100, 0.5, 500 * time.Millisecond},
-		{branch.ClassUnknown, 1, 0, 10 * time.Millisecond}, {branch.ClassInProgress, 1, 0.5, 3 * time.Hour},
+		{branch.ClassRetry, 0, 1, 0.5, 40 * ms}, {branch.ClassUnknown, 0, 3, 0.5, 160 * ms}, {branch.ClassUnknown, 0, 100, 0.5, 500 * ms},
+		{branch.ClassUnknown, 0, 1, 0, 10 * ms}, {branch.ClassInProgress, 3 * time.Hour, 1, 0.5, 3 * time.Hour}, {branch.ClassInProgress, -time.Second, 1, 0, 10 * ms},
+		{branch.ClassUnknown, 90 * ms, 1, 0.5, 90 * ms}, {branch.ClassRetry, 90 * ms, 3, 0.5, 160 * ms}, {branch.ClassUnknown, 3 * time.Hour, 1, 0.5, time.Second},
 	} {
-		if got := delay(c.class, 3*time.Hour, c.attempts, c.random); got != c.want {
+		if got := Delay(80*ms, time.Second, c.class, c.after, c.attempts, c.random); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
-	}
-	if got := delay(branch.ClassInProgress, -time.Second, 1, 0); got != 10*time.Millisecond {
-		t.Errorf("at once: %v", got)
 	}
 }
 

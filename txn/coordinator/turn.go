@@ -478,14 +478,15 @@ func CatchPanic(ctx context.Context, do func(context.Context) error) (err error)
 	return do(ctx)
 }
 
-// Delay returns the pause after a number of failed calls, of which the last one failed with class c. A
-// target that processes the call sets the pause, ongoing. A pause is at least a millisecond, so that calls
-// that fail at once do not occupy a processor.
-func Delay(first, most time.Duration, c branch.Class, ongoing time.Duration, failed int, random float64) time.Duration {
+// Delay returns the pause after a number of failed calls, of which the last one failed with class c and
+// the target asks for the delay after, by [branch.ClassOf]. A target that processes the call sets the pause;
+// any other pause is at least after, or most if that is less. A pause is at least a millisecond, so that
+// calls that fail at once do not occupy a processor.
+func Delay(first, most time.Duration, c branch.Class, after time.Duration, failed int, random float64) time.Duration {
 	if c == branch.ClassInProgress {
-		return max(ongoing, first/8, time.Millisecond)
+		return max(after, first/8, time.Millisecond)
 	}
-	return max(backoff.Policy{First: first, Max: most}.Delay(max(failed, 1), random), time.Millisecond)
+	return max(backoff.Policy{First: first, Max: most}.Delay(max(failed, 1), random), min(after, most), time.Millisecond)
 }
 
 // callTimeout is the timer of a call.

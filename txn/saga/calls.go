@@ -151,6 +151,7 @@ func (c *execution) applyResult(now time.Time, each *call, output []byte, err er
 		class = branch.ClassRetry // its transaction was not committed
 	}
 	policy, attempts := t.failed(each.step, class)
+	t.timed = t.inProgress || after > 0
 	v := t.judge(policy, attempts, class)
 	t.mayBeDone = t.mayBeDone && !each.local()
 	t.err, t.next = err, now.Add(coordinator.Delay(policy.First, policy.Max, class, after, attempts, random))
@@ -191,7 +192,7 @@ func (t *attempts) record(key string, leave bool) journal.Entry {
 func (c *execution) retryNow() {
 	c.again = time.Time{}
 	for _, t := range c.trials {
-		if !t.inProgress {
+		if !t.timed {
 			t.next = time.Time{}
 		}
 	}
@@ -239,7 +240,8 @@ type attempts struct {
 	by         map[string]int // failed ones by class, for classes with a policy
 	mayBeDone  bool           // an earlier call may have been applied
 	err        error          // of the last call
-	inProgress bool           // the target set the time of the next call
+	inProgress bool           // the target was processing the last call
+	timed      bool           // the target asks for the time of the next call
 	next       time.Time      // not before
 	noted      time.Time      // when a failed call was last recorded
 	calls      int

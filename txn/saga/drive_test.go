@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,12 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
+
+// busy is an error of a target that asks for a pause.
+type busy time.Duration
+
+func (busy) Error() string               { return "too many requests" }
+func (b busy) RetryAfter() time.Duration { return time.Duration(b) }
 
 // TestHealedTarget: calls wait for a failed target. They are repeated as soon as it answers
 // another one, but not those for which the target has set the time.
@@ -47,7 +54,11 @@ func TestHealedTarget(t *testing.T) {
 			}
 			return 1, nil
 		}).Uncompensable()
-		d, well := Define("order", Parallel[string](a, b)), Define("well", a)
+		c := Step("c", func(ctx context.Context, _ string) (int, error) {
+			call(ctx)
+			return 1, []error{busy(30 * time.Second), busy(time.Hour), nil}[From(ctx).Attempt-1]
+		}).Uncompensable()
+		d, well := Define("order", Parallel[string](a, b, c)), Define("well", a)
 		r := serve(t, nil, 1, nil, d, well)
 		for i := range sagas {
 			ok(t, d.Start(t.Context(), r.engine, fmt.Sprint(i), "in"))
@@ -60,11 +71,11 @@ func TestHealedTarget(t *testing.T) {
 		for i := range sagas {
 			_, err := r.engine.Wait(t.Context(), fmt.Sprint(i))
 			ok(t, err)
-			for step, at := range map[string]time.Duration{"a": 10 * time.Second, "b": 40 * time.Second} {
+			for step, want := range map[string][]time.Duration{"a": {0, 10 * time.Second}, "b": {0, 40 * time.Second}, "c": {0, 30 * time.Second, 90 * time.Second}} {
 				mu.Lock()
 				c := calls[fmt.Sprintf("%d/%s/do", i, step)]
 				mu.Unlock()
-				if len(c) != 2 || c[0] != 0 || c[1] != at {
+				if !slices.Equal(c, want) {
 					t.Errorf("%d: %s was called at %v", i, step, c)
 				}
 			}

@@ -26,6 +26,7 @@ type calls struct {
 	made int
 	settleAttempts
 	at    time.Time // not before
+	timed bool      // the target asks for it
 	noted time.Time // of the last failure in the journal
 }
 
@@ -92,8 +93,8 @@ func (d *drive) callsOf(b member) *calls {
 	return d.calls[b.name]
 }
 
-// wait waits until the next call is due, or until a failing target answers again: then all its branches
-// are called.
+// wait waits until the next call is due, or until a failing target answers again: then its branches are
+// called, except those for which it asks for a time.
 func (d *drive) wait(wait time.Duration, members []member) {
 	var targets []string
 	for _, b := range members {
@@ -103,7 +104,9 @@ func (d *drive) wait(wait time.Duration, members []member) {
 	d.Pause(wait, targets...)
 	if d.Now().Before(due) {
 		for _, b := range members {
-			d.callsOf(b).at = time.Time{}
+			if c := d.callsOf(b); !c.timed {
+				c.at = time.Time{}
+			}
 		}
 	}
 }
@@ -177,10 +180,10 @@ func (d *drive) recordsFor(b member, err error) []journal.Entry {
 		return nil
 	}
 	policy, c := d.engine.options.Retry, d.callsOf(b)
-	class, ongoing := branch.ClassOf(err)
+	class, after := branch.ClassOf(err)
 	v := c.judge(policy, class)
-	wait := coordinator.Delay(policy.First, policy.Max, class, ongoing, c.attempts, d.Random())
-	c.at = d.Now().Add(wait)
+	wait := coordinator.Delay(policy.First, policy.Max, class, after, c.attempts, d.Random())
+	c.at, c.timed = d.Now().Add(wait), after > 0
 	e := observe.TCCTried{Branch: b.name, Operation: string(d.m.decision), Attempt: c.made, Err: err, Again: wait}
 	if v == markDead {
 		e.Again = 0

@@ -224,6 +224,9 @@ func (r *run) try(ctx context.Context, t *try) {
 			class = branch.ClassUnknown // the class in the cause is that of another branch
 		}
 		v, wait := so.judge(policy, class), r.wait(err, attempt)
+		if end, _ := ctx.Deadline(); v == again && wait >= time.Until(end) { // the other branches need not hold until then
+			v = so.giveUp()
+		}
 		if v != again {
 			t.refused, t.cause, wait = v == notHeld, err, 0
 		}
@@ -373,7 +376,7 @@ func (r *run) cancel(ctx context.Context, t try, attempt int) error {
 
 // wait returns the pause after a failed call.
 func (r *run) wait(err error, attempts int) time.Duration {
-	class, ongoing := branch.ClassOf(err)
+	class, after := branch.ClassOf(err)
 	retry := r.engine.options.Retry
-	return coordinator.Delay(retry.First, retry.Max, class, ongoing, attempts, r.engine.coordinator.Random())
+	return coordinator.Delay(retry.First, retry.Max, class, after, attempts, r.engine.coordinator.Random())
 }

@@ -72,11 +72,15 @@ func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
 				return err
 			}
 		}
-		wait := pause.Delay(attempt, t.Random())
+		asked := a.asked()
+		wait, targets := max(pause.Delay(attempt, t.Random()), asked), left
+		if asked > 0 { // nothing is called before
+			targets = nil
+		}
 		for i, name := range left {
 			coordinator.Emit(d.engine.options.Hooks.Tried, observe.TwoPCTried{Transaction: r.String(), Participant: name, Commit: true, Attempt: attempt, Err: a.errs[i], Again: wait})
 		}
-		t.Pause(wait, left...) // if the claim ends meanwhile, the next round calls nothing
+		t.Pause(wait, targets...) // if the claim ends meanwhile, the next round calls nothing
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/internal/virtual"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -130,6 +132,38 @@ func TestDownParticipant(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// busy is an error of a participant that asks for a pause.
+type busy time.Duration
+
+func (busy) Error() string               { return "too many requests" }
+func (b busy) RetryAfter() time.Duration { return time.Duration(b) }
+
+// TestBusyParticipant is not called again before the time for which it asks, up to the longest pause. A
+// participant that asks for none does not wait for it.
+func TestBusyParticipant(t *testing.T) {
+	for also, want := range map[string]time.Duration{"": 20 * time.Second, "north commit 1 " + leaving: 50 * time.Millisecond} {
+		bubble(t, func(t *testing.T) {
+			var first time.Duration
+			w := newWorld()
+			p := w.start(t, func(at string) error {
+				switch at {
+				case "south commit 1 " + leaving:
+					return busy(20 * time.Second)
+				case also:
+					return errNetwork
+				}
+				return nil
+			}, &Options{Scan: time.Hour, Hooks: &observe.TwoPC{Tried: func(o observe.TwoPCTried) { first = o.Again }}})
+			defer p.serve(t, 1)()
+			ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+			ok(t, txntest.Second(p.Wait(t.Context(), "1")))
+			if took := time.Since(virtual.Began); first != want || took < want || took > want+time.Second {
+				t.Errorf("%q: again after %v, committed after %v", also, first, took)
+			}
+		})
+	}
 }
 
 // TestJournalGone: while the journal does not answer, branches that voted yes are blocked

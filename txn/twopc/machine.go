@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -288,6 +289,17 @@ type commitResults struct {
 	heuristics []journal.Entry // one record for each
 	failed     []string        // to be called again
 	errs       []error         // of failed
+}
+
+// asked returns the shortest delay that the failed participants ask for, up to the longest pause. It is 0 if
+// one of them asks for none, because a round calls all.
+func (a commitResults) asked() time.Duration {
+	least := pause.Max
+	for _, err := range a.errs {
+		_, after := branch.ClassOf(err)
+		least = min(least, after)
+	}
+	return least
 }
 
 // sortResults sorts the results of the commits of these branches.

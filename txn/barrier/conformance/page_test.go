@@ -126,14 +126,14 @@ milliseconds since 1970.
 | ` + "`" + branchhttp.HeaderUntil + "`" + ` | how long a try has to hold; only with a try |
 
 Transaction, branch and step name the row that the participant keeps, written in the same local transaction as its business.
-The body is the input, at most 1 MiB.
+The body is the input, at most 4 MiB.
 
 | answer | means |
 |---|---|
 | 2xx | done, now or before. The body is the output, JSON or empty, at most 1 MiB |
 | 409 | refused: it did not happen, and never will. The body is the reason |
 | 425 | in progress; repeat after ` + "`Retry-After`" + ` seconds |
-| anything else | outcome unknown: the message is repeated |
+| anything else | outcome unknown: the message is repeated, after a 429 or 503 no earlier than its ` + "`Retry-After`" + `, up to the policy's longest pause |
 
 Only 409 is a promise. Answer 400 to a message that cannot be parsed, and 408 to one that arrives after its deadline.
 `
