@@ -62,10 +62,13 @@ type Options struct {
 	// Coordinator has the bounds, the retention, the reconciliation and the hooks of the
 	// coordinator. Without a Notifier in it, [Open] and [On] use that of the backend, if it has one.
 	Coordinator *coordinator.Options
-	// Failed is called when the process cannot serve its shards, before a retry. nil logs a
-	// warning.
+	// Failed is called when the process cannot serve its shards, before a retry. nil logs
+	// warnings, up to 20 in a second.
 	Failed func(error)
 }
+
+// unserved is the event that is logged without Options.Failed.
+type unserved struct{ Err error }
 
 // A Runtime is a coordinator and this process's share of the journal's shards. It is safe
 // for concurrent use.
@@ -167,6 +170,11 @@ func New(ctx context.Context, store driver.Journal, locks driver.Fenced, values 
 		r.options = *o
 	}
 	r.options.Group = cmp.Or(r.options.Group, DefaultGroup)
+	if r.options.Failed == nil {
+		var log func(unserved)
+		observe.OnNil(&log, nil, slog.LevelWarn, func(unserved) string { return "transactions are not served here for now" })
+		r.options.Failed = func(err error) { log(unserved{err}) }
+	}
 	shards, err := r.options.Shards, error(nil)
 	if shards == 0 {
 		if shards, err = store.Shards(ctx, 0, 0); err != nil {
@@ -256,7 +264,7 @@ func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, 
 		Work: func(ctx context.Context, p partition.Partition) error {
 			return r.coordinator.Serve(ctx, p.Claim, p.Index)
 		},
-		Hooks: &observe.Partition{Failed: func(e observe.PartitionFailed) { r.failed(e.Err) }},
+		Hooks: &observe.Partition{Failed: func(e observe.PartitionFailed) { r.options.Failed(e.Err) }},
 	})
 	if err != nil {
 		return nil, err
@@ -266,7 +274,7 @@ func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, 
 
 // alone serves all shards under one lock, or waits for it.
 func (r *Runtime) alone(context.Context) (leave func(context.Context) error, err error) {
-	locks, err := lock.NewFenced(r.locks, &lock.Options{Hooks: &observe.Lock{Restarting: func(e observe.LockRestarting) { r.failed(e.Err) }}})
+	locks, err := lock.NewFenced(r.locks, &lock.Options{Hooks: &observe.Lock{Restarting: func(e observe.LockRestarting) { r.options.Failed(e.Err) }}})
 	if err != nil {
 		return nil, err
 	}
@@ -297,19 +305,10 @@ func (r *Runtime) run(work func(ctx context.Context) error) {
 			if r.ctx.Err() != nil {
 				return
 			}
-			r.failed(err)
+			r.options.Failed(err)
 			pauses.Wait(r.ctx, failed)
 		}
 	})
-}
-
-// failed reports a temporary failure.
-func (r *Runtime) failed(err error) {
-	if f := r.options.Failed; f != nil {
-		f(err)
-		return
-	}
-	slog.Default().Warn("transactions are not served here for now", "error", err)
 }
 
 // Close stops driving transactions, waits up to 10 s for calls under way, hands the shards to

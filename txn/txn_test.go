@@ -1,9 +1,11 @@
 package txn_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -232,6 +234,28 @@ func TestHungStart(t *testing.T) {
 		go func() { ok(t, rt.Close(ctx)) }()
 		if err := <-started; !errors.Is(err, interlock.ErrClosed) {
 			t.Errorf("started: %v", err)
+		}
+	})
+}
+
+// TestLogIsLimited: while a store is down, the failures of all shards do not flood the log.
+func TestLogIsLimited(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		var lines bytes.Buffer
+		before := slog.Default()
+		defer slog.SetDefault(before)
+		slog.SetDefault(slog.New(slog.NewTextHandler(&lines, nil)))
+		d := memory.NewSpace().Open(nil)
+		defer d.Close(context.Background())
+		rt, err := txn.New(t.Context(), memory.NewJournal(), d, nil, nil)
+		ok(t, err)
+		for range 100 {
+			rt.Go(func(context.Context) error { return errors.New("no connection") })
+		}
+		synctest.Wait()
+		ok(t, rt.Close(t.Context()))
+		if n := strings.Count(lines.String(), `not served here for now" error="no connection"`); n != 20 {
+			t.Errorf("%d lines:\n%.1000s", n, &lines)
 		}
 	})
 }
