@@ -48,7 +48,7 @@ func (s *shop) listen(i *inbox, identity string) *member {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testbed.OK(s.t, err)
-	d := s.space.Open(&memory.Options{TTL: 2 * time.Second})
+	d := s.space.Open(&memory.Options{TTL: time.Minute}) // a busy machine loses none
 	s.t.Cleanup(func() { _ = d.Close(context.Background()) })
 	g, err := partition.Join(s.t.Context(), d, s.space.Values(), "shop", partition.Layout{Partitions: 8},
 		&partition.Options{Identity: identity, Address: l.Addr().String()})
@@ -123,7 +123,7 @@ func TestAHandlersErrorDecides(t *testing.T) {
 	s, i := open(t), &inbox{seen: map[string][]string{}}
 	a := s.listen(i, "a")
 	s.settled(a)
-	sink := route.Messages(a.Map(), "/messages", &route.Options{Transport: s.http.Transport, Wait: 300 * time.Millisecond})
+	sink := route.Messages(a.Map(), "/messages", &route.Options{Transport: s.http.Transport, Wait: time.Minute})
 	batch := []driver.Message{{ID: "bad", Topic: "t", Key: "k"}, {ID: "next", Topic: "t", Key: "k"}, {ID: "other", Topic: "t", Key: "l"}}
 	for _, kind := range []interlock.ErrorKind{interlock.Definite, interlock.Retryable, interlock.Uncertain} {
 		i.fail = &interlock.Error{Op: "handle", Kind: kind, Err: errors.New("no")}
@@ -142,6 +142,7 @@ func TestAHandlersErrorDecides(t *testing.T) {
 		t.Error(err)
 	}
 	testbed.OK(t, a.Leave(t.Context()))
+	sink = route.Messages(a.Map(), "/messages", &route.Options{Transport: s.http.Transport, Wait: 100 * time.Millisecond})
 	if got := sink.Publish(t.Context(), batch[2:]); interlock.Kind(got[0]) != interlock.Retryable || got[0] == nil {
 		t.Errorf("nobody owns it: %v", got)
 	}
