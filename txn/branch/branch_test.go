@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 func TestKey(t *testing.T) {
@@ -36,12 +38,6 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// later is an error of a target that asks for a pause.
-type later time.Duration
-
-func (later) Error() string               { return "too many requests" }
-func (l later) RetryAfter() time.Duration { return time.Duration(l) }
-
 func TestClassOf(t *testing.T) {
 	no := errors.New("no")
 	for _, c := range []struct {
@@ -56,9 +52,9 @@ func TestClassOf(t *testing.T) {
 		{Unknown(Fail(no)), ClassUnknown, 0, "unknown"},
 		{Fail(Unknown(no)), ClassFail, 0, "fail"},
 		{InProgress(time.Hour), ClassInProgress, time.Hour, "ongoing"},
-		{fmt.Errorf("charge: %w", later(time.Minute)), ClassUnknown, time.Minute, "unknown"},
-		{Retry(later(time.Minute)), ClassRetry, time.Minute, "retry"},
-		{errors.Join(InProgress(time.Hour), later(time.Minute)), ClassInProgress, time.Hour, "ongoing"},
+		{fmt.Errorf("charge: %w", txntest.Busy(time.Minute)), ClassUnknown, time.Minute, "unknown"},
+		{Retry(txntest.Busy(time.Minute)), ClassRetry, time.Minute, "retry"},
+		{errors.Join(InProgress(time.Hour), txntest.Busy(time.Minute)), ClassInProgress, time.Hour, "ongoing"},
 	} {
 		if class, after := ClassOf(c.err); class != c.class || after != c.after || class.String() != c.name {
 			t.Errorf("%v: %v after %v, want %v after %v", c.err, class, after, c.class, c.after)

@@ -17,14 +17,9 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
-
-// busy is an error of a target that asks for a pause.
-type busy time.Duration
-
-func (busy) Error() string               { return "too many requests" }
-func (b busy) RetryAfter() time.Duration { return time.Duration(b) }
 
 // TestHealedTarget: calls wait for a failed target. They are repeated as soon as it answers
 // another one, but not those for which the target has set the time.
@@ -56,7 +51,7 @@ func TestHealedTarget(t *testing.T) {
 		}).Uncompensable()
 		c := Step("c", func(ctx context.Context, _ string) (int, error) {
 			call(ctx)
-			return 1, []error{busy(30 * time.Second), busy(time.Hour), nil}[From(ctx).Attempt-1]
+			return 1, []error{txntest.Busy(30 * time.Second), txntest.Busy(time.Hour), nil}[From(ctx).Attempt-1]
 		}).Uncompensable()
 		d, well := Define("order", Parallel[string](a, b, c)), Define("well", a)
 		r := serve(t, nil, 1, nil, d, well)

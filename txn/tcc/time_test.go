@@ -218,20 +218,14 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-// busy is an error of a participant that asks for a pause.
-type busy time.Duration
-
-func (busy) Error() string               { return "too many requests" }
-func (b busy) RetryAfter() time.Duration { return time.Duration(b) }
-
 // TestBusyTry: a try for which the participant asks for more time than is left is given up at once.
 func TestBusyTry(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
-		hotel.bad = func(branch.Call) (before, after error) { return branch.Retry(busy(time.Minute)), nil }
+		hotel.bad = func(branch.Call) (before, after error) { return branch.Retry(txntest.Busy(time.Minute)), nil }
 		r := serve(t, nil, 1, &Options{Retry: Policy{Max: time.Hour}}, hotel)
 		_, err := r.run(t.Context(), "1", hotel)
-		if wantKind(t, err, interlock.Definite, ErrCancelled); time.Since(began) > 0 || !errors.Is(err, busy(time.Minute)) || hotel.state("1") != "" {
+		if wantKind(t, err, interlock.Definite, ErrCancelled); time.Since(began) > 0 || !errors.Is(err, txntest.Busy(time.Minute)) || hotel.state("1") != "" {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
@@ -244,7 +238,7 @@ func TestLongWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
 		most int64
-	}{"unknown": {errNetwork, 100}, "ongoing": {branch.InProgress(2 * time.Hour), 20}, "busy": {busy(2 * time.Hour), 26}} {
+	}{"unknown": {errNetwork, 100}, "ongoing": {branch.InProgress(2 * time.Hour), 20}, "busy": {txntest.Busy(2 * time.Hour), 26}} {
 		bubble(t, func(t *testing.T) {
 			hotel := newVenue("hotel", 1)
 			var calls atomic.Int64

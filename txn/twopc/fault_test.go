@@ -134,12 +134,6 @@ func TestDownParticipant(t *testing.T) {
 	})
 }
 
-// busy is an error of a participant that asks for a pause.
-type busy time.Duration
-
-func (busy) Error() string               { return "too many requests" }
-func (b busy) RetryAfter() time.Duration { return time.Duration(b) }
-
 // TestBusyParticipant is not called again before the time for which it asks, up to the longest pause. A
 // participant that asks for none does not wait for it.
 func TestBusyParticipant(t *testing.T) {
@@ -150,7 +144,7 @@ func TestBusyParticipant(t *testing.T) {
 			p := w.start(t, func(at string) error {
 				switch at {
 				case "south commit 1 " + leaving:
-					return busy(20 * time.Second)
+					return txntest.Busy(20 * time.Second)
 				case also:
 					return errNetwork
 				}

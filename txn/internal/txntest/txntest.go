@@ -50,6 +50,14 @@ func Same(t testing.TB, what string, got []string, want ...string) {
 // Second returns the error of a call, and drops its value.
 func Second[V any](_ V, err error) error { return err }
 
+// Busy is an error of a participant that asks for a pause.
+type Busy time.Duration
+
+func (Busy) Error() string { return "too many requests" }
+
+// RetryAfter returns the pause.
+func (b Busy) RetryAfter() time.Duration { return time.Duration(b) }
+
 // Repeat returns an error for each of n appends or calls.
 func Repeat(n int, err error) []error { return slices.Repeat([]error{err}, n) }
 
