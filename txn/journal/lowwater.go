@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
@@ -148,11 +149,7 @@ func (j *Journal) ForgetAll(ctx context.Context, endedBefore time.Time, batch in
 		if err != nil || n < batch {
 			return removed, err
 		}
-		timer := time.NewTimer(forgetPause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !backoff.Sleep(ctx, forgetPause) {
 			return removed, failure.About("forget", "", context.Cause(ctx))
 		}
 	}

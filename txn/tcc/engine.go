@@ -158,16 +158,15 @@ func (m *Engine) Decide(ctx context.Context, id, branch string) (Decision, error
 		return "", err
 	}
 	for {
-		_, recorded, err := m.read(ctx, op, id)
+		t, err := records.Read(ctx, m.coordinator.Journal(), op, id)
 		reason := fmt.Sprintf("branch %q asked, and nothing was decided", branch)
-		if err == nil && recorded.state() == Trying && recorded.find(branch) != nil {
-			err = m.expire(ctx, op, id, reason)
-			if err == nil {
+		if err == nil && t.State.state() == Trying && t.State.find(branch) != nil {
+			if err = m.expire(ctx, t, reason); err == nil {
 				continue
 			}
 		}
 		if err == nil {
-			return recorded.decisionFor(branch), nil
+			return t.State.decisionFor(branch), nil
 		}
 		if !errors.Is(err, ErrNone) {
 			return "", err

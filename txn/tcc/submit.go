@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -101,18 +102,14 @@ func (m *Engine) Close(ctx context.Context) {
 }
 
 // expire cancels an open transaction. A nil error means that it is decided.
-func (m *Engine) expire(ctx context.Context, op, id, reason string) error {
-	t, err := records.Read(ctx, m.coordinator.Journal(), op, id)
-	if err != nil || t.State.state() != Trying {
-		return err
-	}
-	err = t.Log.Append(ctx, m.coordinator.Now(), record(recordDecide, string(Cancel), deciding{Reason: reason}))
+func (m *Engine) expire(ctx context.Context, t coordinator.Transaction[machine], reason string) error {
+	err := t.Log.Append(ctx, m.coordinator.Now(), record(recordDecide, string(Cancel), deciding{Reason: reason}))
 	if errors.Is(err, journal.ErrConflict) { // only a decision can have come first
 		return nil
 	}
 	if err == nil {
-		m.decided(id, t.Head.Type, Cancel, reason)
-		m.coordinator.Nudge(id)
+		m.decided(t.Head.Transaction, t.Head.Type, Cancel, reason)
+		m.coordinator.Nudge(t.Head.Transaction)
 	}
 	return err
 }
