@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
@@ -51,47 +50,6 @@ func TestEveryOperatorEditsInputs(t *testing.T) {
 		c.retry(id, c.input)
 		same(t, "state", s.do("GET", "/v1/sagas/"+id+"?wait=30s", "", 200)["state"], "SUCCEEDED")
 		shop.set(func() { same(t, "what the step was sent", shop.bodies["mail do"], c.input) })
-	}
-}
-
-// TestRetryWithoutAStep: a retry without a step calls the waiting step, also of a saga that is
-// RUNNING or UNDOING.
-func TestRetryWithoutAStep(t *testing.T) {
-	t.Parallel()
-	var well atomic.Bool
-	var calls atomic.Int64
-	participant := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		calls.Add(1)
-		switch {
-		case r.URL.Path == "/refused":
-			w.WriteHeader(http.StatusConflict)
-		case r.URL.Path != "/done" && !well.Load():
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-	}))
-	t.Cleanup(participant.Close)
-	s := serve(t, memory.NewJournal(), nil)
-	const waits = `"retry":{"first":"1h"}`
-	for name, c := range map[string]struct{ steps, before, after string }{
-		"running": {`{"name":"a","do":"%[1]s/a","pivot":true,` + waits + `}`, "RUNNING", "SUCCEEDED"},
-		"undoing": {`{"name":"a","do":"%[1]s/done","undo":"%[1]s/a",` + waits + `},{"name":"b","do":"%[1]s/refused","pivot":true,"retry":{"first":"1ms"}}`, "UNDOING", "COMPENSATED"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			well.Store(false)
-			calls.Store(0)
-			s.do("POST", "/v1/sagas/"+name, fmt.Sprintf(`{"type":"x","steps":[`+c.steps+`]}`, participant.URL), 200)
-			testbed.Eventually(t, "it waits", time.Minute, func() bool {
-				return calls.Load() > 0 && s.do("GET", "/v1/sagas/"+name, "", 200)["state"] == c.before
-			})
-			well.Store(true)
-			testbed.Eventually(t, "it is "+c.after, time.Minute, func() bool { // its first call may not have failed yet
-				if s.do("GET", "/v1/sagas/"+name+"?wait=100ms", "", 200)["state"] == c.after {
-					return true
-				}
-				s.do("POST", "/v1/sagas/"+name+"/retry", `{"actor":"me","reason":"it is well"}`, 200, 409) // it may have ended meanwhile
-				return false
-			})
-		})
 	}
 }
 

@@ -169,6 +169,7 @@ func TestNow(t *testing.T) {
 		"backoff": func(g *target) []Stage[string] {
 			return []Stage[string]{g.undoable("a", Retry(errNetwork)).Retry(day)}
 		},
+		"retried": func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", Retry(errNetwork)).Retry(day)} },
 		"ongoing": func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(72*time.Hour))} },
 		"short":   func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(50*time.Second))} },
 	} {
@@ -180,12 +181,17 @@ func TestNow(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			same(t, "effects", g.did())
 			from := time.Now()
-			ok(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", ann))
+			o := NewOperator(r.coordinator.Journal())
+			if name == "retried" {
+				ok(t, o.Retry(t.Context(), "1", "", ann))
+			} else {
+				ok(t, o.Now(t.Context(), "1", ann))
+			}
 			_, err := r.engine.Wait(t.Context(), "1")
 			if ok(t, err); time.Since(from) > 2*time.Second {
 				t.Errorf("it took %v", time.Since(from))
 			}
-			wantKind(t, NewOperator(r.coordinator.Journal()).Now(t.Context(), "1", ann), interlock.Definite, ErrState)
+			wantKind(t, o.Now(t.Context(), "1", ann), interlock.Definite, ErrState)
 		})
 	}
 }
@@ -199,6 +205,7 @@ func TestOperatorHelpsAnUndo(t *testing.T) {
 	}{
 		"at once":     {func(o *Operator) error { return o.Now(context.Background(), "1", ann) }, 2, "COMPENSATED []"},
 		"retried":     {func(o *Operator) error { return o.Retry(context.Background(), "1", "a", ann) }, 2, "COMPENSATED []"},
+		"all retried": {func(o *Operator) error { return o.Retry(context.Background(), "1", "", ann) }, 2, "COMPENSATED []"},
 		"not retried": {func(o *Operator) error { return o.Retry(context.Background(), "1", "b", ann) }, 1, "UNDOING []"},
 		"skipped":     {func(o *Operator) error { return o.Skip(context.Background(), "1", "a", ann) }, 1, "COMPENSATED [a]"},
 	} {
