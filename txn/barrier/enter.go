@@ -174,6 +174,9 @@ func hash(c claim, input any) ([]byte, error) {
 	return sum[:], nil
 }
 
+// maxOutput bounds an output, as JSON: it equals branchhttp.MaxBody, the longest answer of a participant.
+const maxOutput = 1 << 20
+
 // encode returns the stored form of an output. It is empty for the zero value, so that a branch
 // without output costs no statement.
 func encode[O any](c claim, output O) ([]byte, error) {
@@ -182,8 +185,8 @@ func encode[O any](c claim, output O) ([]byte, error) {
 	if err != nil {
 		return nil, failure.Bug("pass barrier", c.Key(), "encode output: %w", err)
 	}
-	if len(text) > driver.MaxPayload {
-		return nil, failure.Bug("pass barrier", c.Key(), "its output has %d bytes of JSON; at most %d are stored", len(text), driver.MaxPayload)
+	if len(text) > maxOutput {
+		return nil, failure.Bug("pass barrier", c.Key(), "its output has %d bytes of JSON; at most %d are stored", len(text), maxOutput)
 	}
 	if none, err := json.Marshal(zero); err == nil && bytes.Equal(none, text) {
 		return nil, nil

@@ -120,14 +120,16 @@ func testBadInput(t *testing.T, w world) {
 	// The stored output is of another type.
 	err = barrier.Confirm(calling(t.Context(), "b", branch.Confirm), w.DB, w.table, func(context.Context, driver.SQL, []int) error { t.Error("run"); return nil })
 	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-	// An output that cannot be stored undoes the effect.
-	big := calling(t.Context(), "big", branch.Try)
-	_, err = barrier.Do(big, w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (string, error) {
-		return strings.Repeat("x", driver.MaxPayload), effect(ctx, tx, "big", "hold")
-	})
-	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-	if got := w.effects(t, "big"); len(got) != 0 {
-		t.Errorf("effects %v", got)
+	// An output that a branchhttp.Handler does not send undoes the effect.
+	for name, size := range map[string]int{"largest": branchhttp.MaxBody, "larger": branchhttp.MaxBody + 1} {
+		_, err = barrier.Do(calling(t.Context(), name, branch.Try), w.DB, w.table, seat, func(ctx context.Context, tx driver.SQL) (string, error) {
+			return strings.Repeat("x", size-len(`""`)), effect(ctx, tx, name, "hold")
+		})
+		if got := len(w.effects(t, name)); name == "largest" && (got != 1 || err != nil) || name == "larger" && got != 0 {
+			t.Errorf("%s: %d effects, %v", name, got, err)
+		} else if name == "larger" {
+			wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
+		}
 	}
 	// Existing rows still answer.
 	h, err := owned.try(try, w, "h2")

@@ -10,7 +10,7 @@ import (
 // Do answers a do, try or prepare. The call is that of ctx. If no call of the branch has had an
 // effect, Do runs fn in a transaction of its own, stores fn's output, and commits both. input is
 // the input of the call: []byte, or a value that is encoded as JSON. The output is stored as JSON
-// of at most driver.MaxPayload bytes. fn must not end the transaction. It may run several times;
+// of at most 1 MiB. fn must not end the transaction. It may run several times;
 // one run is committed. Do returns:
 //
 //   - the output, if fn was committed, now or by an earlier call;
