@@ -392,9 +392,10 @@ func testReads(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	_, err := tcc.Holds[driver.SQL]{DB: p, Table: in.Table}.Sweep(t.Context(), decided, 10)
 	ok(t, err)
 	p.Do(t, func(ctx context.Context, db driver.SQL) error {
-		return txntest.Second(in.Forget(ctx, db, 24*time.Hour, 10))
+		_, _, overdue := in.Overdue(ctx, db)
+		return errors.Join(overdue, txntest.Second(in.Forget(ctx, db, 24*time.Hour, 10)))
 	})
-	p.Want(t, "ask_ms", "changed_ms")
+	p.Want(t, "ask_ms", "until_ms", "changed_ms")
 }
 
 // testConfirmedHook: the user's write commits with the confirmation, once, or neither does.

@@ -75,7 +75,8 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 			ask_ms bigint,
 			changed_ms bigint not null,
 			primary key (transaction_id, branch)){maria  engine = InnoDB}`,
-		`create index if not exists {ask} on {holds} (ask_ms)`,
+		`create index if not exists {ask} on {holds} {pg (ask_ms) where ask_ms is not null}{maria (ask_ms, until_ms)}`,
+		`{pg create index if not exists {due} on {holds} (until_ms) where ask_ms is not null}`,
 		`create index if not exists {old} on {holds} (changed_ms){pg  where state <> 'held'}`)
 }
 
@@ -179,7 +180,7 @@ func (e *ViolationError) ErrorKind() interlock.ErrorKind { return interlock.Defi
 
 // layout names the tables of a [Table].
 var layout = sqltable.Layout{Part: "tcc", Default: "interlock_tcc",
-	Tables: map[string]string{"items": "", "holds": "_hold"}, Indexes: map[string]string{"ask": "_hold_ask", "old": "_hold_old"}}
+	Tables: map[string]string{"items": "", "holds": "_hold"}, Indexes: map[string]string{"ask": "_hold_ask", "due": "_hold_due", "old": "_hold_old"}}
 
 // ledger has the tables within one transaction. MariaDB evaluates assignments in order, so an assignment
 // that depends on a column comes before that column's. Texts are never empty, because one sql_mode
@@ -323,7 +324,8 @@ func (t Table) postpone(ctx context.Context, db driver.SQL, o ref, wait time.Dur
 
 // Overdue returns the number of holds whose time is over, and the age of the oldest, by the
 // database's clock. If it stays above zero, confirmations do not arrive, no sweep runs, or the
-// coordinator is unreachable.
+// coordinator is unreachable. On PostgreSQL it reads those holds only, on MariaDB an index of all
+// open ones.
 func (t Table) Overdue(ctx context.Context, db driver.SQL) (holds int, oldest time.Duration, err error) {
 	l, err := t.open("count overdue holds", "", db)
 	if err != nil {
