@@ -377,20 +377,6 @@ func TestBadInput(t *testing.T) {
 	ok(t, log.Append(t.Context(), due, says("still")...))
 }
 
-// TestSumsChain: the sum of a record depends on the records before it.
-func TestSumsChain(t *testing.T) {
-	var sums []string
-	for _, first := range []string{"a", "b"} {
-		log, err := open(t, memory.NewJournal(), nil).Begin(t.Context(), "t", "", due, says(first)...)
-		ok(t, err)
-		ok(t, log.Append(t.Context(), due, says("same")...))
-		sums = append(sums, fmt.Sprintf("%x", log.Head().Sum))
-	}
-	if sums[0] == sums[1] {
-		t.Errorf("one sum after two beginnings: %s", sums[0])
-	}
-}
-
 // TestLostAnswerThenOutrun: an append that may have been done is Uncertain, although all later tries
 // were refused until patience ended, or another process has appended after it; then the log must be
 // reopened nonetheless.
