@@ -53,6 +53,7 @@ func Second[V any](_ V, err error) error { return err }
 // Busy is an error of a participant that asks for a pause.
 type Busy time.Duration
 
+// Error returns the reason.
 func (Busy) Error() string { return "too many requests" }
 
 // RetryAfter returns the pause.
