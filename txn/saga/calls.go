@@ -188,9 +188,11 @@ func (t *attempts) record(key string, leave bool) journal.Entry {
 	return record(recordTried, key, w)
 }
 
-// retryNow makes waiting calls due, unless their target named a time, and that of OnEnd.
+// retryNow makes waiting calls due, and that of OnEnd, unless their target named a time.
 func (c *execution) retryNow() {
-	c.again = time.Time{}
+	if !c.timed {
+		c.again = time.Time{}
+	}
 	for _, t := range c.trials {
 		if !t.timed {
 			t.next = time.Time{}

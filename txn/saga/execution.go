@@ -36,6 +36,7 @@ type execution struct {
 
 	reports int       // failed calls of OnEnd
 	again   time.Time // when the next one is due
+	timed   bool      // its target asks for that time
 
 	trials    map[string]*attempts // by key
 	notCalled map[string]bool      // by key: sent here, and not called yet

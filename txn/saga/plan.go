@@ -292,8 +292,9 @@ func (d *drive) report() error {
 	}
 	d.reports++
 	p := Policy{}.resolve()
-	wait := coordinator.Delay(p.First, p.Max, branch.ClassUnknown, 0, d.reports, d.Random())
-	d.again = d.Now().Add(wait)
+	_, after := branch.ClassOf(err)
+	wait := coordinator.Delay(p.First, p.Max, branch.ClassUnknown, after, d.reports, d.Random())
+	d.again, d.timed = d.Now().Add(wait), after > 0
 	coordinator.Emit(d.engine.options.Hooks.Tried, observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Attempt: d.reports, Err: err, Again: wait})
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -317,6 +318,29 @@ func TestTargetOfOnEnd(t *testing.T) {
 		ok(t, d.Start(t.Context(), r.engine, "well", "answers"))
 		if took := (<-reported).Sub(from); took > time.Second {
 			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// TestBusyOnEnd: OnEnd is not called before the time for which its target asks, also if the target answers
+// another saga meanwhile.
+func TestBusyOnEnd(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var calls []time.Duration
+		d := Define("order", (&target{}).undoable("a")).OnEnd(func(_ context.Context, o Outcome) error {
+			if o.ID == "well" {
+				return nil
+			}
+			calls = append(calls, time.Since(began))
+			return []error{errNetwork, errNetwork, errNetwork, errNetwork, txntest.Busy(30 * time.Second), nil}[len(calls)-1]
+		})
+		r := serve(t, nil, 1, nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "busy", "in"))
+		time.Sleep(10 * time.Second)
+		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "well", "in")))
+		time.Sleep(time.Minute)
+		if n := len(calls); n != 6 || calls[5]-calls[4] != 30*time.Second {
+			t.Errorf("called at %v", calls)
 		}
 	})
 }
