@@ -131,7 +131,8 @@ func (c *classified) Unwrap() error { return c.err }
 func Fail(err error) error { return classify(ClassFail, 0, err) }
 
 // Retry marks the error of a call that had no effect and may succeed later: the target was busy
-// or not reachable. Retry(nil) is nil.
+// or not reachable. If err has a method RetryAfter() time.Duration, the next call waits for that
+// long at least, up to the longest pause of its policy; so with Unknown. Retry(nil) is nil.
 func Retry(err error) error { return classify(ClassRetry, 0, err) }
 
 // Unknown marks the error of a call whose outcome is unknown. Errors without a mark are treated

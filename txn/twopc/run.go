@@ -222,7 +222,8 @@ func (m *Engine) rollBackOne(ctx context.Context, r run, name string) {
 			m.recordHeuristicAbort(ctx, r, name, err)
 			return
 		}
-		wait := pause.Delay(attempt, m.coordinator.Random())
+		_, after := branch.ClassOf(err)
+		wait := coordinator.Delay(pause.First, pause.Max, branch.ClassUnknown, after, attempt, m.coordinator.Random())
 		if deadline, ok := ctx.Deadline(); ctx.Err() != nil || ok && time.Until(deadline) < wait {
 			wait = 0
 		}
