@@ -326,21 +326,21 @@ func TestTargetOfOnEnd(t *testing.T) {
 // another saga meanwhile.
 func TestBusyOnEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var calls []time.Duration
+		var calls txntest.Events[time.Duration]
 		d := Define("order", (&target{}).undoable("a")).OnEnd(func(_ context.Context, o Outcome) error {
 			if o.ID == "well" {
 				return nil
 			}
-			calls = append(calls, time.Since(began))
-			return []error{errNetwork, errNetwork, errNetwork, errNetwork, txntest.Busy(30 * time.Second), nil}[len(calls)-1]
+			calls.Add(time.Since(began))
+			return []error{errNetwork, errNetwork, errNetwork, errNetwork, txntest.Busy(30 * time.Second), nil}[len(calls.All())-1]
 		})
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "busy", "in"))
 		time.Sleep(10 * time.Second)
 		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "well", "in")))
 		time.Sleep(time.Minute)
-		if n := len(calls); n != 6 || calls[5]-calls[4] != 30*time.Second {
-			t.Errorf("called at %v", calls)
+		if at := calls.All(); len(at) != 6 || at[5]-at[4] != 30*time.Second {
+			t.Errorf("called at %v", at)
 		}
 	})
 }
