@@ -57,6 +57,7 @@ internal/prepared/preparedtest -> . driver internal/testbed internal/testbed/cra
 internal/transact       -> . driver internal/failure
 internal/picture        ->
 internal/process        ->
+internal/report         ->
 internal/generated      ->
 internal/virtual        ->
 internal/testbed        -> . | go.uber.org/goleak

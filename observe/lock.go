@@ -9,12 +9,17 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Lock receives the events of locks. Every hook may be nil. Locks call hooks synchronously,
-// some with internal state held: hooks must return at once and must not call the lock that
-// reports.
+// Lock receives the events of locks. Every hook may be nil. A lock calls them one at a time, in
+// the order of the events. Acquired, and Ended after a release, are called before the call
+// returns that caused the event, unless other events are not reported yet. A goroutine of the
+// lock calls the other hooks.
+//
+// Hooks should return at once. A hook that blocks delays the call that called it, and later
+// events: at most 65,536 wait, further ones are dropped. It delays no other caller, no renewal and
+// no end of a claim. Close waits for events that are not reported, until its context ends; no hook
+// may call it.
 type Lock struct {
-	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none. While its
-	// handler blocks, such as on a full pipe, no context of a lost claim ends: use one that buffers.
+	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger
 
 	Waiting    func(LockWaiting)

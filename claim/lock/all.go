@@ -39,7 +39,10 @@ func (c Claims) Context() context.Context {
 func (c Claims) Release(ctx context.Context) error {
 	var failed []error
 	for _, claim := range slices.Backward(c) {
-		failed = append(failed, claim.Release(ctx))
+		failed = append(failed, claim.leave(ctx))
+	}
+	for _, claim := range slices.Backward(c) { // afterwards, so that a hook that blocks delays no release
+		claim.h.locker.reports.Flush(claim.h)
 	}
 	return errors.Join(failed...)
 }

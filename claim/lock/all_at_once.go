@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -113,16 +114,13 @@ func (b *batch) leave(wait context.Context) error {
 // the name that is held elsewhere, or the first.
 func (l *locker) reportAcquired(first string, claims Claims, took time.Duration, err error) {
 	f := l.options.Hooks.Acquired
-	if f == nil {
-		return
-	}
 	for _, c := range claims {
-		f(observe.LockAcquired{Name: c.Name(), Owner: c.Owner(), Token: c.Token(), Wait: took})
+		report.Call(&l.reports, f, observe.LockAcquired{Name: c.Name(), Owner: c.Owner(), Token: c.Token(), Wait: took})
 	}
 	if err != nil {
 		if held, found := errors.AsType[*interlock.HeldError](err); found {
 			first = held.Name
 		}
-		f(observe.LockAcquired{Name: first, Wait: took, Err: err})
+		report.Call(&l.reports, f, observe.LockAcquired{Name: first, Wait: took, Err: err})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -168,9 +169,8 @@ func (a *attempt) failure(err error) (failed int) {
 		a.mu.Lock()
 		failed = m.place.failure(err)
 		a.mu.Unlock()
-		if f := a.options.Hooks.RequestFailed; f != nil {
-			f(observe.LockRequestFailed{Name: m.gate.name, Owner: m.place.owner, Failed: failed, Err: err})
-		}
+		report.Add(&a.reports, nil, a.options.Hooks.RequestFailed,
+			observe.LockRequestFailed{Name: m.gate.name, Owner: m.place.owner, Failed: failed, Err: err})
 	}
 	return failed
 }
@@ -225,9 +225,8 @@ func (l *locker) events(g *gate, p *place) driver.Events {
 	e := driver.Events{
 		Waiting: func(at driver.Place) {
 			l.handle(func() { g.queued(p, at.Holder) })
-			if f := l.options.Hooks.Waiting; f != nil {
-				f(observe.LockWaiting{Name: g.name, Owner: p.owner, Ahead: at.Ahead, Holder: at.Holder})
-			}
+			report.Add(&l.reports, nil, l.options.Hooks.Waiting,
+				observe.LockWaiting{Name: g.name, Owner: p.owner, Ahead: at.Ahead, Holder: at.Holder})
 		},
 		Lost: func(cause error) {
 			l.handle(func() { g.lost(p, cause) })
@@ -235,7 +234,7 @@ func (l *locker) events(g *gate, p *place) driver.Events {
 	}
 	if f := l.options.Hooks.Renewed; f != nil {
 		e.Renewed = func(took time.Duration, err error) {
-			f(observe.LockRenewed{Name: g.name, Owner: p.owner, Took: took, Err: err})
+			report.Add(&l.reports, nil, f, observe.LockRenewed{Name: g.name, Owner: p.owner, Took: took, Err: err})
 		}
 	}
 	return e

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -75,6 +76,13 @@ func (c claim) Renew(ctx context.Context) error { return c.h.renew(ctx) }
 // it expires. Release returns nil at once if the claim was lost. It also does so if the claim
 // is shared with a caller (Options.Reentrant); then the lock stays held.
 func (c claim) Release(ctx context.Context) error {
+	err := c.leave(ctx)
+	c.h.locker.reports.Flush(c.h)
+	return err
+}
+
+// leave is Release, and leaves the hooks of c to Flush.
+func (c claim) leave(ctx context.Context) error {
 	if c.shared {
 		return nil
 	}
@@ -158,17 +166,20 @@ func (l *locker) end(h *hold, cause error) {
 	if h.cancel != nil {
 		h.cancel(cause)
 	}
-	if f := l.options.Hooks.Ended; f != nil {
-		f(observe.LockEnded{Name: h.gate.name, Owner: h.place.owner, Token: h.token,
-			Held: boottime.Sent().Sub(h.since), Cause: cause})
+	var by any
+	if cause == interlock.ErrReleased {
+		if !l.reportReleases {
+			return
+		}
+		by = h
 	}
+	report.Add(&l.reports, by, l.options.Hooks.Ended, observe.LockEnded{Name: h.gate.name, Owner: h.place.owner,
+		Token: h.token, Held: boottime.Sent().Sub(h.since), Cause: cause})
 }
 
 func (l *locker) warn(h *hold) {
-	if f := l.options.Hooks.HeldLong; f != nil {
-		f(observe.LockHeldLong{Name: h.gate.name, Owner: h.place.owner, Token: h.token,
-			Held: boottime.Sent().Sub(h.since), Max: h.most})
-	}
+	report.Add(&l.reports, nil, l.options.Hooks.HeldLong, observe.LockHeldLong{Name: h.gate.name, Owner: h.place.owner,
+		Token: h.token, Held: boottime.Sent().Sub(h.since), Max: h.most})
 }
 
 func (h *hold) remaining() (left time.Duration) {
@@ -192,7 +203,8 @@ func (h *hold) orEndedEarly(err error) error {
 		Name: h.gate.name, Kind: interlock.Uncertain, Err: cause})
 }
 
-// release releases h once; further calls wait for the answer to the first.
+// release releases h once; further calls wait for the answer to the first. The caller flushes the reports of h
+// afterwards, so that a hook that blocks delays no other caller.
 func (h *hold) release(ctx context.Context) error {
 	l, g := h.locker, h.gate
 	l.mu.Lock()
@@ -206,18 +218,17 @@ func (h *hold) release(ctx context.Context) error {
 	next, leave := g.release(h, r)
 	l.runEffects()
 	l.alarms.remove(h)
-	l.mu.Unlock()
-
-	if f := l.options.Hooks.HandedOver; f != nil && next != nil {
-		f(observe.LockHandedOver{Name: g.name, Owner: next.place.owner, Token: next.token})
+	if next != nil {
+		report.Add(&l.reports, h, l.options.Hooks.HandedOver, observe.LockHandedOver{Name: g.name, Owner: next.place.owner, Token: next.token})
 	}
+	l.mu.Unlock()
 	if !leave {
 		return nil
 	}
 	// When the lease is over there is nothing to release.
 	h.leaving.parent, h.leaving.detached = ctx, true
 	h.leaving.deadline = time.Now().Add(min(r.lease, l.options.ReleaseTimeout))
-	h.err = l.giveUp(&h.leaving, g.name, h.place.owner)
+	h.err = l.giveUp(&h.leaving, h, g.name, h.place.owner)
 	l.handle(g.gone)
 	return h.err
 }

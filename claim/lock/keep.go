@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -47,8 +48,8 @@ func (f *Fenced) Keep(ctx context.Context, name string, fn func(ctx context.Cont
 		}
 		if !ran && errors.Is(err, interlock.ErrHeld) { // Options.Wait has passed: it still stands by
 			failed = 0
-		} else if h := f.l.options.Hooks.Restarting; h != nil {
-			h(observe.LockRestarting{Name: name, Failed: failed, Err: err})
+		} else {
+			report.Add(&f.l.reports, nil, f.l.options.Hooks.Restarting, observe.LockRestarting{Name: name, Failed: failed, Err: err})
 		}
 		if !restarts.Wait(ctx, max(failed, 1)) {
 			return context.Cause(ctx)

@@ -133,13 +133,13 @@ func TestMaxHold(t *testing.T) {
 		if !errors.Is(err, interlock.ErrExpired) || interlock.Kind(err) != interlock.Uncertain {
 			b.Errorf("got %v", err)
 		}
+		synctest.Wait()
 		if len(long) != 1 || long[0].Held != most*3/4 || long[0].Max != most || long[0].Name != name || !long[0].Token.Valid() {
 			b.Errorf("warnings %+v", long)
 		}
 		if len(ended) != 1 || ended[0].Held != most || ended[0].Cause.Error() == interlock.ErrExpired.Error() {
 			b.Errorf("ended %+v", ended)
 		}
-		synctest.Wait()
 		b.mustBeEmpty()
 	})
 }

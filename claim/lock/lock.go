@@ -169,14 +169,5 @@ func (a *Advisory) TryAcquire(ctx context.Context, name string) (*AdvisoryClaim,
 	return &AdvisoryClaim{c}, nil
 }
 
-// Held is [Fenced.Held] without tokens.
-func (a *Advisory) Held(ctx context.Context, name string) (*AdvisoryClaim, bool) {
-	h := a.l.heldBy(ctx, name)
-	if h == nil {
-		return nil, false
-	}
-	return &AdvisoryClaim{claim{h: h}}, true
-}
-
 // Close is [Fenced.Close].
 func (a *Advisory) Close(ctx context.Context) error { return a.l.close(ctx) }

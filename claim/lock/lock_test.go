@@ -297,6 +297,7 @@ func TestLossIsTold(t *testing.T) {
 		if !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Uncertain {
 			b.Fatalf("Do of a lost claim: %v (%v)", err, interlock.Kind(err))
 		}
+		synctest.Wait()
 		if len(ended) != 1 || ended[0].Cause != interlock.ErrLost || ended[0].Held <= 0 {
 			b.Fatalf("events %+v", ended)
 		}
@@ -546,6 +547,7 @@ func TestHooks(t *testing.T) {
 		time.Sleep(time.Second)
 		b.release(c)
 		wg.Wait()
+		synctest.Wait()
 		got := strings.Join(seen, "\n")
 		for _, want := range []string{"waiting behind 0", "acquired .0 after 1s", "handed over .1", "renewed: <nil>", "ended after 3s: claim released"} {
 			if !strings.Contains(got, want) {

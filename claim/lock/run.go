@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -31,12 +32,15 @@ type locker struct {
 	ctx    context.Context // ends at close
 	cancel context.CancelCauseFunc
 
+	reportReleases bool // the default of Hooks.Ended ignores releases, which saves an uncontended pair the report
+
 	mu sync.Mutex
 	machine
 	alarms  alarms
 	joining context.Context // of a caller whose goroutine can run the attempt that it starts
 	lent    *attempt        // for that goroutine
 	running int             // goroutines of ours
+	reports report.Queue    // of hooks, none of which is called with mu held
 	random  []byte          // for owners
 	idle    chan struct{}   // closed when closed and running is 0; nil before close
 }
@@ -123,6 +127,7 @@ func newLocker(d driver.Fenced, o *Options) (*locker, error) {
 		return nil, err
 	}
 	l := &locker{driver: d, name: g.Driver, machine: machine{options: options, gates: make(map[string]*gate)}}
+	l.reportReleases = o != nil && o.Hooks != nil && o.Hooks.Ended != nil
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.alarms.ring = l.ring
 	return l, nil
@@ -140,7 +145,7 @@ func (l *locker) do(ctx context.Context, name string, fn func(context.Context, c
 		return err
 	}
 	defer func() {
-		_ = h.release(ctx) // Hooks.ReleaseFailed reports errors
+		_ = claim{h: h}.Release(ctx) // Hooks.ReleaseFailed reports errors
 		err = h.orEndedEarly(err)
 	}()
 	return fn(h.context(), claim{h: h})
@@ -173,7 +178,7 @@ func (l *locker) acquire(bound time.Duration, c caller, wait context.Context, na
 		if h != nil {
 			e.Owner, e.Token = h.place.owner, h.token
 		}
-		f(e)
+		report.Call(&l.reports, f, e)
 	}
 	return h, err
 }
@@ -309,8 +314,8 @@ func (l *locker) heldBy(ctx context.Context, name string) *hold {
 	return h
 }
 
-// giveUp releases the place of owner in the backend, until ctx ends, and then ends ctx.
-func (l *locker) giveUp(ctx *lazyContext, name, owner string) error {
+// giveUp releases the place of owner in the backend, until ctx ends, and then ends ctx. It reports a failure for by.
+func (l *locker) giveUp(ctx *lazyContext, by any, name, owner string) error {
 	defer ctx.end(nil)
 	for failed := 1; ; failed++ {
 		err := l.driver.Release(ctx, name, owner)
@@ -318,9 +323,7 @@ func (l *locker) giveUp(ctx *lazyContext, name, owner string) error {
 			return nil
 		}
 		if !worthRepeating(err) || !retries.Wait(ctx, failed) {
-			if f := l.options.Hooks.ReleaseFailed; f != nil {
-				f(observe.LockReleaseFailed{Name: name, Owner: owner, Err: err})
-			}
+			report.Add(&l.reports, by, l.options.Hooks.ReleaseFailed, observe.LockReleaseFailed{Name: name, Owner: owner, Err: err})
 			return err
 		}
 	}
@@ -328,7 +331,7 @@ func (l *locker) giveUp(ctx *lazyContext, name, owner string) error {
 
 func (l *locker) giveUpInBackground(name, owner string) {
 	ctx := lazyContext{parent: context.Background(), deadline: time.Now().Add(l.options.ReleaseTimeout)}
-	_ = l.giveUp(&ctx, name, owner) // Hooks.ReleaseFailed reports errors
+	_ = l.giveUp(&ctx, nil, name, owner) // Hooks.ReleaseFailed reports errors
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.finish()
@@ -367,16 +370,18 @@ func (l *locker) close(ctx context.Context) error {
 	idle := l.idle
 	l.mu.Unlock()
 	select {
-	case <-idle:
-		return nil
-	default: // an idle lock closes even if ctx has ended
+	case <-idle: // an idle lock closes even if ctx has ended
+	default:
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return l.beside("close lock", "", interlock.Uncertain, context.Cause(ctx))
+		}
 	}
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
-		return &interlock.Error{Op: "close lock", Driver: l.name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+	if err := l.reports.Wait(ctx); err != nil {
+		return l.beside("close lock", "", interlock.Uncertain, fmt.Errorf("hooks have not returned: %w", err))
 	}
+	return nil
 }
 
 // newOwner returns a random owner. l.mu is held.

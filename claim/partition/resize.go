@@ -98,12 +98,8 @@ func (c changer) change(ctx context.Context) (record, error) {
 	if err != nil || r.Next == nil {
 		return r, err
 	}
-	var taken []*lock.Claim
-	defer func() {
-		for _, claim := range taken {
-			_ = claim.Release(ctx) // it expires otherwise
-		}
-	}()
+	var taken lock.Claims
+	defer func() { _ = taken.Release(ctx) }() // they expire otherwise
 	for i := range r.Layout.Count() {
 		claim, err := c.locks.Acquire(ctx, c.view.names.partition(r.Generation, i))
 		if err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/interlock-dev/interlock/claim/lock"
 )
 
 // Permits are several held slots of one name. Each can end separately: a holder that needs all
@@ -17,11 +19,11 @@ func (p Permits) Valid() bool {
 
 // Release releases all permits; see [Permit.Release]. It returns the errors joined.
 func (p Permits) Release(ctx context.Context) error {
-	var failed []error
+	var claims lock.Claims
 	for _, one := range p {
-		failed = append(failed, one.Release(ctx))
+		claims = append(claims, one.own)
 	}
-	return errors.Join(failed...)
+	return claims.Release(ctx)
 }
 
 // lost releases the permits that ended while others were waited for, and returns the rest.
