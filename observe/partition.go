@@ -7,8 +7,10 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Partition receives the events of a member's partitions. Every hook may be nil. Hooks must
-// return at once and must not call the group that reports.
+// Partition receives the events of a member's partitions. Every hook may be nil. Group.Do calls
+// Refused. A goroutine of the group calls the others, one at a time, in the order of the events.
+// Hooks should return at once. A hook that blocks delays later events: at most 65,536 wait, further
+// ones are dropped. Group.Leave waits for them; no hook may call it.
 type Partition struct {
 	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger

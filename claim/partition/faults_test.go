@@ -429,6 +429,53 @@ func TestAStuckDrainIsTold(t *testing.T) {
 	})
 }
 
+// TestABlockedHookKeepsNoPartition: while a hook blocks, a member still sees the group, drains its
+// partitions, and acquires them again.
+func TestABlockedHookKeepsNoPartition(t *testing.T) {
+	for name, hooks := range map[string]func(block func()) *observe.Partition{
+		"Acquired": func(block func()) *observe.Partition {
+			return &observe.Partition{Acquired: func(observe.PartitionAcquired) { block() }}
+		},
+		"Draining": func(block func()) *observe.Partition {
+			return &observe.Partition{Draining: func(observe.PartitionDraining) { block() }}
+		},
+		"Released": func(block func()) *observe.Partition {
+			return &observe.Partition{Released: func(observe.PartitionReleased) { block() }}
+		},
+		"Failed": func(block func()) *observe.Partition {
+			return &observe.Partition{Failed: func(observe.PartitionFailed) { block() }}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inTown(t, func(t *town) {
+				blocked := make(chan struct{})
+				values := &mute{Values: t.space.Values()}
+				a := t.join("a", t.driver(), values, hooks(func() { <-blocked }))
+				t.Cleanup(func() { close(blocked) })
+				values.hushed.Store(true)
+				time.Sleep(2 * time.Minute) // it fails to read the group
+				values.hushed.Store(false)
+				for i := range 20 {
+					go a.Do(t.Context(), fmt.Sprint(i), func(context.Context, interlock.Claim) error {
+						time.Sleep(time.Minute) // longer than the TTL
+						return nil
+					})
+				}
+				b := t.join("b", t.driver(), t.space.Values(), nil)
+				time.Sleep(2 * time.Minute)
+				if a, b := len(a.Owned()), len(b.Owned()); a != 2 || b != 2 {
+					t.Fatalf("a owns %d, b owns %d", a, b)
+				}
+				testbed.OK(t, b.Leave(t.Context()))
+				time.Sleep(2 * time.Minute)
+				if n := len(a.Owned()); n != 4 {
+					t.Errorf("a owns %d after b has left", n)
+				}
+			})
+		})
+	}
+}
+
 // TestDrainingIsMeasured: the reported time is that of the work, including Options.Work,
 // without the release.
 func TestDrainingIsMeasured(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -22,6 +23,7 @@ type Group struct {
 	locks   *lock.Fenced
 	backend *backend.Backend // nil if the driver is the caller's
 	options Options
+	reports report.Queue // of all hooks but Refused
 
 	ctx     context.Context // ends when the member leaves
 	cancel  context.CancelCauseFunc
@@ -139,8 +141,8 @@ func (g *Group) belong(claim *lock.Claim) {
 
 // failed reports a failure that concerns no single partition.
 func (g *Group) failed(err error) {
-	if f := g.options.Hooks.Failed; f != nil && g.ctx.Err() == nil {
-		f(observe.PartitionFailed{Partition: -1, Err: err})
+	if g.ctx.Err() == nil {
+		report.Add(&g.reports, nil, g.options.Hooks.Failed, observe.PartitionFailed{Partition: -1, Err: err})
 	}
 }
 
@@ -317,6 +319,7 @@ func (g *Group) leave() {
 		g.view.Close()
 		_ = g.locks.Close(context.Background()) // releases are bounded
 		_ = g.backend.Close(context.Background())
+		_ = g.reports.Wait(context.Background())
 		close(g.gone)
 	}()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -66,11 +67,11 @@ func (p *partition) run() {
 			continue
 		}
 		failures++
-		if f := p.group.options.Hooks.Failed; f != nil && p.wanted.Err() == nil {
-			f(observe.PartitionFailed{Partition: p.index, Err: err})
-		}
-		if p.wanted.Err() == nil && !retries.Wait(p.group.ctx, failures) {
-			return
+		if p.wanted.Err() == nil {
+			report.Add(&p.group.reports, nil, p.group.options.Hooks.Failed, observe.PartitionFailed{Partition: p.index, Err: err})
+			if !retries.Wait(p.group.ctx, failures) {
+				return
+			}
 		}
 	}
 }
@@ -92,10 +93,8 @@ func (p *partition) own() error {
 	p.drain(ending)
 	over := boottime.Now()
 	release := claim.Release(context.WithoutCancel(g.ctx))
-	if f := g.options.Hooks.Released; f != nil {
-		f(observe.PartitionReleased{Partition: p.index, Epoch: claim.Token(), Owned: over.Sub(since),
-			Drained: over.Sub(ending), Cause: context.Cause(p.wanted), Err: release})
-	}
+	report.Add(&g.reports, nil, g.options.Hooks.Released, observe.PartitionReleased{Partition: p.index, Epoch: claim.Token(),
+		Owned: over.Sub(since), Drained: over.Sub(ending), Cause: context.Cause(p.wanted), Err: release})
 	return err
 }
 
@@ -155,9 +154,7 @@ func (p *partition) opened(claim *lock.Claim, layout Layout) {
 	}
 	g.mu.Unlock()
 	g.view.hints.Add(claim.Name()) // the others' pictures get an event from the service; ours at once
-	if f := g.options.Hooks.Acquired; f != nil {
-		f(observe.PartitionAcquired{Partition: p.index, Epoch: claim.Token()})
-	}
+	report.Add(&g.reports, nil, g.options.Hooks.Acquired, observe.PartitionAcquired{Partition: p.index, Epoch: claim.Token()})
 }
 
 // drain blocks until no caller is inside. It reports the wait every TTL.
@@ -171,12 +168,11 @@ func (p *partition) drain(since boottime.Instant) {
 			return
 		case <-ticker.C:
 		}
-		if f := g.options.Hooks.Draining; f != nil {
-			g.mu.Lock()
-			inside := p.inside
-			g.mu.Unlock()
-			f(observe.PartitionDraining{Partition: p.index, Epoch: p.claim.Token(), Inside: inside, For: boottime.Now().Sub(since)})
-		}
+		g.mu.Lock()
+		inside := p.inside
+		g.mu.Unlock()
+		report.Add(&g.reports, nil, g.options.Hooks.Draining, observe.PartitionDraining{Partition: p.index,
+			Epoch: p.claim.Token(), Inside: inside, For: boottime.Now().Sub(since)})
 	}
 }
 
