@@ -2,8 +2,10 @@ package observe
 
 import "log/slog"
 
-// Deadlock receives the events of a detector of deadlocks. Every hook may be nil. Hooks must
-// return at once.
+// Deadlock receives the events of a detector of deadlocks. Every hook may be nil. A goroutine of
+// the detector calls hooks one at a time. They should return at once. A hook that blocks delays
+// later events: at most 65,536 wait, further ones are dropped. Detector.Close waits for them; no
+// hook may call it.
 type Deadlock struct {
 	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger

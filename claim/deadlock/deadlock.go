@@ -63,6 +63,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -185,6 +186,7 @@ type Detector struct {
 	options Options
 	id      string
 	hooks   *observe.Deadlock
+	reports report.Queue // of hooks
 	running sync.WaitGroup
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -210,8 +212,11 @@ func New(o *Options) *Detector {
 }
 
 // Close removes the published waits, within five seconds, and ends the detector. It blocks
-// until then, or until ctx ends. Waits continue without detection.
+// until then and until hooks have returned, or until ctx ends. Waits continue without detection.
 func (d *Detector) Close(ctx context.Context) error {
 	d.stop()
-	return join.Wait(ctx, d.running.Wait)
+	if err := join.Wait(ctx, d.running.Wait); err != nil {
+		return err
+	}
+	return d.reports.Wait(ctx)
 }

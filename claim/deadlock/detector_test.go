@@ -365,12 +365,17 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestBrokenBoard is reported, and then skipped for a while. Deadlocks on other boards are found.
+// TestBrokenBoard is reported, and then skipped for a while. Deadlocks on other boards are found, also
+// while the hook blocks.
 func TestBrokenBoard(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		broken := &counted{Board: memory.NewKeyValues(), broken: errors.New("no route")}
 		var failed []error
-		d := newDetector(t, &Options{Hooks: &observe.Deadlock{Log: observe.Silent, Failed: func(e observe.DeadlockFailed) { failed = append(failed, e.Err) }}})
+		slow := make(chan struct{})
+		d := newDetector(t, &Options{Hooks: &observe.Deadlock{Log: observe.Silent, Failed: func(e observe.DeadlockFailed) {
+			<-slow
+			failed = append(failed, e.Err)
+		}}})
 		s := newSystem(t)
 		ctx := d.Task(t.Context(), "t", 0)
 		drop, err := Wait(ctx, Resource{Board: broken, Name: "far"}, func(context.Context) error { return nil })
@@ -385,6 +390,7 @@ func TestBrokenBoard(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v", took)
 		}
+		close(slow)
 		testbed.OK(t, d.Close(t.Context()))
 		if len(failed) == 0 || len(failed) > 2 {
 			t.Errorf("failures were %v", failed)

@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -124,9 +125,7 @@ func (d *Detector) step(tasks map[*member]*member) map[Board]map[string][]byte {
 		links, v := t.step(read)
 		m.last = t.last
 		if v != nil && m.abort(v) {
-			if hook := d.hooks.Found; hook != nil {
-				hook(observe.DeadlockFound{Task: c.name, Awaits: c.waits[v.wait].Name, Err: v.err()})
-			}
+			report.Add(&d.reports, nil, d.hooks.Found, observe.DeadlockFound{Task: c.name, Awaits: c.waits[v.wait].Name, Err: v.err()})
 			continue
 		}
 		n := note{Version: version, Task: c.name, Links: links}
@@ -187,8 +186,8 @@ func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, 
 			s.notes, s.id = nil, ""
 			s.failures++
 			s.resting = boottime.Now().Add(retries.Delay(s.failures, mathrand.Float64()))
-			if hook := d.hooks.Failed; hook != nil && d.ctx.Err() == nil {
-				hook(observe.DeadlockFailed{Err: err})
+			if d.ctx.Err() == nil {
+				report.Add(&d.reports, nil, d.hooks.Failed, observe.DeadlockFailed{Err: err})
 			}
 		})
 	}
@@ -202,9 +201,7 @@ func (d *Detector) read() notes {
 		for _, kv := range s.notes {
 			n, err := parse(kv.Value)
 			if err != nil {
-				if hook := d.hooks.Failed; hook != nil {
-					hook(observe.DeadlockFailed{Err: fmt.Errorf("note %s: %w", kv.Key, err)})
-				}
+				report.Add(&d.reports, nil, d.hooks.Failed, observe.DeadlockFailed{Err: fmt.Errorf("note %s: %w", kv.Key, err)})
 				continue
 			}
 			if n.Held != "" {
