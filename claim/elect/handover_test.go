@@ -17,10 +17,11 @@ import (
 
 func TestAHandOverGoesToTheSuccessor(t *testing.T) {
 	inBubble(t, func(b *bench) {
-		stoodBack := 0
+		stoodBack, slow := 0, make(chan struct{})
 		a, _ := b.candidate("a")
 		second, _ := b.candidate("b", func(o *elect.Options) {
 			o.Hooks = &elect.Hooks{Yielded: func(e elect.Yielded) {
+				<-slow // which delays nobody
 				stoodBack++
 				if e.Name != name || e.Nominee != "c" {
 					t.Errorf("stood back for %+v", e)
@@ -44,6 +45,7 @@ func TestAHandOverGoesToTheSuccessor(t *testing.T) {
 		released := time.Now()
 		leader.resign(nil)
 		successor.leads(0)
+		close(slow)
 		impatient.waits()
 		if gap := successor.elected.Sub(released); gap != 0 {
 			t.Errorf("nobody led for %v", gap)

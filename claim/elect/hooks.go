@@ -7,8 +7,9 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Hooks receive the events of the elections of this process. Every hook may be nil. Elections
-// call them synchronously, so they must return at once.
+// Hooks receive the events of the elections of this process. Every hook may be nil. Run calls
+// them, so they must return at once: while Elected blocks, the candidate holds the leadership
+// and its function does not run.
 type Hooks struct {
 	Elected func(Elected)
 	Yielded func(Yielded)

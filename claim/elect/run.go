@@ -114,6 +114,9 @@ func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Inst
 		if called && !e.fifo {
 			e.noteEnd(c.Name())
 		}
+		if f := e.options.Hooks.Yielded; f != nil && t.yieldedTo != "" {
+			f(Yielded{Name: c.Name(), Nominee: t.yieldedTo})
+		}
 		if f := e.options.Hooks.Ended; f != nil && called {
 			f(Ended{Name: c.Name(), Token: c.Token(), Held: boottime.Now().Sub(elected), Cause: cause})
 		}

@@ -21,9 +21,6 @@ func (e *Election) defersToOthers(ctx context.Context, name, nominee string, by 
 	if waits, err := e.waits(ctx, name, nominee); err == nil && !waits {
 		return false
 	}
-	if f := e.options.Hooks.Yielded; f != nil {
-		f(Yielded{Name: name, Nominee: nominee})
-	}
 	return true
 }
 

@@ -23,10 +23,11 @@ type claim = interlock.Claim
 // while ctx and the term last. Once a successor has begun, they return interlock.ErrStaleToken.
 type Term struct {
 	claim
-	election *Election
-	turn     chan struct{} // capacity 1: held by the writer; guards what follows
-	token    interlock.Token
-	record   record
+	election  *Election
+	yieldedTo string        // the nominee, if the candidate did not take office
+	turn      chan struct{} // capacity 1: held by the writer; guards what follows
+	token     interlock.Token
+	record    record
 }
 
 // Proclaim replaces the data that observers see with this leadership: at most [MaxData] bytes.
@@ -157,6 +158,7 @@ func (t *Term) takeOffice(ctx context.Context) error {
 			return t.fail("take office", interlock.Definite, err)
 		}
 		if e.defersToOthers(ctx, t.Name(), before.Nominee, v.Token) {
+			t.yieldedTo = before.Nominee
 			return t.fail("take office", interlock.Retryable, errStoodBack)
 		}
 		return t.publish(ctx, func(r *record) { *r = record{} })
