@@ -11,9 +11,11 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/claim/elect/electtest"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
-	_ "github.com/interlock-dev/interlock/driver/consul"    // consul://
+	_ "github.com/interlock-dev/interlock/driver/consul" // consul://
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	_ "github.com/interlock-dev/interlock/driver/mysql"     // mysql://
 	_ "github.com/interlock-dev/interlock/driver/postgres"  // postgres://
 	_ "github.com/interlock-dev/interlock/driver/redis"     // redis://
@@ -261,4 +263,30 @@ func (s *sight) leaders() []string {
 	defer s.mu.Unlock()
 	all := slices.DeleteFunc(slices.Clone(s.seen), func(identity string) bool { return identity == "" })
 	return slices.Compact(all)
+}
+
+// TestOutagesLeaveNoCandidateBehind: the test for etcd is in its driver.
+func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
+	t.Parallel()
+	for name, s := range systems {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() {
+				t.Skip("runs a server: not with -short")
+			}
+			t.Parallel()
+			s := s.start(t)
+			electtest.Outages(t, electtest.World{Open: s.open, Accept: s.accept, Faults: outages(s.paths)})
+		})
+	}
+}
+
+// outages returns faults that last longer than a lease, except one.
+func outages(f drivertest.Faults) map[string]func() {
+	const outage = leaseOfServers + time.Second
+	return map[string]func(){
+		"lost replies":   func() { f.(drivertest.ReplyDropper).DropReplies(); time.Sleep(outage); f.Heal() },
+		"a stopped one":  func() { f.Pause(); time.Sleep(outage); f.Resume() },
+		"a short outage": func() { f.Kill(); f.Restart() },
+		"a long outage":  func() { f.Kill(); time.Sleep(outage); f.Restart() },
+	}
 }

@@ -50,3 +50,20 @@ func ExampleLock() {
 	// tea costs 3
 	// read: <nil>
 }
+
+func ExampleOpen() {
+	ctx := context.Background()
+	locks, err := rwlock.Open(ctx, "memory://example", nil) // or redis://…, etcd://…
+	if err != nil {
+		panic(err)
+	}
+	defer locks.Close(ctx)
+	err = locks.Read(ctx, "catalogue", func(context.Context, *rwlock.ReadClaim) error {
+		fmt.Println("reads with others")
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// reads with others
+	// <nil>
+}

@@ -560,3 +560,27 @@ func TestADriverWithoutAViewIsRefused(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
+
+// TestRenew: claims without renewal last as long as they are renewed by hand.
+func TestRenew(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		const own = ttl / 2
+		l, _ := b.process(&rwlock.Options{Lock: &lock.Options{TTL: own, NoRenewal: true}})
+		hold := func(c releaser, renew func(context.Context) error, valid func() bool) {
+			for range 3 {
+				time.Sleep(own * 2 / 3)
+				testbed.OK(b, renew(b.Context()))
+			}
+			held := valid()
+			time.Sleep(own)
+			if !held || valid() {
+				b.Errorf("valid %v when it was renewed, %v after its lease", held, valid())
+			}
+			b.release(c)
+		}
+		r := b.read(l)
+		hold(r, r.Renew, r.Valid)
+		w := b.write(l)
+		hold(w, w.Renew, w.Valid)
+	})
+}
