@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/internal/process"
 )
 
 // Leader describes a leadership. The zero Leader means that there is no leader.
@@ -197,7 +198,7 @@ func (o *observer) leader(state driver.LockState) (Leader, error) {
 	if h == nil {
 		return Leader{}, nil
 	}
-	l := Leader{Identity: identityOf(h.Owner), Owner: h.Owner, Token: h.Token, Since: h.Since}
+	l := Leader{Identity: process.IdentityOf(h.Owner), Owner: h.Owner, Token: h.Token, Since: h.Since}
 	if h.Foreign {
 		l.Identity = h.Owner
 	}

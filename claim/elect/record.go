@@ -61,12 +61,3 @@ func decode(v driver.Value) (r record, err error) {
 	}
 	return r, nil
 }
-
-// identityOf returns the identity in a lock's owner, without the part that is unique to the
-// attempt.
-func identityOf(owner string) string {
-	if i := strings.LastIndexByte(owner, '/'); i >= 0 {
-		return owner[:i]
-	}
-	return owner
-}

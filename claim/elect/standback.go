@@ -6,6 +6,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/process"
 )
 
 // defersToOthers reports whether an elected candidate yields to nominee. It does if nominee is
@@ -49,7 +50,7 @@ func (e *Election) waits(ctx context.Context, name, identity string) (bool, erro
 		return false, err
 	}
 	for _, w := range state.Waiters {
-		if identityOf(w.Owner) == identity {
+		if process.IdentityOf(w.Owner) == identity {
 			return true, nil
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/process"
 )
 
 // retries is the delay before the next attempt after the service failed.
@@ -191,17 +192,12 @@ func (m *Map) run() {
 			m.fail(err)
 			p = picture{due: boottime.Now().Add(retries.Delay(failures, rand.Float64()))}
 		}
-		m.wait(pace, nil)
-		m.wait(p.due.Sub(boottime.Now()), m.hints.Woken())
-	}
-}
-
-// wait blocks for at most longest.
-func (m *Map) wait(longest time.Duration, changed <-chan struct{}) {
-	select {
-	case <-changed:
-	case <-time.After(longest):
-	case <-m.ctx.Done():
+		backoff.Sleep(m.ctx, pace)
+		select {
+		case <-m.hints.Woken():
+		case <-time.After(p.due.Sub(boottime.Now())):
+		case <-m.ctx.Done():
+		}
 	}
 }
 
@@ -229,7 +225,7 @@ func (m *Map) keep(watch func() error) {
 		if err := watch(); err != nil && m.ctx.Err() == nil {
 			m.tell.failed(err) // polls continue meanwhile
 		}
-		m.wait(retries.Delay(failures, rand.Float64()), nil)
+		retries.Wait(m.ctx, failures)
 	}
 }
 
@@ -256,9 +252,8 @@ func (m *Map) draw(last picture) (picture, error) {
 		if err != nil {
 			return p, err
 		}
-		m.erase(&p, name)
 		m.place(&p, l)
-		if l.Holder != nil && !p.has(identityOf(l.Holder.Owner)) { // it joined since
+		if l.Holder != nil && !p.has(process.IdentityOf(l.Holder.Owner)) { // it joined since
 			return m.ask(ctx)
 		}
 	}
@@ -297,15 +292,19 @@ func (m *Map) ask(ctx context.Context) (p picture, err error) {
 	return p, nil
 }
 
-// place puts the owner of a partition into the picture. While the layout changes no partition
-// has an owner. The holder of its lock is the member that changes the layout, or is about to
-// release it.
+// place puts the owner of a partition, or that there is none, into the picture. While the layout
+// changes no partition has an owner. The holder of its lock is the member that changes the
+// layout, or is about to release it.
 func (m *Map) place(p *picture, l driver.LockState) {
 	generation, i, ok := m.names.isPartition(l.Name)
-	if !ok || l.Holder == nil || generation != p.record.Generation || p.record.Next != nil {
+	if !ok || generation != p.record.Generation {
 		return
 	}
-	identity := identityOf(l.Holder.Owner)
+	delete(p.owners, i)
+	if l.Holder == nil || p.record.Next != nil {
+		return
+	}
+	identity := process.IdentityOf(l.Holder.Owner)
 	p.owners[i] = Location{Partition: i, Epoch: l.Holder.Token, Member: Member{identity, p.address(identity)}}
 }
 
@@ -314,13 +313,6 @@ func (m *Map) placeYield(p *picture, l driver.LockState) {
 	generation, i, identity, ok := m.names.isYield(l.Name)
 	if ok && l.Holder != nil && generation == p.record.Generation && l.Holder.Token > p.yields[i].Epoch {
 		p.yields[i] = Location{Partition: i, Epoch: l.Holder.Token, Member: Member{Identity: identity}}
-	}
-}
-
-// erase removes the owner of a partition from the picture.
-func (m *Map) erase(p *picture, name string) {
-	if generation, i, ok := m.names.isPartition(name); ok && generation == p.record.Generation {
-		delete(p.owners, i)
 	}
 }
 

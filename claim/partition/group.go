@@ -177,26 +177,27 @@ func (g *Group) wanted(p picture) map[int]bool {
 	if p.record.Next != nil || !slices.Contains(p.members, g.self) {
 		return nil
 	}
-	current := make(map[int]string, len(p.owners))
-	for i, at := range p.owners {
-		current[i] = at.Identity
-	}
-	yielded := make(map[int]string, len(p.yields))
-	for i, at := range p.yields {
-		yielded[i] = at.Identity
-	}
 	members := make([]string, len(p.members))
 	for i, m := range p.members {
 		members[i] = m.Identity
 	}
 	members = slices.Compact(members)
 	wanted := make(map[int]bool)
-	for i, m := range planWith(p.record.Layout.Count(), members, current, yielded) {
+	for i, m := range planWith(p.record.Layout.Count(), members, identities(p.owners), identities(p.yields)) {
 		if m == g.self.Identity {
 			wanted[i] = true
 		}
 	}
 	return wanted
+}
+
+// identities returns the members at locations.
+func identities(locations map[int]Location) map[int]string {
+	all := make(map[int]string, len(locations))
+	for i, at := range locations {
+		all[i] = at.Identity
+	}
+	return all
 }
 
 // start begins to run a partition. The caller holds mu.
@@ -214,17 +215,19 @@ func (g *Group) start(generation int64, i int) {
 }
 
 // Owned returns the partitions that this member owns now.
-func (g *Group) Owned() []int {
+func (g *Group) Owned() []int { return g.those((*partition).isOpen) }
+
+// those returns the partitions with a condition, in order.
+func (g *Group) those(condition func(*partition) bool) (all []int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var owned []int
 	for i, p := range g.partitions {
-		if p.isOpen() {
-			owned = append(owned, i)
+		if condition(p) {
+			all = append(all, i)
 		}
 	}
-	slices.Sort(owned)
-	return owned
+	slices.Sort(all)
+	return all
 }
 
 // Map returns this member's view of the group. [Group.Leave] closes it; the caller must not.
@@ -301,7 +304,7 @@ func (g *Group) Leave(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return &interlock.Error{Op: "leave group", Name: g.view.names.group, Kind: interlock.Retryable,
-		Err: fmt.Errorf("%w; work is still running in partitions %v", context.Cause(ctx), g.busy())}
+		Err: fmt.Errorf("%w; work is still running in partitions %v", context.Cause(ctx), g.those(func(p *partition) bool { return p.inside > 0 }))}
 }
 
 // leave starts the end of the membership and completes it in the background, because user code
@@ -322,18 +325,4 @@ func (g *Group) leave() {
 		_ = g.reports.Wait(context.Background())
 		close(g.gone)
 	}()
-}
-
-// busy returns the partitions that have callers.
-func (g *Group) busy() []int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var busy []int
-	for i, p := range g.partitions {
-		if p.inside > 0 {
-			busy = append(busy, i)
-		}
-	}
-	slices.Sort(busy)
-	return busy
 }

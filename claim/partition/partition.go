@@ -176,14 +176,6 @@ func (n names) isYield(name string) (generation int64, i int, identity string, o
 	return generation, i, identity, err == nil && n.yield(generation, i, identity) == name
 }
 
-// identityOf returns the member in a lock's owner, to which package lock appends a unique part.
-func identityOf(owner string) string {
-	if i := strings.LastIndexByte(owner, '/'); i >= 0 {
-		return owner[:i]
-	}
-	return owner
-}
-
 // locksOf returns a member's locks. It disables hand-over inside the process, because the plan
 // decides the next owner. The group itself reports lost partitions.
 func locksOf(d driver.Fenced, o Options) (*lock.Fenced, error) {

@@ -82,10 +82,7 @@ type Options struct {
 }
 
 func (o *Options) resolve() (Options, error) {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	r.MaxHold = cmp.Or(r.MaxHold, DefaultMaxHold)
 	r.WarnAfter = cmp.Or(r.WarnAfter, r.MaxHold/defaultWarnShare)
 	r.Hooks = r.Hooks.WithDefaults()

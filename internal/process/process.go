@@ -4,6 +4,7 @@ package process
 import (
 	"fmt"
 	"os"
+	"strings"
 )
 
 // Name returns the host's name, at most 150 bytes of it, and the process id, as in "web-1:4711".
@@ -14,4 +15,12 @@ func Name() string {
 		host = "unknown-host"
 	}
 	return fmt.Sprintf("%.150s:%d", host, os.Getpid())
+}
+
+// IdentityOf returns the identity in the owner of a lock, to which package lock appends a unique part.
+func IdentityOf(owner string) string {
+	if i := strings.LastIndexByte(owner, '/'); i >= 0 {
+		return owner[:i]
+	}
+	return owner
 }

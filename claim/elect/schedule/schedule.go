@@ -124,10 +124,7 @@ type Hooks struct {
 // WithDefaults returns h with hooks that log failed jobs and missed ticks, where h has none. It
 // accepts nil.
 func (h *Hooks) WithDefaults() *Hooks {
-	var r Hooks
-	if h != nil {
-		r = *h
-	}
+	r := *cmp.Or(h, &Hooks{})
 	observe.OnNil(&r.Ran, r.Log, slog.LevelWarn, func(e Ran) string {
 		if e.Err == nil {
 			return ""
@@ -182,9 +179,7 @@ type Schedule struct {
 // New returns a schedule whose leaders are elected by e. e must have Values; the schedule does
 // not own it.
 func New(e *elect.Election, o *Options) (*Schedule, error) {
-	if o == nil {
-		o = &Options{}
-	}
+	o = cmp.Or(o, &Options{})
 	if err := o.validate(); err != nil {
 		return nil, fail("make schedule", "", interlock.Bug, err)
 	}
