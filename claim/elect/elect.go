@@ -32,6 +32,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/internal/process"
 )
@@ -120,15 +121,15 @@ func (o Options) requirements(l interlock.Liveness) interlock.Requirements {
 
 // Election runs and observes elections. It is safe for concurrent use.
 type Election struct {
-	options Options
-	driver  driver.Fenced
-	name    string // of the driver, for errors
-	fifo    bool
-	locks   *lock.Fenced
-	backend *backend.Backend // nil if the driver is the caller's
-	ctx     context.Context  // ends at Close
-	cancel  context.CancelCauseFunc
-	watches sync.WaitGroup
+	options    Options
+	driver     driver.Fenced
+	driverName failure.Driver // for errors
+	fifo       bool
+	locks      *lock.Fenced
+	backend    *backend.Backend // nil if the driver is the caller's
+	ctx        context.Context  // ends at Close
+	cancel     context.CancelCauseFunc
+	watches    sync.WaitGroup
 
 	mu          sync.Mutex
 	nominations map[string]nomination       // by election: the last one seen
@@ -160,14 +161,14 @@ func Open(ctx context.Context, url string, o *Options) (*Election, error) {
 // the faults in [Required]. It does not own d: close the elections first, then d.
 func New(d driver.Fenced, o *Options) (*Election, error) {
 	g := d.Guarantees()
-	e := &Election{driver: d, name: g.Driver, fifo: g.Order == interlock.FIFO, nominations: map[string]nomination{},
+	e := &Election{driver: d, driverName: failure.Driver(g.Driver), fifo: g.Order == interlock.FIFO, nominations: map[string]nomination{},
 		led: map[string]boottime.Instant{}}
 	var err error
 	if e.options, err = o.resolve(g); err != nil {
-		return nil, e.fail("make election", "", interlock.Bug, err)
+		return nil, e.driverName.New("make election", "", interlock.Bug, err)
 	}
 	if err := g.Check(e.options.requirements(g.Liveness)); err != nil {
-		return nil, e.fail("make election", "", interlock.Definite,
+		return nil, e.driverName.New("make election", "", interlock.Definite,
 			fmt.Errorf("%w (to accept a fault, name it in Options.Accept)", err))
 	}
 	// Each term needs a grant of its own, so the lock is never handed over inside the process.
@@ -197,18 +198,14 @@ func (e *Election) close(ctx context.Context) error {
 	e.mu.Unlock()
 	err := e.locks.Close(ctx)
 	if late := join.Wait(ctx, e.watches.Wait); late != nil {
-		return errors.Join(err, e.fail("close election", "", interlock.Uncertain, late))
+		return errors.Join(err, e.driverName.New("close election", "", interlock.Uncertain, late))
 	}
 	return err
 }
 
-func (e *Election) fail(op, name string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: e.name, Name: name, Kind: kind, Err: err}
-}
-
 func (e *Election) check(op, name string) error {
 	if name == "" || len(name) > MaxName {
-		return e.fail(op, name, interlock.Bug, fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed",
+		return e.driverName.New(op, name, interlock.Bug, fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed",
 			interlock.ErrName, len(name), MaxName))
 	}
 	return nil

@@ -50,7 +50,7 @@ func (e *Election) Observe(ctx context.Context, name string, each func(Leader)) 
 	e.mu.Lock()
 	if err := context.Cause(e.ctx); err != nil {
 		e.mu.Unlock()
-		return e.fail(op, name, interlock.Bug, err)
+		return e.driverName.New(op, name, interlock.Bug, err)
 	}
 	e.watches.Add(1) // Close waits only after it has ended e.ctx
 	e.mu.Unlock()
@@ -135,7 +135,7 @@ func (o *observer) follow(ctx context.Context) error {
 	for failed := 0; ; {
 		select {
 		case <-ctx.Done():
-			return o.election.fail("observe", o.name, interlock.Definite, context.Cause(ctx))
+			return o.election.driverName.New("observe", o.name, interlock.Definite, context.Cause(ctx))
 		case err := <-o.failed:
 			return err
 		case <-o.hint:
@@ -154,7 +154,7 @@ func (o *observer) follow(ctx context.Context) error {
 		}
 		l, err := o.leader(state)
 		if err != nil {
-			return o.election.fail("observe", o.name, interlock.Definite, err)
+			return o.election.driverName.New("observe", o.name, interlock.Definite, err)
 		}
 		if !yielded || !l.equal(last) {
 			o.each(l)

@@ -32,11 +32,11 @@ func (e *Election) Run(ctx context.Context, name string, lead func(ctx context.C
 	}
 	began := boottime.Now()
 	if !e.letOthers(ctx, name) {
-		return e.fail("campaign", name, interlock.Definite, context.Cause(ctx))
+		return e.driverName.New("campaign", name, interlock.Definite, context.Cause(ctx))
 	}
 	for n := 0; ; n++ {
 		if n > 0 && !e.patience(n).Wait(ctx, n) {
-			return e.fail("campaign", name, interlock.Definite, context.Cause(ctx))
+			return e.driverName.New("campaign", name, interlock.Definite, context.Cause(ctx))
 		}
 		c, err := e.locks.Acquire(ctx, name)
 		if err != nil {
@@ -108,9 +108,7 @@ func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Inst
 	defer func() {
 		_ = c.Release(ctx) // Hooks.Lock.ReleaseFailed reports errors
 		cause := context.Cause(c.Context())
-		if !errors.Is(cause, interlock.ErrReleased) {
-			err = errors.Join(err, e.fail("lead until the work was done", c.Name(), interlock.Uncertain, cause))
-		}
+		err = e.driverName.EndedEarly("lead until the work was done", c.Name(), err, cause)
 		if called && !e.fifo {
 			e.noteEnd(c.Name())
 		}

@@ -138,7 +138,7 @@ func (t *Term) during(ctx context.Context) (_ context.Context, stop func()) {
 }
 
 func (t *Term) fail(op string, kind interlock.ErrorKind, err error) error {
-	return t.election.fail(op, t.Name(), kind, err)
+	return t.election.driverName.New(op, t.Name(), kind, err)
 }
 
 // takeOffice writes the term's record, so that the store rejects later writes of former
@@ -226,7 +226,7 @@ func (e *Election) ask(ctx context.Context, op, name string, request func(contex
 	defer cancel()
 	err := request(bounded)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
-		err = e.fail(op, name, interlock.Uncertain, err)
+		err = e.driverName.New(op, name, interlock.Uncertain, err)
 	}
 	return err
 }

@@ -137,8 +137,7 @@ func (l *locker) giveBack(ctx context.Context, claims Claims) {
 // waits for the call.
 func (l *locker) inOrder(ctx context.Context, names []string) ([]string, error) {
 	if len(names) == 0 {
-		return nil, &interlock.Error{Op: "acquire all", Driver: l.name, Kind: interlock.Bug,
-			Err: errors.New("no name is given")}
+		return nil, l.misuse("acquire all", "", "no name is given")
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	l.mu.Lock()
@@ -157,8 +156,7 @@ func (l *locker) inOrder(ctx context.Context, names []string) ([]string, error) 
 func (l *locker) outOfAll(held Claims, name string, err error) error {
 	for _, c := range held {
 		if cause := c.h.cause(); cause != nil {
-			return &interlock.Error{Op: "acquire all", Driver: l.name, Name: c.Name(), Kind: interlock.Retryable,
-				Err: fmt.Errorf("the claim ended during the wait for %q: %w", name, cause)}
+			return l.driverName.New("acquire all", c.Name(), interlock.Retryable, fmt.Errorf("the claim ended during the wait for %q: %w", name, cause))
 		}
 	}
 	return err

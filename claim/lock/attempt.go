@@ -143,8 +143,7 @@ func (a *attempt) request(ctx context.Context) (err error) {
 	for i, m := range a.members {
 		r := m.place.read()
 		if r.lease <= a.options.LockDelay {
-			return &interlock.Error{Op: "acquire", Driver: a.name, Name: m.gate.name, Kind: interlock.Uncertain,
-				Err: fmt.Errorf("the answer took longer than the lease: %w", interlock.ErrExpired)}
+			return a.driverName.New("acquire", m.gate.name, interlock.Uncertain, fmt.Errorf("the answer took longer than the lease: %w", interlock.ErrExpired))
 		}
 		a.members[i].granted = r
 	}
@@ -180,7 +179,7 @@ func (a *attempt) failure(err error) (failed int) {
 // of the one before. l.mu is held.
 func (a *attempt) settle(err error) {
 	if err == nil && len(a.members) > 1 && slices.ContainsFunc(a.members, func(m member) bool { return m.place.lost != nil }) {
-		err = &interlock.Error{Op: "acquire all", Driver: a.name, Kind: interlock.Retryable, Err: errLostOnItsWay}
+		err = a.driverName.New("acquire all", "", interlock.Retryable, errLostOnItsWay)
 	}
 	var parent *hold
 	for _, m := range a.members {

@@ -48,7 +48,7 @@ func (c *Claim) Describe(ctx context.Context, data []byte) error {
 		return err
 	}
 	if !c.Valid() {
-		return l.beside(op, name, interlock.Definite, interlock.ErrExpired)
+		return l.driverName.New(op, name, interlock.Definite, interlock.ErrExpired)
 	}
 	ctx, stop := join.Context(ctx, c.Context())
 	defer stop()
@@ -91,7 +91,7 @@ func (f *Fenced) RequestRelease(ctx context.Context, name, reason string) error 
 		return err
 	}
 	if holder == nil || !holder.Token.Valid() {
-		return f.l.beside(op, name, interlock.Definite, errors.New("no holder with a token has it"))
+		return f.l.driverName.New(op, name, interlock.Definite, errors.New("no holder with a token has it"))
 	}
 	data, err := json.Marshal(ReleaseRequest{By: f.l.options.Identity, Reason: reason})
 	if err != nil {
@@ -120,7 +120,7 @@ func (c *Claim) ReleaseRequested(ctx context.Context) (ReleaseRequest, error) {
 		case asked:
 			return ask, nil
 		case ctx.Err() != nil:
-			return ReleaseRequest{}, l.beside(op, name, ownCause(context.Cause(ctx)), context.Cause(ctx))
+			return ReleaseRequest{}, l.driverName.New(op, name, ownCause(context.Cause(ctx)), context.Cause(ctx))
 		case !worthRepeating(err):
 			return ReleaseRequest{}, err
 		}
@@ -144,7 +144,7 @@ func (c *Claim) watch(ctx context.Context, values driver.Values) (ask ReleaseReq
 func (f *Fenced) holder(ctx context.Context, op, name string) (*driver.Contender, error) {
 	inspector, ok := f.l.driver.(driver.Inspector)
 	if !ok {
-		return nil, &interlock.UnmetError{Driver: f.l.name, Unmet: []string{"it must show who holds a lock (driver.Inspector)"}}
+		return nil, &interlock.UnmetError{Driver: string(f.l.driverName), Unmet: []string{"it must show who holds a lock (driver.Inspector)"}}
 	}
 	if name == "" || len(name) > driver.MaxName {
 		return nil, f.l.misuse(op, name, "%w: it has %d bytes", interlock.ErrName, len(name))
@@ -165,9 +165,5 @@ func (l *locker) besides(op, name string) (driver.Values, error) {
 }
 
 func (l *locker) misuse(op, name, format string, args ...any) error {
-	return l.beside(op, name, interlock.Bug, fmt.Errorf(format, args...))
-}
-
-func (l *locker) beside(op, name string, kind interlock.ErrorKind, err error) error {
-	return &interlock.Error{Op: op, Driver: l.name, Name: name, Kind: kind, Err: err}
+	return l.driverName.New(op, name, interlock.Bug, fmt.Errorf(format, args...))
 }

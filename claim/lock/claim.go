@@ -3,7 +3,6 @@ package lock
 import (
 	"cmp"
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -195,12 +194,7 @@ func (h *hold) cause() error {
 
 // orEndedEarly adds the end of the claim to err, if it ended before the work.
 func (h *hold) orEndedEarly(err error) error {
-	cause := h.cause()
-	if cause == interlock.ErrReleased {
-		return err
-	}
-	return errors.Join(err, &interlock.Error{Op: "hold lock until the work was done", Driver: h.locker.name,
-		Name: h.gate.name, Kind: interlock.Uncertain, Err: cause})
+	return h.locker.driverName.EndedEarly("hold lock until the work was done", h.gate.name, err, h.cause())
 }
 
 // release releases h once; further calls wait for the answer to the first. The caller flushes the reports of h
@@ -245,7 +239,7 @@ func (h *hold) extend(d time.Duration) error {
 	var held bool
 	l.handle(func() { held = h.gate.extend(h, d, h.place.read()) })
 	if !held {
-		return l.beside("extend", name, interlock.Definite, h.ended)
+		return l.driverName.New("extend", name, interlock.Definite, h.ended)
 	}
 	return nil
 }
@@ -262,10 +256,10 @@ func (h *hold) renew(ctx context.Context) error {
 	case h.renewing <- struct{}{}:
 		defer func() { <-h.renewing }()
 	case <-ctx.Done():
-		return l.beside(op, name, ownCause(context.Cause(ctx)), context.Cause(ctx))
+		return l.driverName.New(op, name, ownCause(context.Cause(ctx)), context.Cause(ctx))
 	}
 	if h.remaining() <= 0 {
-		return l.beside(op, name, interlock.Definite, cmp.Or(h.cause(), error(interlock.ErrExpired)))
+		return l.driverName.New(op, name, interlock.Definite, cmp.Or(h.cause(), error(interlock.ErrExpired)))
 	}
 	bounded, stop := join.Context(ctx, h.context())
 	defer stop()
@@ -289,7 +283,7 @@ func (h *hold) renewed(grant driver.Grant, err error) error {
 	another := err == nil && grant.Token != p.grant.Token
 	switch held := h.gate.renewed(h, another, err, p.read()); {
 	case !held:
-		return l.beside("renew", h.gate.name, interlock.Definite, h.ended)
+		return l.driverName.New("renew", h.gate.name, interlock.Definite, h.ended)
 	case err != nil:
 		return err
 	}

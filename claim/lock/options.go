@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/process"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -106,9 +107,7 @@ func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 }
 
 func (o Options) validate() error {
-	bad := func(format string, args ...any) error {
-		return &interlock.Error{Op: "make lock", Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
-	}
+	bad := func(format string, args ...any) error { return failure.Bug("make lock", "", format, args...) }
 	switch {
 	case len(o.Identity) > maxIdentity:
 		return bad("Identity has %d bytes, at most %d are allowed", len(o.Identity), maxIdentity)
@@ -138,8 +137,7 @@ func (o *Options) ownLease(g interlock.Guarantees) (interlock.Guarantees, error)
 	case ttl < g.MinTTL || ttl > g.MaxTTL:
 		return unmet("a TTL of %v is required, %v to %v are possible", ttl, g.MinTTL, g.MaxTTL)
 	case o.RenewEvery < 0 || o.RenewEvery > ttl/2 || o.RenewEvery > 0 && o.NoRenewal:
-		return g, &interlock.Error{Op: "make lock", Kind: interlock.Bug,
-			Err: fmt.Errorf("RenewEvery is %v: at most half of the TTL (%v) is possible, and 0 with NoRenewal", o.RenewEvery, ttl)}
+		return g, failure.Bug("make lock", "", "RenewEvery is %v: at most half of the TTL (%v) is possible, and 0 with NoRenewal", o.RenewEvery, ttl)
 	}
 	if ttl > g.TTL || o.NoRenewal {
 		g.Blind = max(g.Blind, ttl)

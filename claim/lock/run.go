@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -26,11 +27,11 @@ func (u untokened) Acquire(ctx context.Context, r driver.Request) (driver.Grant,
 // locker is the common part of Fenced and Advisory. It runs the machine: it serializes the events, and
 // performs the I/O and the waits of their effects.
 type locker struct {
-	driver driver.Fenced   // or an untokened one
-	batch  driver.Batch    // nil if the driver acquires names one by one
-	name   string          // of the driver, for errors
-	ctx    context.Context // ends at close
-	cancel context.CancelCauseFunc
+	driver     driver.Fenced   // or an untokened one
+	batch      driver.Batch    // nil if the driver acquires names one by one
+	driverName failure.Driver  // for errors
+	ctx        context.Context // ends at close
+	cancel     context.CancelCauseFunc
 
 	reportReleases bool // the default of Hooks.Ended ignores releases, which saves an uncontended pair the report
 
@@ -126,7 +127,7 @@ func newLocker(d driver.Fenced, o *Options) (*locker, error) {
 	if err := options.checkLockDelay(g); err != nil {
 		return nil, err
 	}
-	l := &locker{driver: d, name: g.Driver, machine: machine{options: options, gates: make(map[string]*gate)}}
+	l := &locker{driver: d, driverName: failure.Driver(g.Driver), machine: machine{options: options, gates: make(map[string]*gate)}}
 	l.reportReleases = o != nil && o.Hooks != nil && o.Hooks.Ended != nil
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.alarms.ring = l.ring
@@ -264,16 +265,13 @@ func (l *locker) waitedTooLong(wait context.Context, g *gate, began boottime.Ins
 		trouble = fmt.Errorf("tried for %v, the last request failed: %w",
 			boottime.Sent().Sub(began).Round(time.Millisecond), g.place.trouble)
 	}
-	fail := func(kind interlock.ErrorKind, err error) error {
-		return &interlock.Error{Op: "acquire", Driver: l.name, Name: g.name, Kind: kind, Err: err}
-	}
 	switch {
 	case cause != nil && !errors.Is(cause, interlock.ErrHeld) && trouble != nil:
-		return fail(ownCause(cause), fmt.Errorf("%w; %w", cause, trouble))
+		return l.driverName.New("acquire", g.name, ownCause(cause), fmt.Errorf("%w; %w", cause, trouble))
 	case cause != nil && !errors.Is(cause, interlock.ErrHeld):
 		return l.fail(g.name, cause)
 	case trouble != nil:
-		return fail(interlock.Retryable, trouble)
+		return l.driverName.New("acquire", g.name, interlock.Retryable, trouble)
 	}
 	return g.heldError()
 }
@@ -295,7 +293,7 @@ func (l *locker) refuse(ctx context.Context, name string) error {
 }
 
 func (l *locker) fail(name string, err error) error {
-	return &interlock.Error{Op: "acquire", Driver: l.name, Name: name, Kind: ownCause(err), Err: err}
+	return l.driverName.New("acquire", name, ownCause(err), err)
 }
 
 // ownCause returns the kind of the caller's own cause: nothing was acquired.
@@ -375,11 +373,11 @@ func (l *locker) close(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			return l.beside("close lock", "", interlock.Uncertain, context.Cause(ctx))
+			return l.driverName.New("close lock", "", interlock.Uncertain, context.Cause(ctx))
 		}
 	}
 	if err := l.reports.Wait(ctx); err != nil {
-		return l.beside("close lock", "", interlock.Uncertain, fmt.Errorf("hooks have not returned: %w", err))
+		return l.driverName.New("close lock", "", interlock.Uncertain, fmt.Errorf("hooks have not returned: %w", err))
 	}
 	return nil
 }

@@ -2,10 +2,8 @@ package rwlock
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/internal/join"
 )
@@ -131,10 +129,7 @@ func (l *Lock) work(ctx context.Context, name string, c *lock.Claim, fn func(ctx
 	defer func() {
 		stop()
 		_ = c.Release(ctx) // Hooks.ReleaseFailed reports errors
-		if cause := context.Cause(c.Context()); cause != interlock.ErrReleased {
-			err = errors.Join(err, &interlock.Error{Op: "hold until the work was done", Driver: l.driver, Name: name,
-				Kind: interlock.Uncertain, Err: cause})
-		}
+		err = l.driver.EndedEarly("hold until the work was done", name, err, context.Cause(c.Context()))
 	}()
 	return fn(working)
 }

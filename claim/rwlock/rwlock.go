@@ -60,7 +60,7 @@ type Lock struct {
 	locks   *lock.Fenced
 	backend *backend.Backend // nil if the driver is the caller's
 	view    lock.View
-	driver  string
+	driver  failure.Driver
 	seal    func(context.Context, string, interlock.Claim) error
 	wait    time.Duration
 }
@@ -86,7 +86,7 @@ func New(d driver.Fenced, o *Options) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lock{view: view, driver: d.Guarantees().Driver, seal: options.Seal, wait: inner.Wait}
+	l := &Lock{view: view, driver: failure.Driver(d.Guarantees().Driver), seal: options.Seal, wait: inner.Wait}
 	if l.wait > 0 {
 		inner.Wait = 0
 	}
@@ -150,7 +150,7 @@ func (l *Lock) enter(ctx context.Context, name string) (names, context.Context, 
 }
 
 func (l *Lock) fail(ctx context.Context, name string, err error) error {
-	return failure.Driver(l.driver).OfPart(ctx, "acquire", name, err)
+	return l.driver.OfPart(ctx, "acquire", name, err)
 }
 
 // again retries attempts that failed because the claim on the door ended.

@@ -3,10 +3,10 @@ package semaphore
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
@@ -26,10 +26,7 @@ func (s *Semaphore) Do(ctx context.Context, name string, fn func(ctx context.Con
 	defer func() {
 		stop()
 		_ = p.Release(ctx) // Hooks.ReleaseFailed reports errors
-		if cause := context.Cause(p.Context()); cause != interlock.ErrReleased {
-			err = errors.Join(err, &interlock.Error{Op: "hold a permit until the work was done of", Driver: s.driver,
-				Name: name, Kind: interlock.Uncertain, Err: cause})
-		}
+		err = s.driver.EndedEarly("hold a permit until the work was done of", name, err, context.Cause(p.Context()))
 	}()
 	return fn(working, p)
 }
@@ -77,7 +74,7 @@ func one(p Permits, err error) (*Permit, error) {
 func (s *Semaphore) acquire(ctx context.Context, name string, wanted int, door take, choose choose) (p Permits, err error) {
 	n, err := s.names(name)
 	if err == nil && (wanted < 1 || wanted > MaxPermits) {
-		err = &interlock.Error{Op: "count", Kind: interlock.Bug, Err: fmt.Errorf("%d permits at once are not allowed", wanted)}
+		err = failure.Bug("count", "", "%d permits at once are not allowed", wanted)
 	}
 	if err != nil {
 		return nil, s.fail(ctx, name, err)

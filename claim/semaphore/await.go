@@ -102,8 +102,8 @@ func (q *queue) free(ctx context.Context) (slots []int, err error) {
 		}
 	}
 	if len(slots) == 0 && beyond >= q.size && q.s.values == nil {
-		return nil, &interlock.Error{Op: "count permits of", Driver: q.s.driver, Name: q.n.name, Kind: interlock.Definite,
-			Err: fmt.Errorf("%w: slot %d is in use, but this semaphore has %d slots", ErrSize, beyond, q.size)}
+		return nil, q.s.driver.New("count permits of", q.n.name, interlock.Definite,
+			fmt.Errorf("%w: slot %d is in use, but this semaphore has %d slots", ErrSize, beyond, q.size))
 	}
 	return slots, nil
 }

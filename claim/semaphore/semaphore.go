@@ -65,7 +65,7 @@ type Semaphore struct {
 	locks   *lock.Fenced
 	backend *backend.Backend // nil if the driver is the caller's
 	view    lock.View
-	driver  string
+	driver  failure.Driver
 	values  driver.Values // nil: size is that of every name
 	size    int
 	wait    time.Duration
@@ -87,8 +87,7 @@ func Open(ctx context.Context, url string, permits int, o *Options) (*Semaphore,
 // [*interlock.UnmetError]. It does not own d: close the semaphore first, then d.
 func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
 	if permits < 1 || permits > MaxPermits {
-		return nil, &interlock.Error{Op: "make semaphore", Kind: interlock.Bug,
-			Err: fmt.Errorf("%d permits are asked for, 1 to %d are possible", permits, MaxPermits)}
+		return nil, failure.Bug("make semaphore", "", "%d permits are asked for, 1 to %d are possible", permits, MaxPermits)
 	}
 	view, err := lock.ViewOf(d)
 	if err != nil {
@@ -96,7 +95,7 @@ func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
 	}
 	options := *cmp.Or(o, &Options{})
 	inner := *cmp.Or(options.Lock, &lock.Options{})
-	s := &Semaphore{view: view, values: options.Values, driver: d.Guarantees().Driver, size: permits, wait: inner.Wait}
+	s := &Semaphore{view: view, values: options.Values, driver: failure.Driver(d.Guarantees().Driver), size: permits, wait: inner.Wait}
 	inner.Reentrant = false // each permit has a slot of its own
 	if s.wait > 0 {
 		inner.Wait = 0
@@ -137,7 +136,7 @@ func (n names) index(lock string) (int, bool) {
 }
 
 func (s *Semaphore) fail(ctx context.Context, name string, err error) error {
-	return failure.Driver(s.driver).OfPart(ctx, "acquire a permit of", name, err)
+	return s.driver.OfPart(ctx, "acquire a permit of", name, err)
 }
 
 // anyOrder lists all slots from a random start: if all contenders began with the first slot,

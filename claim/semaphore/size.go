@@ -43,7 +43,7 @@ func (s *Semaphore) Resize(ctx context.Context, name string, permits int) error 
 }
 
 func (s *Semaphore) bug(name, format string, args ...any) error {
-	return &interlock.Error{Op: "resize", Driver: s.driver, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
+	return s.driver.New("resize", name, interlock.Bug, fmt.Errorf(format, args...))
 }
 
 // Size returns the number of permits of name.
@@ -59,8 +59,7 @@ func (s *Semaphore) Size(ctx context.Context, name string) (int, error) {
 func (s *Semaphore) room(ctx context.Context, n names, wanted int) (size int, err error) {
 	size, err = s.sizeOf(ctx, n)
 	if err == nil && wanted > size {
-		err = &interlock.Error{Op: "count permits of", Driver: s.driver, Name: n.name, Kind: interlock.Definite,
-			Err: fmt.Errorf("%w: %d permits at once; the name has %d", ErrSize, wanted, size)}
+		err = s.driver.New("count permits of", n.name, interlock.Definite, fmt.Errorf("%w: %d permits at once; the name has %d", ErrSize, wanted, size))
 	}
 	return size, err
 }
@@ -75,8 +74,7 @@ func (s *Semaphore) sizeOf(ctx context.Context, n names) (int, error) {
 	}
 	size, err := driver.ParseInt(string(v.Data))
 	if err != nil || size < 1 || size > MaxPermits {
-		return 0, &interlock.Error{Op: "read size of", Driver: s.driver, Name: n.name, Kind: interlock.Definite,
-			Err: fmt.Errorf("%.40q is not a number of permits", v.Data)}
+		return 0, s.driver.New("read size of", n.name, interlock.Definite, fmt.Errorf("%.40q is not a number of permits", v.Data))
 	}
 	return int(size), nil
 }

@@ -46,6 +46,14 @@ func (d Driver) OfPart(ctx context.Context, op, name string, err error) error {
 	return d.New(op, name, kind, err)
 }
 
+// EndedEarly adds to err, of work under a claim on name, that the claim had ended before the work.
+func (d Driver) EndedEarly(op, name string, err, cause error) error {
+	if cause == interlock.ErrReleased {
+		return err
+	}
+	return errors.Join(err, d.New(op, name, interlock.Uncertain, cause))
+}
+
 // Pause waits before the next attempt to acquire name: for a time or a hint. It fails if ctx or the
 // driver's life ends.
 func (d Driver) Pause(ctx, life context.Context, name string, woken <-chan struct{}, t time.Duration) error {

@@ -108,8 +108,8 @@ type Options struct {
 	Hooks *Hooks
 }
 
-// Hooks receive the events of a schedule. Both may be nil. The leader calls them synchronously,
-// so they must return at once.
+// Hooks receive the events of a schedule. Both may be nil. The leader calls them between jobs, so
+// they must return at once: while one blocks, no process runs a job.
 type Hooks struct {
 	// Log receives failed jobs and missed ticks if their hook is nil; nil means slog.Default,
 	// and [observe.Silent] disables logging.
