@@ -147,9 +147,7 @@ func TestALeaderLeadsUntilItsFunctionReturns(t *testing.T) {
 		if next := second.leads(0); next.Token() <= term.Token() {
 			t.Errorf("token %d after %d", next.Token(), term.Token())
 		}
-		if err := second.resign(nil); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, second.resign(nil))
 	})
 }
 
@@ -291,9 +289,7 @@ func TestALockIsNoLeadership(t *testing.T) {
 		c, err := locks.Acquire(b.Context(), name)
 		testbed.OK(t, err)
 		b.saw(w)
-		if err := c.Release(b.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, c.Release(b.Context()))
 		b.saw(w)
 		_ = stop()
 	})
@@ -332,9 +328,7 @@ func TestCloseEndsCandidatesAndObservers(t *testing.T) {
 		watching := make(chan error, 1)
 		go func() { watching <- c.Observe(b.Context(), name, func(elect.Leader) {}) }()
 		synctest.Wait()
-		if err := c.Close(b.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, c.Close(b.Context()))
 		<-waiter.done
 		for what, err := range map[string]error{"Run": waiter.err, "Observe": <-watching,
 			"Observe after Close": c.Observe(b.Context(), name, func(elect.Leader) {})} {

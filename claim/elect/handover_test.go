@@ -37,9 +37,7 @@ func TestAHandOverGoesToTheSuccessor(t *testing.T) {
 
 		testbed.OK(t, leader.term.HandOver(b.Context(), "c"))
 		b.saw(w, "a:>c")
-		if err := leader.term.Proclaim(b.Context(), []byte("leaving")); err != nil { // it keeps the nomination
-			t.Fatal(err)
-		}
+		testbed.OK(t, leader.term.Proclaim(b.Context(), []byte("leaving"))) // it keeps the nomination
 		b.saw(w, "a:leaving>c")
 		impatient.waits()
 		released := time.Now()
@@ -92,9 +90,7 @@ func TestANominationExpires(t *testing.T) {
 		unordered := func() barging { return barging{b.space.Open(&memory.Options{TTL: ttl})} }
 		leader := b.run(b.Context(), b.on(unordered(), "a", patient))
 		leader.leads(0)
-		if err := leader.term.HandOver(b.Context(), "nobody"); err != nil { // this queue is not shown
-			t.Fatal(err)
-		}
+		testbed.OK(t, leader.term.HandOver(b.Context(), "nobody")) // this queue is not shown
 		heir := b.run(b.Context(), b.on(unordered(), "b", patient))
 		resigned := time.Now()
 		leader.resign(nil)

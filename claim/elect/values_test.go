@@ -57,9 +57,7 @@ func TestWhatIsSavedOutlivesTheTerm(t *testing.T) {
 			if want := strings.Repeat("x", i); err != nil || string(got) != want {
 				t.Errorf("loaded %q, %v; want %q", got, err, want)
 			}
-			if err := o.term.Save(b.Context(), "step", append(got, 'x')); err != nil {
-				t.Error(err)
-			}
+			testbed.OK(t, o.term.Save(b.Context(), "step", append(got, 'x')))
 			if got, err := o.term.Load(b.Context(), "step"); err != nil || len(got) != i+1 {
 				t.Errorf("loaded %q, %v after the save", got, err)
 			}
@@ -98,9 +96,7 @@ func TestASaveThatASuccessorMayHaveMissedFails(t *testing.T) {
 			if !errors.Is(err, interlock.ErrStaleToken) {
 				t.Errorf("stopped before %s: Save returned %v while the successor had loaded %q", stop, err, seen)
 			}
-			if err := next.term.Save(b.Context(), "step", []byte("new")); err != nil {
-				t.Error(err)
-			}
+			testbed.OK(t, next.term.Save(b.Context(), "step", []byte("new")))
 			old.resign(nil)
 			next.resign(nil)
 		})

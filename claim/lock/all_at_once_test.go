@@ -291,9 +291,7 @@ func TestCloseDuringABatch(t *testing.T) {
 		if _, err := l.AcquireAll(b.Context(), abc); !errors.Is(err, interlock.ErrClosed) {
 			b.Errorf("got %v", err)
 		}
-		if err := <-closed; err != nil {
-			b.Error(err)
-		}
+		testbed.OK(b, <-closed)
 		b.mustHaveLeft()
 	})
 }

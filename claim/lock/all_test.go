@@ -13,7 +13,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // held is every name that the backend has.
@@ -79,10 +78,7 @@ func TestAllEndWithAnyOfThem(t *testing.T) {
 			if !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Uncertain {
 				b.Errorf("without %q: %v", lost, err)
 			}
-			synctest.Wait()
-			if left := b.held(); len(left) != 0 {
-				b.Errorf("without %q: left %v", lost, left)
-			}
+			b.mustHaveLeft()
 		})
 	}
 }
@@ -96,10 +92,7 @@ func TestAllOrNothing(t *testing.T) {
 			if !errors.Is(err, target) || claims != nil {
 				b.Errorf("%s: %v, %d claims", what, err, len(claims))
 			}
-			synctest.Wait()
-			if left := b.held(); !slices.Equal(left, []string{"b"}) {
-				b.Errorf("%s leaves %v", what, left)
-			}
+			b.mustHaveLeft("b")
 		}
 		l, d := b.process(&lock.Options{Wait: 2 * time.Second})
 		began := time.Now()
@@ -133,18 +126,15 @@ func TestAllOrNothing(t *testing.T) {
 func TestWaitIsForAllTogether(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		other, _ := b.process(nil)
-		held, err := other.AcquireAll(b.Context(), []string{"a", "b"})
-		testbed.OK(b, err)
+		held := b.mustAcquireAll(other, "a", "b")
 		time.AfterFunc(time.Second, func() { b.release(held.On("a")) })
 		l, _ := b.process(&lock.Options{Wait: 3 * time.Second})
 		began := time.Now()
-		_, err = l.AcquireAll(b.Context(), []string{"a", "b"})
+		_, err := l.AcquireAll(b.Context(), []string{"a", "b"})
 		if took := time.Since(began); !errors.Is(err, interlock.ErrHeld) || took != 3*time.Second {
 			b.Errorf("after %v: %v", took, err)
 		}
-		if err := held.Release(b.Context()); err != nil {
-			b.Error(err)
-		}
+		b.releaseAll(held)
 	})
 }
 
@@ -160,10 +150,7 @@ func TestAClaimThatEndsWhileOthersAreAwaited(t *testing.T) {
 		if err := <-told; !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Retryable {
 			b.Errorf("got %v (%v)", err, interlock.Kind(err))
 		}
-		synctest.Wait()
-		if left := b.held(); !slices.Equal(left, []string{"b"}) {
-			b.Errorf("left %v", left)
-		}
+		b.mustHaveLeft("b")
 		b.release(c)
 	})
 }
@@ -254,9 +241,7 @@ func TestNoOrderOfNamesDeadlocks(t *testing.T) {
 				}
 			}
 			all.Wait()
-			if left := b.held(); len(left) != 0 {
-				b.Errorf("left %v", left)
-			}
+			b.mustHaveLeft()
 		})
 	}
 }

@@ -88,9 +88,7 @@ func TestAcquiredClaimOutlivesItsContext(t *testing.T) {
 		if c.Context().Err() != nil || !c.Valid() || c.Context().Value(contextKey{}) != "kept" {
 			b.Fatal("the claim ended with the context that waited for it, or lost its values")
 		}
-		if err := c.Release(ctx); err != nil { // cancelled, and must not matter
-			b.Fatal(err)
-		}
+		testbed.OK(b, c.Release(ctx)) // cancelled, and must not matter
 		if context.Cause(c.Context()) != interlock.ErrReleased || c.Valid() || c.Remaining() > 0 || b.residue() != 0 {
 			b.Fatalf("after release: cause %v, valid %v, %d left", context.Cause(c.Context()), c.Valid(), b.residue())
 		}
@@ -259,9 +257,7 @@ func TestExpiryEndsTheClaimBeforeAnotherHasIt(t *testing.T) {
 		if n.Token() <= c.Token() {
 			b.Fatal("tokens fell")
 		}
-		if err := c.Release(b.Context()); err != nil { // lost already: at once, and no error
-			b.Fatal(err)
-		}
+		testbed.OK(b, c.Release(b.Context())) // lost already: at once, and no error
 		b.release(n)
 	})
 }

@@ -39,9 +39,7 @@ func TestTTLOfALock(t *testing.T) {
 				b.Errorf("TTL %v: %d renewals in 10 intervals of %v, valid %v", own, renewals.Load(), every, c.Valid())
 			}
 			b.release(c)
-			if err := l.Close(b.Context()); err != nil {
-				b.Error(err)
-			}
+			testbed.OK(b, l.Close(b.Context()))
 		}
 	})
 }

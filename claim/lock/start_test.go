@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -45,17 +46,13 @@ func TestSweeps(t *testing.T) {
 		if n := calls["first"].Load() + calls["second"].Load(); n < 10 || n > 12 || reported.Load() != 1 {
 			t.Errorf("%d calls, %d failures reported; want about 11 calls, one failure", n, reported.Load())
 		}
-		if err := first.Close(b.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, first.Close(b.Context()))
 		before := calls["second"].Load()
 		time.Sleep(5 * time.Minute)
 		if n := calls["second"].Load() - before; n < 4 || n > 6 {
 			t.Errorf("%d calls in the second process; want about 5", n)
 		}
-		if err := second.Close(b.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, second.Close(b.Context()))
 	})
 }
 

@@ -135,9 +135,7 @@ func TestNobodyIsFoundWhileTheLayoutChanges(t *testing.T) {
 			}
 		}
 		close(goOn)
-		if err := <-resized; err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, <-resized)
 	})
 }
 
@@ -419,9 +417,7 @@ func TestAStuckDrainIsTold(t *testing.T) {
 			t.Errorf("received %+v", e)
 		}
 		close(goOn)
-		if err := a.Leave(t.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, a.Leave(t.Context()))
 		l, err := d.Lock(t.Context(), fmt.Sprintf("{g}/partition/1/%d", stuck))
 		if err != nil || l.Holder != nil {
 			t.Errorf("it is still held: %+v, %v", l.Holder, err)
@@ -490,9 +486,7 @@ func TestDrainingIsMeasured(t *testing.T) {
 			Hooks: &observe.Partition{Released: func(e observe.PartitionReleased) { released <- e }}})
 		testbed.OK(t, err)
 		time.Sleep(time.Second)
-		if err := g.Leave(t.Context()); err != nil {
-			t.Error(err)
-		}
+		testbed.OK(t, g.Leave(t.Context()))
 		if e := <-released; e.Drained != 7*time.Second {
 			t.Errorf("drained for %v", e.Drained)
 		}

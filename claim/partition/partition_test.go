@@ -29,9 +29,7 @@ func TestMemory(t *testing.T) {
 				return d, space.Values()
 			},
 			Crash: func(t *testing.T, d driver.Fenced) {
-				if err := d.Close(t.Context()); err != nil {
-					t.Error(err)
-				}
+				testbed.OK(t, d.Close(t.Context()))
 			},
 			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
 				return fence.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})

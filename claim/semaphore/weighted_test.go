@@ -63,9 +63,7 @@ func TestSeveralPermitsAtOnce(t *testing.T) {
 		}
 		b.release(held...)
 		synctest.Wait()
-		if left := b.residue(); len(left) != 0 {
-			b.Errorf("left: %q", left)
-		}
+		b.mustBeEmpty()
 		for n, want := range map[int]interlock.ErrorKind{0: interlock.Bug, -1: interlock.Bug, semaphore.MaxPermits + 1: interlock.Bug, 6: interlock.Definite} {
 			if _, err := here.AcquireN(b.Context(), name, n); err == nil || interlock.Kind(err) != want {
 				b.Errorf("%d of five: %v", n, err)

@@ -138,9 +138,7 @@ func TestAHandlersErrorDecides(t *testing.T) {
 	}
 	i.fail = nil
 	good := []driver.Message{{ID: "no key", Topic: "t"}, {ID: "bad", Topic: "t", Key: "k"}, {ID: "large", Topic: "t", Payload: make([]byte, 1<<20)}}
-	if err := errors.Join(sink.Publish(t.Context(), good)...); err != nil {
-		t.Error(err)
-	}
+	testbed.OK(t, errors.Join(sink.Publish(t.Context(), good)...))
 	testbed.OK(t, a.Leave(t.Context()))
 	sink = route.Messages(a.Map(), "/messages", &route.Options{Transport: s.http.Transport, Wait: 100 * time.Millisecond})
 	if got := sink.Publish(t.Context(), batch[2:]); interlock.Kind(got[0]) != interlock.Retryable || got[0] == nil {

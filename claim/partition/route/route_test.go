@@ -165,9 +165,7 @@ func TestOrdersGoOnWhileMembersComeAndGo(t *testing.T) {
 	}
 	c := s.join("c")
 	testbed.Eventually(t, "the third has its share", 20*time.Second, func() bool { return len(c.Owned()) >= 2 })
-	if err := b.Leave(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testbed.OK(t, b.Leave(t.Context()))
 	s.settled(a, c)
 	cancel()
 	clients.Wait()
@@ -233,9 +231,7 @@ func TestAnOwnerThatCannotBeReached(t *testing.T) {
 		code, _ := s.post(patient.URL, "7", "")
 		done <- code
 	}()
-	if err := gone.Leave(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testbed.OK(t, gone.Leave(t.Context()))
 	if code := <-done; code != http.StatusOK {
 		t.Errorf("after the next owner came: %d", code)
 	}
