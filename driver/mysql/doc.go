@@ -33,7 +33,8 @@
 // not know its locks.
 //
 // Rows with a lease survive a crash if commits are on disk (innodb_flush_log_at_trx_commit
-// 1 or 3, and sync_binlog 1 with a binary log; read at Open). They do not survive a step of
+// 1 or 3, sync_binlog 1 with a binary log, innodb_doublewrite on, and innodb_flush_method
+// neither nosync nor littlesync; read at Open). They do not survive a step of
 // the server's clock, by which leases end. They are not tested on Galera. An attempt
 // without an answer within a third of the TTL, 1 s to 10 s, may reach the server late,
 // also after its Release: its lease then expires unused.

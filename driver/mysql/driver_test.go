@@ -192,12 +192,14 @@ func TestOpenRefuses(t *testing.T) {
 
 // TestDurability: what a crash of the server may cost is read from its settings.
 func TestDurability(t *testing.T) {
-	server, logging := testbed.MariaDB(t), testbed.MariaDB(t, "--log-bin=log")
+	const synced = "--innodb-flush-method=fsync"
+	server, logging := testbed.MariaDB(t, synced), testbed.MariaDB(t, synced, "--log-bin=log")
+	unsynced, torn := testbed.MariaDB(t, "--innodb-flush-method=nosync"), testbed.MariaDB(t, synced, "--innodb-doublewrite=0")
 	for _, tt := range []struct {
 		server      *testbed.Server
 		flush, sync int
 		durable     bool
-	}{{server, 1, 0, true}, {server, 2, 0, false}, {logging, 1, 0, false}, {logging, 1, 1, true}} {
+	}{{server, 1, 0, true}, {server, 2, 0, false}, {logging, 1, 0, false}, {logging, 1, 1, true}, {unsynced, 1, 0, false}, {torn, 1, 0, false}} {
 		open(t, tt.server.URL()).do(t, fmt.Sprintf("set global innodb_flush_log_at_trx_commit = %d, sync_binlog = %d", tt.flush, tt.sync))
 		for _, m := range modes {
 			g := m.mustOpen(t, tt.server.URL(), nil).Guarantees()

@@ -34,12 +34,14 @@ type facts struct {
 // ask reads the facts.
 func ask(ctx context.Context, q querier) (f facts, err error) {
 	var flush, binlog, sync, readOnly int
-	err = one(ctx, q, `select @@version, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only`, nil,
-		&f.version, &flush, &binlog, &sync, &readOnly)
+	var method, doublewrite string
+	err = one(ctx, q, `select @@version, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only, coalesce(@@innodb_flush_method, ''), @@innodb_doublewrite`, nil,
+		&f.version, &flush, &binlog, &sync, &readOnly, &method, &doublewrite)
 	if err != nil {
 		return f, err
 	}
-	f.durable = (flush == 1 || flush == 3) && (binlog == 0 || sync == 1)
+	unsynced := strings.EqualFold(method, "nosync") || strings.EqualFold(method, "littlesync") || doublewrite == "0" || doublewrite == "OFF"
+	f.durable = (flush == 1 || flush == 3) && (binlog == 0 || sync == 1) && !unsynced
 	f.readOnly = readOnly != 0
 	var native *client.MySQLError
 	galera := 0

@@ -42,7 +42,7 @@ var (
 	durableRedis    = []string{"--appendonly", "yes", "--appendfsync", "always"}
 	durablePostgres = []string{"-c", "fsync=on"}
 	fastEtcd        = []string{"--unsafe-no-fsync"}
-	weakMariaDB     = []string{"--innodb-flush-log-at-trx-commit=2"}
+	durableMariaDB  = []string{"--innodb-flush-method=fsync"}
 )
 
 // systems are the systems with one server.
@@ -55,8 +55,8 @@ var systems = map[string]system{
 	"postgres":    {set: durablePostgres, server: testbed.Postgres, open: at(postgresURL), values: true, sql: true},
 	"postgres-table": {set: durablePostgres, server: testbed.Postgres, open: at(postgresURL + "&mode=table"), values: true,
 		sql: true},
-	"mysql":       {found: weakMariaDB, server: testbed.MariaDB, open: at("mysql://root@%s/test"), sql: true},
-	"mysql-table": {found: weakMariaDB, server: testbed.MariaDB, open: at("mysql://root@%s/test?mode=table"), sql: true},
+	"mysql":       {set: durableMariaDB, server: testbed.MariaDB, open: at("mysql://root@%s/test"), sql: true},
+	"mysql-table": {set: durableMariaDB, server: testbed.MariaDB, open: at("mysql://root@%s/test?mode=table"), sql: true},
 }
 
 const postgresURL = "postgres://postgres@%s/postgres?sslmode=disable"
