@@ -59,7 +59,7 @@ func RunQueue(t *testing.T, h QueueHarness) {
 	} else {
 		maps.Copy(tests, map[string]func(*queueScene){
 			"OrderByKey": testQueueOrder, "Delay": testQueueDelay, "Priority": testQueuePriority, "Unique": testQueueUnique,
-			"Starvation": testQueueStarvation, "TokensAfterEmpty": testQueueTokens, "NoKey": testQueueNoKey, "Names": testQueueNames,
+			"Starvation": testQueueStarvation, "ReplayKeepsPriorities": testQueueReplayKeepsPriorities, "TokensAfterEmpty": testQueueTokens, "NoKey": testQueueNoKey, "Names": testQueueNames,
 		})
 	}
 	for name, test := range tests {
@@ -332,26 +332,57 @@ func testQueuePriority(s *queueScene) {
 	}
 }
 
-// testQueueStarvation checks that a key of low priority that has waited a minute longer for each
-// step of priority is received first.
-func testQueueStarvation(s *queueScene) {
+// age adds d to the waiting time of all keys.
+func (s *queueScene) age(d time.Duration) {
+	s.Helper()
 	aged, ok := s.QueueBackend.(interface {
-		// Age adds d to the waiting time of all keys of a queue.
 		Age(t *testing.T, name string, d time.Duration)
 	})
 	if !ok {
 		s.Fatal("a queue with priorities needs the method Age in this suite")
 	}
+	aged.Age(s.T, "q", d)
+}
+
+// testQueueReplayKeepsPriorities checks that a key with replayed messages has the priority of its last
+// message, and a replayed message without a key its own.
+func testQueueReplayKeepsPriorities(s *queueScene) {
+	add := func(id, key string, p driver.Priority) {
+		s.ok(s.Add(s.T, "q", driver.QueueMessage{ID: id, Key: key, Priority: p}))
+	}
+	c := s.join("one")
+	for _, m := range []driver.QueueMessage{{ID: "a/1", Key: "a"}, {ID: "b/1", Key: "b"}, {ID: "b/2", Key: "b", Priority: driver.HighPriority}, {ID: "x", Priority: driver.HighPriority}} {
+		add(m.ID, m.Key, m.Priority)
+		c.Record(driver.Dead, s.receive(c, m.ID)...)
+	}
+	add("normal", "", driver.NormalPriority)
+	s.age(30 * time.Second) // less than one step of priority is worth
+	add("a/2", "a", driver.HighPriority)
+	s.Replay(s.T, "q", "a/1", "b/1", "b/2", "x")
+	var ids []string
+	for range 6 {
+		m := c.Take(1)
+		ids = append(ids, ReceivedIDs(m)...)
+		c.Record(driver.Ack, m...)
+	}
+	if ids[5] != "normal" || slices.Index(ids, "a/1") > slices.Index(ids, "a/2") || slices.Index(ids, "b/1") > slices.Index(ids, "b/2") {
+		s.Errorf("received %v", ids)
+	}
+}
+
+// testQueueStarvation checks that a key of low priority that has waited a minute longer for each
+// step of priority is received first.
+func testQueueStarvation(s *queueScene) {
 	add := func(id string, p driver.Priority) {
 		s.ok(s.Add(s.T, "q", driver.QueueMessage{ID: id, Priority: p}))
 	}
 	c := s.join("one")
 	add("low", driver.LowPriority)
-	aged.Age(s.T, "q", 2*time.Minute+time.Second)
+	s.age(2*time.Minute + time.Second)
 	add("high", driver.HighPriority)
 	c.Record(driver.Ack, s.receive(c, "low")...)
 	add("low again", driver.LowPriority)
-	aged.Age(s.T, "q", time.Minute)
+	s.age(time.Minute)
 	add("high again", driver.HighPriority)
 	for _, id := range []string{"high", "high again", "low again"} {
 		c.Record(driver.Ack, s.receive(c, id)...)

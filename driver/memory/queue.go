@@ -79,10 +79,11 @@ func (q *Queue) Add(name string, messages ...driver.QueueMessage) error {
 	return nil
 }
 
-func (s *queue) add(m driver.QueueMessage) {
+// add appends a message to its group, and returns that; nil if the message is skipped.
+func (s *queue) add(m driver.QueueMessage) *group {
 	for _, g := range s.groups {
 		if m.Unique != "" && slices.ContainsFunc(g.messages, func(w *waitingMessage) bool { return w.Unique == m.Unique }) {
-			return
+			return nil
 		}
 	}
 	s.of.places++
@@ -103,6 +104,7 @@ func (s *queue) add(m driver.QueueMessage) {
 	}
 	g.messages = append(g.messages, &waitingMessage{from: now.Add(m.Delay),
 		Received: driver.Received{QueueMessage: m, Queue: s.name, Attempt: 1, Added: now, Place: s.of.places}})
+	return g
 }
 
 // Join starts to consume; see [driver.Queue].
@@ -137,15 +139,11 @@ func (q *Queue) Replay(name string, ids ...string) error {
 		m := s.dead[i]
 		s.dead = slices.Delete(s.dead, i, i+1)
 		m.Delay, m.Unique = 0, "" // it is delivered in any case
-		s.add(m.QueueMessage)
-		for _, g := range s.groups {
-			for _, w := range g.messages {
-				if w.ID == id {
-					w.Place = m.Place
-				}
-			}
-			slices.SortStableFunc(g.messages, func(a, b *waitingMessage) int { return cmp.Compare(a.Place, b.Place) })
-		}
+		g := s.add(m.QueueMessage)
+		last := len(g.messages) - 1
+		g.messages[last].Place = m.Place
+		slices.SortStableFunc(g.messages, func(a, b *waitingMessage) int { return cmp.Compare(a.Place, b.Place) })
+		g.priority = g.messages[last].Priority // that of the last message, as after Add
 	}
 	q.mu.Unlock()
 	q.notifier.Notify(name)

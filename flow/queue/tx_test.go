@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -25,7 +23,7 @@ func TestInTx(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range map[string]func(*testing.T, *databases.DB){
 			"effects happen once": testEffectsOnce, "a zombie has no effect": testZombie, "operate": testOperate, "an open transaction blocks nobody": testOpenAdd,
-			"groups without messages are deleted": testTrim, "a replay keeps priorities": testReplayPriority,
+			"groups without messages are deleted": testTrim,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -234,29 +232,4 @@ func testTrim(t *testing.T, db *databases.DB) {
 		return databases.One[int64](t, db, groups)+databases.One[int64](t, db, `select count(*) from interlock_queue_audit`) == 0
 	})
 	stop()
-}
-
-// testReplayPriority: a replay changes neither the priority of a key that has messages, nor that of a
-// message alone.
-func testReplayPriority(t *testing.T, db *databases.DB) {
-	q := inDB{queue.FromTable(db, table, nil), db}
-	c := drivertest.JoinQueue(t, q, "q", driver.QueueOptions{})
-	for _, m := range []queue.Message{{ID: "k1", Key: "k"}, {ID: "alone", Priority: queue.High}} {
-		addIn(t, db, m)
-		c.Record(driver.Dead, c.Take(1)...)
-	}
-	addIn(t, db, queue.Message{ID: "normal"})
-	c.Record(driver.Release, c.Take(1)...)
-	q.Age(t, "q", 30*time.Second) // less than one step of priority is worth
-	addIn(t, db, queue.Message{ID: "k2", Key: "k", Priority: queue.High})
-	q.Replay(t, "q", "k1", "alone")
-	var ids []string
-	for range 4 {
-		m := c.Take(1)
-		ids = append(ids, m[0].ID)
-		c.Record(driver.Ack, m...)
-	}
-	if ids[3] != "normal" || slices.Index(ids, "k1") > slices.Index(ids, "k2") {
-		t.Errorf("received %v: the normal one is not the last", ids)
-	}
 }

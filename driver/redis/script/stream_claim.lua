@@ -73,18 +73,6 @@ local function lanesOf(messages)
   return lanes
 end
 
--- prioritize gives a lane the priority of its last message.
-local function prioritize(l, priority)
-  if l.entry then
-    sorted = false
-  else
-    local since = redis.call('ZSCORE', READY, l.name)
-    if since then redis.call('ZADD', READY, text(since + (l.priority - priority) * AGING_MS), l.name) end
-    save(l)
-  end
-  l.priority = priority
-end
-
 -- index assigns a place and a lane to new entries of the stream.
 local function index()
   local found = read()
@@ -106,16 +94,17 @@ local function index()
     if not l then
       if key ~= '' then lanes[key] = m end
       fresh[#fresh + 1], sorted = m, sorted and m.priority == 0
-    else
-      if l.priority ~= m.priority then prioritize(l, m.priority) end
-      if not l.entry then
-        known[m.entry] = m
-        add(memberOf(l.name, m))
-      elseif l.more then
+    elseif l.entry then
+      sorted, l.priority = sorted and l.priority == m.priority, m.priority
+      if l.more then
         l.more[#l.more + 1] = m
       else
         l.more = { m }
       end
+    else
+      prioritize(l, m.priority)
+      known[m.entry] = m
+      add(memberOf(l.name, m))
     end
   end
   redis.call('HSET', LANES, 'last', entries[#entries][1] .. string.rep(' ', 64))

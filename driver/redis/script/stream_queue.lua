@@ -75,6 +75,15 @@ local function ready(l, since)
   move(l.name, READY, text(since - l.priority * AGING_MS))
 end
 
+-- prioritize gives a lane the priority of its last message.
+local function prioritize(l, priority)
+  if l.priority == priority then return end
+  local since = redis.call('ZSCORE', READY, l.name)
+  if since then redis.call('ZADD', READY, text(since + (l.priority - priority) * AGING_MS), l.name) end
+  l.priority = priority
+  save(l)
+end
+
 local function create(place, key, priority)
   return { name = place, counter = '0', leased = false, parked = false, priority = priority, due = 0, messages = '', key = key }
 end
