@@ -183,7 +183,7 @@ func (q *Queue) row(m driver.QueueMessage) ([]string, error) {
 
 // put returns one run of the script.
 func (q *Queue) put(keys []string, rows [][]string) batch {
-	b := batch{slices.Clone(keys), []string{milliseconds(max(0, q.options.Window)), q.options.Group}}
+	b := batch{slices.Clone(keys), []string{milliseconds(max(0, q.options.Window+time.Millisecond-1)), q.options.Group}}
 	for _, r := range rows {
 		b.args = append(b.args, r...)
 		if q.options.Window > 0 {

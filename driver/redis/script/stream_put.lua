@@ -11,9 +11,12 @@ local function isTaken(unique)
   return entry and (#redis.call('XRANGE', STREAM, entry, entry) > 0 or #redis.pcall('XPENDING', STREAM, ARGV[2], entry, entry, 1) > 0)
 end
 
+-- isNew remembers an id, and reports whether it was not remembered.
+local function isNew(seen) return not seen or redis.call('SET', seen, '', 'PX', ARGV[1], 'NX') end
+
 for i = 3, #ARGV, 7 do
   local unique, seen = ARGV[i + 3], KEYS[10 + (i + 4) / 7]
-  if not (seen and redis.call('EXISTS', seen) == 1) and not isTaken(unique) then
+  if not isTaken(unique) and isNew(seen) then
     local entry = { 'XADD', STREAM, '*' }
     for n, name in ipairs({ 'id', 'key', 'headers', 'unique', 'delay', 'priority', 'payload' }) do
       local value = ARGV[i + n - 1]
@@ -21,9 +24,12 @@ for i = 3, #ARGV, 7 do
         entry[#entry + 1], entry[#entry + 2] = name, value
       end
     end
-    local added = redis.call(unpack(entry)) -- first: a refused message is not remembered
+    local added = redis.pcall(unpack(entry))
+    if type(added) == 'table' then -- refused
+      if seen then redis.call('DEL', seen) end
+      error(added)
+    end
     if unique ~= '' then redis.call('HSET', UNIQUE, unique, added) end
-    if seen then redis.call('SET', seen, '', 'PX', ARGV[1]) end
     count = count + 1
   end
 end
