@@ -301,6 +301,20 @@ func TestQueueCosts(t *testing.T) {
 	if n := sum(spent); n > 12 {
 		t.Errorf("100 messages are settled by %d commands: %v", n, spent)
 	}
+	for round, first := range []int{100, 1} {
+		s.add(drivertest.QueueIDs(1000, round, 1)...)
+		before = calls(t, client)
+		for left, most := 1000, first; left > 0; most = 100 {
+			some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: most, Bytes: 1 << 20})
+			testbed.OK(t, err)
+			c.Record(driver.Ack, some...)
+			left -= len(some)
+		}
+		// What a claim reads and does not lease goes through the index, by commands of its own.
+		if n := since(t, client, before)["zrangebylex"]; first == 100 && n > 0 || n > 4*streamAhead {
+			t.Errorf("if the first claim takes %d messages, the index is read by %d commands", first, n)
+		}
+	}
 	before = calls(t, client)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
@@ -309,6 +323,31 @@ func TestQueueCosts(t *testing.T) {
 	}
 	if n := since(t, client, before)["evalsha"]; n > 10+3 { // 1, 2, 4 … ms, then each second
 		t.Errorf("an idle consumer sent %d claims in three seconds", n)
+	}
+}
+
+// TestQueueReadsOn: a claim that leases nothing, because all that it read is of a parked key, is repeated at
+// once while there is more.
+func TestQueueReadsOn(t *testing.T) {
+	t.Parallel()
+	s := newStreamScene(t, dial(t, testbed.Redis(t).Addr()), QueueOptions{})
+	c := s.join(s.Queue, time.Minute)
+	s.add("a/0")
+	c.Record(driver.Park, c.Take(1)...)
+	var ids []string
+	for i := range 3 * streamMost {
+		ids = append(ids, fmt.Sprintf("a/%d", i+1))
+	}
+	s.add(append(ids, "b/0")...)
+	for claims := 0; ; claims++ {
+		some, wait, err := s.store().Claim(t.Context(), "", time.Minute, driver.QueueLimit{Messages: 1, Bytes: 1})
+		testbed.OK(t, err)
+		if len(some) > 0 {
+			break
+		}
+		if wait != time.Millisecond || claims > 3*streamMost/streamAhead {
+			t.Fatalf("claim %d leases nothing, and waits %v", claims, wait)
+		}
 	}
 }
 

@@ -20,17 +20,19 @@ import (
 )
 
 // streamMost is how many entries a claim indexes, and messages it takes, at most, and streamPerLane
-// how many of them of one key. Lua can unpack about 8,000 values.
+// how many of them of one key. Lua can unpack about 8,000 values. A claim reads streamAhead entries at
+// least, as far as there are any.
 const (
 	streamMost    = 256
 	streamPerLane = 64
+	streamAhead   = 64
 )
 
 // streamAudit is about how many records of manual operations are kept.
 const streamAudit = 10000
 
-var streamConstants = fmt.Sprintf("local MOST, PER_LANE, AGING_MS, MAX_DELAY_MS, MAX_AUDIT = %d, %d, %d, %d, %d\n",
-	streamMost, streamPerLane, leasequeue.Aging.Milliseconds(), maxDelay.Milliseconds(), streamAudit)
+var streamConstants = fmt.Sprintf("local MOST, PER_LANE, AHEAD, AGING_MS, MAX_DELAY_MS, MAX_AUDIT = %d, %d, %d, %d, %d, %d\n",
+	streamMost, streamPerLane, streamAhead, leasequeue.Aging.Milliseconds(), maxDelay.Milliseconds(), streamAudit)
 
 var (
 	streamPutScript    = newScript(streamLua("put"))

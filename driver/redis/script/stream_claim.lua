@@ -51,8 +51,8 @@ local function memberOf(lane, m) return lane .. ':' .. m.place .. ':' .. m.entry
 -- scoreOf returns the score of a new lane in READY.
 local function scoreOf(l) return math.min(now, timeOf(l.entry)) - l.priority * AGING_MS end
 
-local function read()
-  return redis.pcall('XREADGROUP', 'GROUP', group, 'interlock', 'COUNT', MOST, 'STREAMS', STREAM, '>')
+local function read(count)
+  return redis.pcall('XREADGROUP', 'GROUP', group, 'interlock', 'COUNT', count, 'STREAMS', STREAM, '>')
 end
 
 -- lanesOf returns the lanes of messages by key; false means none.
@@ -73,15 +73,16 @@ local function lanesOf(messages)
   return lanes
 end
 
--- index assigns a place and a lane to new entries of the stream.
-local function index()
-  local found = read()
+-- index assigns a place and a lane to up to count new entries of the stream, and returns how many
+-- there were.
+local function index(count)
+  local found = read(count)
   if found and found.err and find(found.err, 'NOGROUP', 1, true) then
     redis.call('XGROUP', 'CREATE', STREAM, group, string.match(redis.call('HGET', LANES, 'last') or '0', '^%S+'), 'MKSTREAM')
-    found = read()
+    found = read(count)
   end
   if found and found.err then error(found) end
-  if not found or not found[1] then return end
+  if not found or not found[1] then return 0 end
   local entries, messages = found[1][2], {}
   for i, entry in ipairs(entries) do messages[i] = message(entry[1], entry[2] or {}) end
   local place, lanes = redis.call('HINCRBY', LANES, 'n', #entries) - #entries, lanesOf(messages)
@@ -107,9 +108,11 @@ local function index()
       add(memberOf(l.name, m))
     end
   end
-  redis.call('HSET', LANES, 'last', entries[#entries][1] .. string.rep(' ', 64))
+  local n = #written
+  written[n + 1], written[n + 2] = 'last', entries[#entries][1] .. string.rep(' ', 64)
   write('ZADD', INDEX, added)
   added = {}
+  return #entries
 end
 
 -- expire makes lanes ready whose pause or lease has ended.
@@ -308,8 +311,11 @@ local function grant_new(l, count)
   for i = math.max(1, taken), #more do add(memberOf(place, more[i])) end
 end
 
-index()
 expire()
+-- Entries that are leased when they are read are not in the index. So it reads as many as it leases
+-- beyond what is ready, but AHEAD at least, for their priorities.
+local unread = math.max(AHEAD, math.min(MOST, most - redis.call('ZCARD', READY)))
+local more = index(unread) == unread
 local lanes, chosen, left = most > 0 and candidates() or fresh, {}, most
 for i, l in ipairs(lanes) do
   if left <= 0 then break end
@@ -345,4 +351,5 @@ end
 flush()
 local due = redis.call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')[2]
 if due then answer[1] = math.max(1, tonumber(due) - now) end
+if more and parts == 2 then answer[1] = 1 end -- the next entries may be of other keys
 return answer
