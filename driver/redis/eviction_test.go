@@ -15,36 +15,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// A server that evicts the mark, and not the data that is read often, must not
-// accept a stale write.
-func TestEvictionOfAMarkLetsNoStaleWriteIn(t *testing.T) {
-	t.Parallel()
-	server := testbed.Redis(t, "--maxmemory", "4mb", "--maxmemory-policy", "allkeys-lru", "--maxmemory-samples", "10")
-	operator := dial(t, server.Addr())
-	f := NewFence(dial(t, server.Addr()))
-	enter := func(counter int64, value string) error {
-		return f.Enter(t.Context(), driver.Raise{Resource: "r", Token: tokenOf(t, counter, 0)}, driver.Write{Key: "data", Value: []byte(value)})
-	}
-	if err := enter(10, "new"); err != nil {
-		if !errors.Is(err, ErrEviction) || interlock.Kind(err) != interlock.Definite {
-			t.Fatalf("the first write: %v", err)
-		}
-		return // refused before it could fail
-	}
-	filler := strings.Repeat("x", 10_000)
-	for i := range 20_000 {
-		raw(t, operator, "GET", "data")
-		raw(t, operator, "SET", fmt.Sprint("filler/", i), filler)
-		if n, _ := raw(t, operator, "EXISTS", markKey("r")).AsInt64(); n == 0 {
-			break
-		}
-	}
-	if err := enter(5, "stale"); err == nil {
-		value, _ := raw(t, operator, "GET", "data").ToString()
-		t.Fatalf("token 5 was accepted after token 10, the data is %q now", value)
-	}
-}
-
 // guards returns all that use keys without a time to live, and those that use keys
 // with one.
 func guards(client rueidis.Client) (marks, timed map[string]func(context.Context) error) {

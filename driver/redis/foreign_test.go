@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -166,17 +164,5 @@ func TestForeignLocksAreBroken(t *testing.T) {
 	}
 	if records, err := d.Breaks(t.Context(), "", 10); err != nil || len(records) != 3 {
 		t.Errorf("%+v, %v", records, err)
-	}
-}
-
-// A Redisson lock of the same name is refused with an error: the layouts differ.
-func TestRedissonLockRefusesOurs(t *testing.T) {
-	t.Parallel()
-	server := testbed.Redis(t)
-	strangers(t, dial(t, server.Addr()))
-	d := openOn(t, server.Addr(), &Options{Prefix: "locks/"})
-	_, err := d.Acquire(t.Context(), driver.Request{Name: "son", Owner: newOwner(), NoWait: true})
-	if interlock.Kind(err) != interlock.Definite || errors.Is(err, interlock.ErrHeld) || !strings.Contains(err.Error(), "WRONGTYPE") {
-		t.Error(err)
 	}
 }

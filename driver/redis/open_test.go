@@ -139,24 +139,6 @@ func TestConfigurationWithoutPermissionPromisesLess(t *testing.T) {
 	}
 }
 
-func TestDurableServerKeepsTheLockOverACrash(t *testing.T) {
-	t.Parallel()
-	server := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
-	owner, grant := take(t, openOn(t, server.Addr(), nil), "a")
-	server.Kill()
-	server.Restart()
-	d := openOn(t, server.Addr(), nil)
-	_, err := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: newOwner(), NoWait: true})
-	var held *interlock.HeldError
-	if !errors.As(err, &held) || held.Owner != owner {
-		t.Fatalf("after the crash: %v, want held by %s", err, owner)
-	}
-	state, err := d.Lock(t.Context(), "a")
-	if err != nil || state.Holder == nil || state.Holder.Token != grant.Token {
-		t.Fatalf("after the crash: %+v, %v", state.Holder, err)
-	}
-}
-
 // A call must return soon after its ctx is done, even while the client dials.
 func TestCallsReturnWhileTheClientDials(t *testing.T) {
 	server := testbed.Redis(t)

@@ -14,30 +14,6 @@ var oddNames = []string{
 	"interlock:", "a b\n", strings.Repeat("{x}", 100), strings.Repeat("y", driver.MaxName),
 }
 
-func TestSlotOfKnownKeys(t *testing.T) {
-	t.Parallel()
-	if got := crc16("123456789"); got != 0x31C3 {
-		t.Fatalf("crc16 of the check string is %#x, want 0x31c3", got)
-	}
-	for key, slot := range map[string]int{"foo": 12182, "bar": 5061, "": 0} {
-		if got := slotOf(key); got != slot {
-			t.Errorf("slot of %q is %d, want %d", key, got, slot)
-		}
-	}
-	for key, same := range map[string]string{
-		"{user1000}.following": "user1000",
-		"foo{bar}{zap}":        "bar",
-		"foo{{bar}}zap":        "{bar",
-	} {
-		if slotOf(key) != slotOf(same) {
-			t.Errorf("%q and %q are in different slots", key, same)
-		}
-	}
-	if slotOf("foo{}{bar}") == slotOf("bar") {
-		t.Error("an empty hash tag was taken for one")
-	}
-}
-
 func TestEverySlotHasAShortTag(t *testing.T) {
 	t.Parallel()
 	var table tagTable

@@ -134,18 +134,3 @@ func TestWatchersShareASubscription(t *testing.T) {
 	stopToo()
 	testbed.Eventually(t, "the subscription ends", bound, func() bool { return subscribers() == 0 })
 }
-
-func TestWatchTellsOfEveryChange(t *testing.T) {
-	t.Parallel()
-	d := openOn(t, testbed.Redis(t).Addr(), nil)
-	h, _ := watching(t, d, "jobs/")
-	// Each hint is awaited before the next change, because hints may be merged.
-	owner, _ := take(t, d, "jobs/a")
-	h.await(t, "jobs/a", 1)
-	waiting := await(t, d, "jobs/a")
-	h.await(t, "jobs/a", 2)
-	release(t, d, "jobs/a", owner)
-	h.await(t, "jobs/a", 3)
-	release(t, d, "jobs/a", receive(t, waiting, bound).owner)
-	h.await(t, "jobs/a", 4)
-}
