@@ -119,14 +119,19 @@ func (s *session) needs(w *waitLease) bool {
 }
 
 // forgetWaiting makes the next waiter get another lease. Claims under w end with
-// it. The caller holds the driver's mutex.
+// it. An expiry is not reported to holders, which check Remaining. The caller holds the driver's
+// mutex.
 func (s *session) forgetWaiting(w *waitLease) {
 	if s.wait == w {
 		s.wait = nil
 	}
+	expired := w.term.Remaining() <= 0
 	w.term.End()
 	for _, c := range s.queues.byKey {
 		if c.state == holding && c.under.Load() == w {
+			if expired {
+				c.events.Lost = nil
+			}
 			c.keyDeleted()
 			s.queues.scheduleDelete(c.key)
 		}

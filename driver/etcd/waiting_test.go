@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -142,5 +143,26 @@ func TestRemainingUnderAWaitLease(t *testing.T) {
 	c.win(effect{key: c.key, created: 5, base: 1, owner: "me", lease: w.id})
 	if c.state != dropped {
 		t.Fatal("a lease that is not renewed any more grants")
+	}
+}
+
+// TestEndOfAWaitLeaseIsNoLoss: holders check the time that remains.
+func TestEndOfAWaitLeaseIsNoLoss(t *testing.T) {
+	t.Parallel()
+	d, s := machine(t)
+	s.term = boottime.NewLease(boottime.Now(), time.Hour)
+	for left, want := range map[time.Duration]int{time.Minute: 1, -time.Minute: 0} {
+		losses := 0
+		c, err := d.register(s, driver.Request{Name: "n", Owner: fmt.Sprint(left), Events: driver.Events{Lost: func(error) { losses++ }}})
+		testbed.OK(t, err)
+		d.mu.Lock()
+		s.wait = &waitLease{id: 8, term: boottime.NewLease(boottime.Now().Add(left-time.Hour), time.Hour)}
+		c.win(effect{key: c.key, created: 5, base: 1, owner: c.owner, lease: 8})
+		c.grant()
+		d.mu.Unlock()
+		s.waitingGone(8)
+		if losses != want || c.state != dropped {
+			t.Errorf("with %v left: %d losses in state %d", left, losses, c.state)
+		}
 	}
 }
