@@ -158,9 +158,9 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 	if err := d.connected(ctx, "acquire", c.name); err != nil {
 		return false, err
 	}
-	alone := noWait || d.isAlone(c)
+	alone := d.isAlone(c, noWait)
 	under := c.session.id
-	if !alone {
+	if !alone && !noWait {
 		w, err := c.session.waiting(ctx, c.name)
 		if err != nil {
 			return false, err
@@ -198,11 +198,12 @@ func (d *Driver) setAside(c *contender) {
 	c.aside = true
 }
 
-// isAlone reports whether c is probably the only one in its line.
-func (d *Driver) isAlone(c *contender) bool {
+// isAlone reports whether c is probably the only one in its line, or wants it only then. The owner's
+// keys of expired sessions count as others.
+func (d *Driver) isAlone(c *contender, noWait bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(c.stale) == 0 && !c.session.queues.isCrowded(c.line)
+	return len(c.stale) == 0 && (noWait || !c.session.queues.isCrowded(c.line))
 }
 
 // again returns the error that the place in the line is lost, or was never taken.

@@ -44,6 +44,26 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 	}
 }
 
+// TestNoWaitAfterTheTimeRanOut: the session expired here while etcd still keeps the lease. The owner's
+// old key must not refuse the owner.
+func TestNoWaitAfterTheTimeRanOut(t *testing.T) {
+	t.Parallel()
+	client := dial(t, serverFor(t).Addr())
+	d, r := open(t, client, nil), ask("n", "me")
+	before := mustAcquire(t, d, r)
+	d.session.end(errTimeRanOut)
+	r.NoWait = true
+	if after := mustAcquire(t, d, r); after.Token <= before.Token || len(keys(t, client, "n/")) != 1 {
+		t.Fatalf("token %d after %d, in line are %q", after.Token, before.Token, keys(t, client, "n/"))
+	}
+	other := ask("n", "other")
+	other.NoWait = true
+	if _, err := d.Acquire(bounded(t), other.Request); !errors.Is(err, interlock.ErrHeld) {
+		t.Fatal(err)
+	}
+	mustRelease(t, d, r)
+}
+
 // TestPlaceOfAnOutdatedSessionIsRemoved: the session expired here while etcd still
 // keeps the lease, and the owner acquires again. Its old key would precede the new
 // one.
