@@ -236,6 +236,7 @@ func (d *Driver) answeredAll(s *session, cs []*contender, reply *pb.TxnResponse)
 			held = &interlock.HeldError{Name: c.name, Owner: places[0].owner}
 		case entered && c.state == asking && !s.queues.unlisted(c.line, reply.Header.Revision):
 			c.state = dropped // another client wrote the key before c
+			s.queues.scheduleDelete(c.key)
 		}
 	}
 	return held

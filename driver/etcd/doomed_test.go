@@ -113,6 +113,24 @@ func TestForeignValueGivesWay(t *testing.T) {
 	}
 }
 
+// TestForeignValueGivesWayToABatch, also a value older than what the session has seen of etcd.
+func TestForeignValueGivesWayToABatch(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	client, operator := dial(t, server.Addr()), dial(t, server.Addr())
+	deaf := deafen(client)
+	d := open(t, client, nil)
+	deaf.deaf.Store(true)
+	mustPut(t, operator, slot("n/", d.session.id, 0), "", clientv3.WithLease(d.session.id))
+	mustAcquire(t, d, ask("later", "me"))
+	if _, err := d.AcquireAll(bounded(t), askFor("me", "n", "m")); interlock.Kind(err) != interlock.Retryable || !errors.Is(err, interlock.ErrLost) {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, "the value is deleted", patience/4, func() bool { return len(keys(t, operator, "n/")) == 0 })
+	_, err := d.AcquireAll(bounded(t), askFor("me", "n", "m"))
+	testbed.OK(t, err)
+}
+
 // TestLateWordOfADeletedValue: an answer from before our deletion of a foreign
 // value arrives after the owner has asked again. It is ignored.
 func TestLateWordOfADeletedValue(t *testing.T) {
