@@ -219,19 +219,6 @@ func TestShardEndsOnce(t *testing.T) {
 	}
 }
 
-// TestShardReadOnly: a branch without any access needs no second phase, and one
-// that read does.
-func TestShardReadOnly(t *testing.T) {
-	t.Parallel()
-	s := NewShard(dial(t, serverFor(t).Addr()), "")
-	if vote, err := begun(t, s, "nothing", func(*ShardBranch) {}).Prepare(bounded(t)); vote != driver.VoteReadOnly || err != nil {
-		t.Fatalf("voted %v: %v", vote, err)
-	}
-	mustPrepare(t, begun(t, s, "reader", look(t, "x")))
-	mustEnd(t, s.Commit, "reader")
-	mustDo(t, s, "writer", add(t, 1, "x"))
-}
-
 // TestShardOverdraft: no amount makes a balance negative, or larger than an int64.
 func TestShardOverdraft(t *testing.T) {
 	t.Parallel()
