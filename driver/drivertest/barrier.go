@@ -42,9 +42,6 @@ func RunBarrier[B any](t *testing.T, h BarrierHarness[B]) {
 		return &barrierScene[B]{storeScene: s, h: h, began: time.Now().Add(-100 * stride).Truncate(time.Millisecond)}
 	}, []suiteTest[*barrierScene[B]]{
 		// Answers.
-		{"BarrierFirstRunsOnce", 0, testBarrierFirstRunsOnce[B]},
-		{"BarrierUndoRunsOnce", 0, testBarrierUndoRunsOnce[B]},
-		{"BarrierStoresARefusal", 0, testBarrierStoresARefusal[B]},
 		{"BarrierRejectsAnotherInput", 0, testBarrierRejectsAnotherInput[B]},
 		{"BarrierEveryState", 0, testBarrierEveryState[B]},
 		{"BarrierResultIsData", 0, testBarrierResultIsData[B]},

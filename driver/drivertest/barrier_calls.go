@@ -12,53 +12,6 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-func testBarrierFirstRunsOnce[B any](s *barrierScene[B]) {
-	for i := range 3 {
-		got := s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, i == 0, 3)
-		if string(got.Result) != "-3" || got.State != driver.BarrierDone {
-			s.Fatalf("%+v", got)
-		}
-		s.store = s.open()
-	}
-	s.mustCall(driver.BarrierConfirm, driver.BarrierIsDone, true, 103)
-	if got := s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, false, 103); string(got.Result) != "-3" {
-		s.Fatalf("%+v", got)
-	}
-}
-
-// testBarrierUndoRunsOnce checks that an undo runs once and gets the result of the first.
-func testBarrierUndoRunsOnce[B any](s *barrierScene[B]) {
-	s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
-	for i := range 3 {
-		got := s.mustCall(driver.BarrierUndo, driver.BarrierIsDone, i == 0, 0)
-		if got.State != driver.BarrierUndone || len(got.Result) > 0 {
-			s.Fatalf("%+v", got)
-		}
-	}
-	s.mustCall(driver.BarrierFirst, driver.BarrierLate, false, 0)
-}
-
-// testBarrierStoresARefusal checks that a refusal stays if the business would now succeed.
-func testBarrierStoresARefusal[B any](s *barrierScene[B]) {
-	full, room := BarrierWork{Key: "n", Limit: 3, Add: 3}, BarrierWork{Key: "n", Limit: 100, Add: 3}
-	other := s.call(driver.BarrierFirst)
-	other.Branch = "other"
-	s.must(other, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, true, 3)
-	for i := range 2 {
-		if got := s.must(s.call(driver.BarrierFirst), full, driver.BarrierSaysNo, i == 0, 3); string(got.Result) != "full" || got.State != driver.BarrierRefused {
-			s.Fatalf("%+v", got)
-		}
-	}
-	if got := s.must(s.call(driver.BarrierFirst), room, driver.BarrierSaysNo, false, 3); string(got.Result) != "full" {
-		s.Fatalf("%+v", got)
-	}
-	s.mustCall(driver.BarrierConfirm, driver.BarrierViolation, false, 3)
-	for range 2 {
-		s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -1}, driver.BarrierIsDone, false, 3)
-	}
-	s.must(s.call(driver.BarrierFirst), room, driver.BarrierSaysNo, false, 3)
-}
-
 func testBarrierRejectsAnotherInput[B any](s *barrierScene[B]) {
 	s.mustCall(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 	other := s.call(driver.BarrierFirst)
@@ -71,7 +24,7 @@ func testBarrierRejectsAnotherInput[B any](s *barrierScene[B]) {
 }
 
 // testBarrierEveryState checks that the store answers each phase in each state as
-// driver.BarrierState.Meet does, and runs the business only if Meet says so.
+// driver.BarrierState.Meet does, with the stored result, and runs the business only if Meet says so.
 func testBarrierEveryState[B any](s *barrierScene[B]) {
 	first, fails := barrierWork[driver.BarrierFirst], BarrierWork{Key: "n", Fail: true}
 	full := BarrierWork{Key: "n", Limit: -1}
@@ -88,6 +41,7 @@ func testBarrierEveryState[B any](s *barrierScene[B]) {
 		driver.BarrierConfirmed: {{driver.BarrierFirst, first}, {driver.BarrierConfirm, BarrierWork{Key: "n"}}},
 		driver.BarrierUndone:    {{driver.BarrierUndo, BarrierWork{Key: "n"}}},
 	}
+	results := map[driver.BarrierState]string{driver.BarrierDone: "-3", driver.BarrierConfirmed: "-3", driver.BarrierRefused: "full", driver.BarrierDoubted: "full"}
 	for _, state := range driver.BarrierStates() {
 		for _, p := range []driver.BarrierPhase{driver.BarrierFirst, driver.BarrierConfirm, driver.BarrierUndo} {
 			c := s.call(p)
@@ -105,6 +59,9 @@ func testBarrierEveryState[B any](s *barrierScene[B]) {
 			got, err := s.try(s.Context(), c, BarrierWork{Key: c.Transaction, Add: 1})
 			if err != nil || got.Outcome != want || got.State != move.Next || got.Ran != ran {
 				s.Errorf("%s when %q: %+v, %v, want %+v", p, state, got, err, move)
+			}
+			if p == driver.BarrierFirst && string(got.Result) != results[state] || p == driver.BarrierUndo && len(got.Result) > 0 {
+				s.Errorf("%s when %q: the result is %q", p, state, got.Result)
 			}
 			if added := s.h.Count(s.T, s.backend, c.Transaction) == 1; added != ran {
 				s.Errorf("%s when %q: it ran: %v, and it has an effect: %v", p, state, ran, added)

@@ -21,7 +21,6 @@ func RunBatch(t *testing.T, h Harness) {
 		{"WaiterGoesFirst", FIFO, testBatchWaiterGoesFirst},
 		{"ConcurrentBatches", 0, testBatchConcurrentBatches},
 		{"TooMany", 0, testBatchTooMany},
-		{"Renewal", 0, testBatchRenewal},
 		{"LossOfOne", 0, testBatchLossOfOne},
 		{"RepeatConverges", 0, testBatchRepeatConverges},
 		{"RepeatAcquiresMissing", 0, testBatchRepeatAcquiresMissing},
@@ -50,7 +49,7 @@ func (s *scene) party(d driver.Fenced, names ...string) *party {
 
 func (p *party) requests() (all []driver.Request) {
 	for _, c := range p.members {
-		all = append(all, c.req)
+		all = append(all, c.req.Request)
 	}
 	return all
 }
@@ -257,23 +256,16 @@ func testBatchTooMany(s *scene) {
 	s.mustAllBeEmpty(names[0], names[31])
 }
 
-func testBatchRenewal(s *scene) {
-	p := s.party(s.open(), "a", "b").acquire()
-	time.Sleep(2 * s.TTL)
-	p.mustHold()
-	p.release()
-	s.mustAllBeEmpty("a", "b")
-}
-
-// testBatchLossOfOne checks that only the lost claim ends and the others continue.
+// testBatchLossOfOne checks that only the lost claim ends, and that the others are renewed.
 func testBatchLossOfOne(s *scene) {
 	p := s.party(s.open(), "a", "b", "c").acquire()
 	s.backend.Delete(s.T, "b")
-	if cause := s.wait(p.members[1].lost, s.TTL+patience, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+	if cause := s.wait(p.members[1].req.Lost, s.TTL+patience, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
 		s.Fatalf("lost with %v", cause)
 	}
+	time.Sleep(2 * s.TTL)
 	for _, i := range []int{0, 2} {
-		if s.mustHold(p.members[i]); len(p.members[i].lost) > 0 || !p.members[i].valid() {
+		if s.mustHold(p.members[i]); len(p.members[i].req.Lost) > 0 || !p.members[i].valid() {
 			s.Fatalf("%q was lost too", p.members[i].req.Name)
 		}
 	}
@@ -299,7 +291,7 @@ func testBatchRepeatAcquiresMissing(s *scene) {
 	p := s.party(s.open(), "a", "b").acquire()
 	lost := p.members[1].grant.Token
 	s.backend.Delete(s.T, "b")
-	s.eventually("the driver knows, and they are held again", s.TTL+patience, func() bool {
+	testbed.Eventually(s, "the driver knows, and they are held again", s.TTL+patience, func() bool {
 		return p.try(s.Context()) == nil && p.members[1].grant.Token != lost
 	})
 	p.mustHold()
@@ -313,7 +305,7 @@ func testBatchRepeatReleasesOnConflict(s *scene) {
 	p := s.party(s.open(), "a", "b", "c").acquire()
 	s.backend.Delete(s.T, "b")
 	thief := s.contender(s.open(), "b").acquire()
-	s.eventually("the driver knows, and refuses", s.TTL+patience, func() bool {
+	testbed.Eventually(s, "the driver knows, and refuses", s.TTL+patience, func() bool {
 		return errors.Is(p.try(s.Context()), interlock.ErrHeld)
 	})
 	s.mustAllBeEmpty("a", "c")
@@ -333,7 +325,7 @@ func testBatchLostReply(s *scene) {
 		s.faults.Heal()
 		s.mustBeKind(err, interlock.Uncertain)
 		if repeat {
-			s.eventually("the repetition is granted", patience, func() bool { return p.try(s.Context()) == nil })
+			testbed.Eventually(s, "the repetition is granted", patience, func() bool { return p.try(s.Context()) == nil })
 			p.mustHold()
 		}
 		for _, c := range p.members {
@@ -348,7 +340,7 @@ func testBatchCrashedHolder(s *scene) {
 	s.party(d, "a", "b").acquire()
 	s.backend.Crash(s.T, d)
 	next := s.party(s.open(), "b", "a")
-	s.eventually("the names are free again", 3*s.TTL+patience, func() bool { return next.try(s.Context()) == nil })
+	testbed.Eventually(s, "the names are free again", 3*s.TTL+patience, func() bool { return next.try(s.Context()) == nil })
 	next.release()
 }
 

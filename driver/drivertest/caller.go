@@ -19,12 +19,17 @@ type Caller struct {
 func Ask(lock, owner string) Caller {
 	c := Caller{
 		Request: driver.Request{Name: lock, Owner: owner},
-		Waiting: make(chan driver.Place, 100), // more than any test receives
+		Waiting: make(chan driver.Place, 1000), // further ones are dropped
 		Lost:    make(chan error, 10),
 	}
 	c.Events = driver.Events{
-		Waiting: func(p driver.Place) { c.Waiting <- p },
-		Lost:    func(cause error) { c.Lost <- cause },
+		Waiting: func(p driver.Place) {
+			select {
+			case c.Waiting <- p:
+			default:
+			}
+		},
+		Lost: func(cause error) { c.Lost <- cause },
 	}
 	return c
 }

@@ -10,35 +10,21 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // contender is one owner's attempt. Its methods make the tests readable.
 type contender struct {
 	s     *scene
 	d     driver.Fenced
-	req   driver.Request
+	req   Caller
 	grant driver.Grant
-	place chan driver.Place // reports of waiting; the capacity is ample
-	lost  chan error
 }
 
 var owners atomic.Int64
 
 func (s *scene) contender(d driver.Fenced, name string) *contender {
-	c := &contender{s: s, d: d, place: make(chan driver.Place, 1024), lost: make(chan error, 2)}
-	c.req = driver.Request{
-		Name: name, Owner: fmt.Sprintf("drivertest/%d", owners.Add(1)),
-		Events: driver.Events{
-			Lost: func(cause error) { c.lost <- cause },
-			Waiting: func(p driver.Place) {
-				select {
-				case c.place <- p:
-				default:
-				}
-			},
-		},
-	}
-	return c
+	return &contender{s: s, d: d, req: Ask(name, fmt.Sprintf("drivertest/%d", owners.Add(1)))}
 }
 
 // acquire waits for the grant, or fails the test.
@@ -63,7 +49,7 @@ func (c *contender) repeat() error {
 }
 
 func (c *contender) try(ctx context.Context) (err error) {
-	c.grant, err = c.d.Acquire(ctx, c.req)
+	c.grant, err = c.d.Acquire(ctx, c.req.Request)
 	return err
 }
 
@@ -93,7 +79,7 @@ func (c *contender) start(ctx context.Context, holder ...*contender) (done chan 
 	for {
 		go func() { done <- c.try(ctx) }()
 		select {
-		case <-c.place:
+		case <-c.req.Waiting:
 			return done
 		case err := <-done:
 			if err == nil && len(holder) > 0 && !holder[0].valid() {
@@ -134,7 +120,7 @@ func (c *contender) tryRelease(bound time.Duration) error {
 // persistRelease releases as claim/lock does.
 func (c *contender) persistRelease() {
 	c.s.Helper()
-	c.s.eventually("a release is confirmed", patience, func() bool {
+	testbed.Eventually(c.s, "a release is confirmed", patience, func() bool {
 		return c.tryRelease(2*time.Second) == nil
 	})
 }
@@ -150,16 +136,6 @@ func (s *scene) wait(done <-chan error, bound time.Duration, what string) error 
 	case <-time.After(bound):
 		s.Fatalf("%s: nothing after %v", what, bound)
 		return nil
-	}
-}
-
-// eventually waits for a condition.
-func (s *scene) eventually(what string, bound time.Duration, holds func() bool) {
-	s.Helper()
-	for end := time.Now().Add(bound); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			s.Fatalf("not within %v: %s", bound, what)
-		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -88,25 +87,19 @@ const claims = 50
 // admitted claim blocks its predecessor, readers never see an older state, and the
 // highest token remains.
 func testEnterCompetition(s *fenceScene) {
-	fences := []driver.Fence{s.store, s.open(), s.open(), s.open()}
-	outcomes := make(chan entered, claims)
-	var running sync.WaitGroup
-	defer running.Wait()
-	for i := range int64(claims) {
-		running.Go(func() {
-			outcomes <- s.compete(fences[i%int64(len(fences))], s.token(1+i*37%claims, 1))
-		})
-	}
-	accepted, refused := map[interlock.Token]bool{}, []entered{}
+	var outcomes [claims]entered
 	var last interlock.Token
-	for range claims {
-		o := s.watchUntil(outcomes, &last)
-		switch {
-		case o.err != nil:
-			s.Fatalf("token %d: %v", o.token, o.err)
-		case o.seen == 0:
+	readUntil(func() {
+		s.atOnce(claims, func(i int, f driver.Fence) (err error) {
+			outcomes[i], err = s.compete(f, s.token(int64(1+i*37%claims), 1))
+			return err
+		})
+	}, func() { last = s.mustNotGoBack(last) })
+	accepted, refused := map[interlock.Token]bool{}, []entered{}
+	for _, o := range outcomes {
+		if o.seen == 0 {
 			accepted[o.token] = true
-		default:
+		} else {
 			refused = append(refused, o)
 		}
 	}
@@ -127,48 +120,30 @@ func testEnterCompetition(s *fenceScene) {
 	}
 }
 
-// entered is the outcome of one claim's Enter.
-type entered struct {
-	token, seen interlock.Token // seen is 0 if it was admitted
-	err         error           // set if it was neither admitted nor rejected
-}
+// entered is the outcome of one claim's Enter; seen is 0 if it was admitted.
+type entered struct{ token, seen interlock.Token }
 
 // compete enters and, if admitted, tries to enter with the token before it.
-func (s *fenceScene) compete(f driver.Fence, token interlock.Token) entered {
-	enter := func(token interlock.Token) entered {
-		err := f.Enter(s.Context(), driver.Raise{Resource: resource, Token: token},
+func (s *fenceScene) compete(f driver.Fence, token interlock.Token) (entered, error) {
+	enter := func(token interlock.Token) (seen interlock.Token, err error) {
+		err = f.Enter(s.Context(), driver.Raise{Resource: resource, Token: token},
 			put("last", token.String()), put("by/"+token.String(), token.String()))
 		if stale, found := errors.AsType[*interlock.StaleTokenError](err); found {
-			return entered{token: token, seen: stale.Seen}
+			return stale.Seen, nil
 		}
-		return entered{token: token, err: err}
+		return 0, err
 	}
-	o := enter(token)
-	if o.err != nil || o.seen != 0 {
-		return o
+	seen, err := enter(token)
+	if err != nil || seen != 0 {
+		return entered{token, seen}, err
 	}
-	if late := enter(token - 1); late.err != nil || late.seen < token {
-		o.err = fmt.Errorf("an enter with the token before it: seen %d, %w", late.seen, errors.Join(errNotRefused, late.err))
+	if late, err := enter(token - 1); err != nil || late < token {
+		return entered{}, fmt.Errorf("an enter with the token before %d: seen %d, %w", token, late, errors.Join(errNotRefused, err))
 	}
-	return o
+	return entered{token, 0}, nil
 }
 
 var errNotRefused = errors.New("not refused as it should be")
-
-// watchUntil reads the last writer repeatedly until there is an outcome.
-func (s *fenceScene) watchUntil(outcomes <-chan entered, last *interlock.Token) entered {
-	s.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		*last = s.mustNotGoBack(*last)
-		select {
-		case o := <-outcomes:
-			return o
-		case <-time.After(100 * time.Microsecond): // advances virtual time
-		}
-	}
-	s.Fatalf("no outcome after %v", patience)
-	return entered{}
-}
 
 // mustNotGoBack reads the last writer, which must not be lower than before.
 func (s *fenceScene) mustNotGoBack(before interlock.Token) interlock.Token {

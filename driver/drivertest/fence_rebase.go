@@ -1,8 +1,6 @@
 package drivertest
 
 import (
-	"context"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -104,7 +102,7 @@ func testRebaseCompetition(s *fenceScene) {
 	told := map[interlock.Token]interlock.Token{}
 	s.atOnce(operators, func(i int, f driver.Fence) error {
 		to := s.token(int64(i*5%operators), 1)
-		was, err := persistRebase(s.Context(), f, to)
+		was, err := retried(func() (driver.Mark, error) { return f.Rebase(s.Context(), resource, to, "a reason", "an operator") })
 		mu.Lock()
 		defer mu.Unlock()
 		told[to] = was.Token
@@ -122,15 +120,4 @@ func testRebaseCompetition(s *fenceScene) {
 		s.Fatalf("%d rebases are recorded: %+v", len(records), records)
 	}
 	s.mustHaveMark(resource, from)
-}
-
-// persistRebase repeats a rebase that had no effect because others were faster.
-func persistRebase(ctx context.Context, f driver.Fence, to interlock.Token) (was driver.Mark, err error) {
-	for range 100 {
-		was, err = f.Rebase(ctx, resource, to, "a reason", "an operator")
-		if err == nil || interlock.Kind(err) != interlock.Retryable {
-			return was, err
-		}
-	}
-	return was, fmt.Errorf("rebase to %d failed 100 times: %w", to, err)
 }

@@ -62,7 +62,7 @@ func RunFenced(t *testing.T, h Harness) {
 func (h Harness) runAll(t *testing.T, tests []suiteTest[*scene]) {
 	runTests(t, h.Without, tests, func(t *testing.T, c suiteTest[*scene]) {
 		h.run(t, c.needs.exclusive(), func(s *scene) {
-			s.mustHave(c.needs)
+			c.needs.mustHave(s.T, s.faults, s.backend)
 			c.test(s)
 		})
 	})
@@ -84,16 +84,16 @@ func (h Harness) run(t *testing.T, exclusive bool, test func(*scene)) {
 }
 
 // mustHave fails a test whose harness lacks an ability that Without does not list.
-func (s *scene) mustHave(n Ability) {
-	s.Helper()
-	_, dropsReplies := s.faults.(ReplyDropper)
-	_, delays := s.faults.(Delayer)
-	_, dropsPushes := s.backend.(PushDropper)
+func (a Ability) mustHave(t *testing.T, faults Faults, backend any) {
+	t.Helper()
+	_, dropsReplies := faults.(ReplyDropper)
+	_, delays := faults.(Delayer)
+	_, dropsPushes := backend.(PushDropper)
 	for ability, present := range map[Ability]bool{
-		Servers: s.faults != nil, LostReplies: dropsReplies, Delays: delays, LostPushes: dropsPushes,
+		Servers: faults != nil, LostReplies: dropsReplies, Delays: delays, LostPushes: dropsPushes,
 	} {
-		if n&ability != 0 && !present {
-			s.Fatal("the harness lacks an ability that this test needs and Without does not list")
+		if a&ability != 0 && !present {
+			t.Fatal("the harness lacks an ability that this test needs and Without does not list")
 		}
 	}
 }

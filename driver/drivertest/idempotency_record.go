@@ -68,16 +68,8 @@ func testLeaseIsRenewed(s *requestScene) {
 	}
 }
 
-func testLeaseGivenUp(s *requestScene) {
-	s.mustOwn(claimBy("a", longLease), 1)
-	s.must(reached("a", "[1]"))
-	s.must(renewal("a", 0))
-	if r := s.mustOwn(claimBy("b", longLease), 2); string(r.Points) != "[1]" {
-		s.Fatalf("%+v", r)
-	}
-}
-
-// testOvertakenOwner checks the fence: writes of a former owner are rejected.
+// testOvertakenOwner checks that a lease that was given up is taken at once, and the fence: writes of
+// a former owner are rejected.
 func testOvertakenOwner(s *requestScene) {
 	s.mustOwn(claimBy("a", longLease), 1)
 	s.must(renewal("a", 0))
@@ -238,11 +230,9 @@ func (s *requestScene) compete(attempt int) {
 	var mu sync.Mutex
 	owners := map[string]int{}
 	s.atOnce(claims, func(i int, store driver.Idempotency) error {
-		var r driver.IdempotencyRecord
-		err := error(&interlock.HeldError{})
-		for n := 0; n < 100 && err != nil && interlock.Kind(err) == interlock.Retryable; n++ {
-			r, err = store.Claim(s.Context(), claimBy(fmt.Sprint("c", i), longLease))
-		}
+		r, err := retried(func() (driver.IdempotencyRecord, error) {
+			return store.Claim(s.Context(), claimBy(fmt.Sprint("c", i), longLease))
+		})
 		mu.Lock()
 		defer mu.Unlock()
 		if owners[r.Owner]++; err == nil && r.Attempt != attempt {
@@ -312,17 +302,12 @@ func testRemoved(s *requestScene) {
 	}
 	s.mustBe("a", 1, "")
 	removed := 0
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	testbed.Eventually(s, "the answer is deleted", patience, func() bool {
 		n, err := s.store.Remove(s.Context(), 10)
-		if removed += n; err != nil {
-			s.Fatal(err)
-		}
-		if r := s.claim(claimBy("b", longLease)); r.Owner == "b" {
-			break
-		} else if time.Now().After(end) {
-			s.Fatalf("still there: %+v", r)
-		}
-	}
+		testbed.OK(s, err)
+		removed += n
+		return s.claim(claimBy("b", longLease)).Owner == "b"
+	})
 	if removed > 1 {
 		s.Errorf("removed %d", removed)
 	}

@@ -38,7 +38,6 @@ func RunJournal(t *testing.T, h JournalHarness) {
 		{"EndedIsClosed", 0, testEndedIsClosed},
 		{"EpochsGuard", 0, testEpochsGuard},
 		{"EnterRefusesImplausibleEpoch", 0, testEnterRefusesImplausibleEpoch},
-		{"PausedOwnerWritesNothing", 0, testPausedOwnerWritesNothing},
 		{"EnterEndsWhatIsUnderWay", 0, testEnterEndsWhatIsUnderWay},
 		{"AppendersCompete", 0, testAppendersCompete},
 		{"AppendsAreIndependent", 0, testAppendsAreIndependent},

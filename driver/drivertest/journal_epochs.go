@@ -50,7 +50,8 @@ func testEndedIsClosed(s *journalScene) {
 	s.mustBeDue(0)
 }
 
-// testEpochsGuard checks that a shard has one epoch, which never falls.
+// testEpochsGuard checks that a shard has one epoch, which never falls, and that a former owner, such
+// as one that was paused, changes nothing.
 func testEpochsGuard(s *journalScene) {
 	s.mustAppend(s.begin("t", s.at(0)))
 	a := driver.Append{Transaction: "t", Epoch: s.token(5, 1), After: 1, Records: records("sent"), Due: s.at(0)}
@@ -71,6 +72,7 @@ func testEpochsGuard(s *journalScene) {
 	high.Epoch = s.token(6, 0)
 	s.mustFail(s.append(s.store, high), interlock.Bug, nil)
 	s.mustStand("t", s.at(0), "begin")
+	s.mustBeDue(0, "t")
 	s.mustAppend(a)
 	s.enter(1, 9) // of another shard
 	a.After, a.Epoch = 2, 0
@@ -87,22 +89,6 @@ func testEnterRefusesImplausibleEpoch(s *journalScene) {
 	ahead := 2 * interlock.MaxAhead.Microseconds()
 	s.mustFail(s.store.Enter(s.Context(), 0, s.token(ahead, 0)), interlock.Definite, interlock.ErrImplausibleToken)
 	s.enter(0, 1)
-}
-
-// testPausedOwnerWritesNothing checks that an owner that was paused while another took
-// its shard changes nothing afterwards, even if a transaction is due.
-func testPausedOwnerWritesNothing(s *journalScene) {
-	paused, old := s.store, s.enter(0, 1)
-	s.mustAppend(driver.Append{Transaction: "t", Epoch: old, Records: records("begin"), Due: s.at(0)})
-	s.store = s.open()
-	epoch := s.enter(0, 2)
-	s.mustBeStale(s.append(paused, driver.Append{Transaction: "t", Epoch: old, After: 1, Records: records("sent"), Due: s.at(time.Hour)}), driver.ShardName(0), epoch, old)
-	s.mustBeStale(s.append(paused, driver.Append{Transaction: "new", Epoch: old, Records: records("begin"), Due: s.at(0)}), driver.ShardName(0), epoch, old)
-	_, err := paused.Claim(s.Context(), 0, old, s.at(time.Minute), s.at(time.Hour), 10)
-	s.mustBeStale(err, driver.ShardName(0), epoch, old)
-	s.mustStand("t", s.at(0), "begin")
-	s.mustBeDue(0, "t")
-	s.mustAppend(driver.Append{Transaction: "t", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(time.Second)})
 }
 
 // testEnterEndsWhatIsUnderWay checks that appends of an old owner take effect before a

@@ -20,7 +20,6 @@ import (
 func LeaderLoss(t *testing.T, competing []driver.Fenced, holder driver.Fenced, kill, check func()) {
 	ctx, cancel := context.WithTimeout(t.Context(), 6*patience)
 	defer cancel()
-	s := &scene{T: t}
 	var c contest
 	var all sync.WaitGroup
 	for _, d := range competing {
@@ -33,10 +32,10 @@ func LeaderLoss(t *testing.T, competing []driver.Fenced, holder driver.Fenced, k
 	}
 	held := Ask("held", "holder")
 	grant := Acquire(t, holder, held)
-	s.eventually("they compete", patience, func() bool { return c.grants.Load() > 20 })
+	testbed.Eventually(t, "they compete", patience, func() bool { return c.grants.Load() > 20 })
 	kill()
 	before := c.grants.Load()
-	s.eventually("they go on", 3*patience, func() bool { return c.grants.Load() > before+20 })
+	testbed.Eventually(t, "they go on", 3*patience, func() bool { return c.grants.Load() > before+20 })
 	c.over.Store(true)
 	all.Wait()
 	check()

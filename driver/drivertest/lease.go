@@ -55,8 +55,8 @@ func testLeasePerRequest(s *scene) {
 	s.mustIncrease([]interlock.Token{short.grant.Token, next.grant.Token})
 	next.release()
 	short.release()
-	if len(short.lost) > 0 {
-		s.Fatalf("the end of a lease was reported as a loss: %v", <-short.lost)
+	if len(short.req.Lost) > 0 {
+		s.Fatalf("the end of a lease was reported as a loss: %v", <-short.req.Lost)
 	}
 	s.mustBeEmpty(lockName)
 }

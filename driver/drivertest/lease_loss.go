@@ -32,7 +32,7 @@ func testRenewalKeepsIt(s *scene) {
 func testDeadlineStartsWithTheRequest(s *scene) {
 	d := s.open()
 	s.contender(d, "warm").acquire().release() // the connection is open
-	s.eventually("a lease is renewed twice", 2*patience, func() bool { return s.renewsTwice(d, s.TTL/12) })
+	testbed.Eventually(s, "a lease is renewed twice", 2*patience, func() bool { return s.renewsTwice(d, s.TTL/12) })
 }
 
 // renewsTwice reports whether a lease was renewed twice while each answer takes twice the delay: a busy
@@ -62,7 +62,7 @@ func (s *scene) renewsTwice(d driver.Fenced, delay time.Duration) bool {
 		}
 		select {
 		case <-renewed:
-		case <-c.lost:
+		case <-c.req.Lost:
 			return false
 		case <-time.After(s.TTL):
 			return false
@@ -106,7 +106,7 @@ func testLossByDeletion(s *scene) {
 func (s *scene) mustHearNothing(c *contender, what string) {
 	s.Helper()
 	select {
-	case cause := <-c.lost:
+	case cause := <-c.req.Lost:
 		s.Fatalf("%s: %v", what, cause)
 	case <-time.After(s.TTL/3 + 200*time.Millisecond):
 	}
@@ -145,21 +145,21 @@ func (s *scene) outage(begin, end func()) {
 	c := s.contender(d, lockName).acquire()
 	begin()
 	began := time.Now() // every renewal so far was sent earlier
-	s.eventually("the lease ends by its own clock or the loss is reported", s.TTL, func() bool {
-		return !c.valid() || len(c.lost) > 0
+	testbed.Eventually(s, "the lease ends by its own clock or the loss is reported", s.TTL, func() bool {
+		return !c.valid() || len(c.req.Lost) > 0
 	})
 	ended := time.Since(began)
 	s.mustNotGrant()
 	end()
 	s.Logf("ended %v after the outage began", ended.Round(time.Millisecond))
 	next := s.contender(d, lockName).persist()
-	if c.valid() && len(c.lost) == 0 {
+	if c.valid() && len(c.req.Lost) == 0 {
 		s.Fatal("a lease was revived after it had ended")
 	}
 	s.mustIncrease([]interlock.Token{c.grant.Token, next.grant.Token})
 	next.persistRelease()
 	c.persistRelease()
-	s.eventually("a new process gets it too", patience, func() bool {
+	testbed.Eventually(s, "a new process gets it too", patience, func() bool {
 		ctx, cancel := context.WithTimeout(s.Context(), patience)
 		defer cancel()
 		fresh := s.contender(s.open(), lockName)
@@ -202,7 +202,7 @@ func testRepeatedAcquireConverges(s *scene) {
 // place is gone. Then the test tries again.
 func testLostReplyToAcquire(s *scene) {
 	c := s.contender(s.open(), lockName)
-	s.eventually("a request whose answer is lost is carried out", patience, func() bool {
+	testbed.Eventually(s, "a request whose answer is lost is carried out", patience, func() bool {
 		s.faults.Heal()
 		c.persist().persistRelease() // the connection is open
 		s.faults.(ReplyDropper).DropReplies()
@@ -291,7 +291,7 @@ func testNoGoroutineIsLeft(t *testing.T, h Harness) {
 			ctx, cancel := context.WithCancel(s.Context())
 			done := s.contender(s.open(), lockName).start(ctx)
 			s.backend.Delete(s.T, lockName)
-			s.wait(c.lost, d.Guarantees().Blind+patience, "word of the loss")
+			s.wait(c.req.Lost, d.Guarantees().Blind+patience, "word of the loss")
 			cancel()
 			s.wait(done, patience, "the waiter")
 		})

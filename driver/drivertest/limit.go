@@ -39,7 +39,6 @@ func RunLimiter(t *testing.T, h LimiterHarness) {
 		{"Inspected", 0, testLimiterInspected},
 		{"Competition", 0, testLimiterCompetition},
 		{"LostReplies", Servers | LostReplies | onPaths, testLimiterLostReplies},
-		{"Killed", Servers, testLimiterKilled},
 		{"Faults", Servers | LostReplies | Durable, testLimiterFaults},
 	})
 }
@@ -320,20 +319,4 @@ func testLimiterLostReplies(s *limiterScene) {
 	if d := s.one("k", r, 0, 0); d.Remaining != 6 && d.Remaining != 9 {
 		s.Errorf("%+v", d)
 	}
-}
-
-// testLimiterKilled checks that calls fail, without a decision, while the server is down.
-func testLimiterKilled(s *limiterScene) {
-	r := hourly(10, 0)
-	s.one("k", r, 1, 0)
-	s.faults.Kill()
-	ctx, cancel := context.WithTimeout(s.Context(), 2*time.Second)
-	defer cancel()
-	if a := s.store.Take(ctx, []driver.LimitCall{{{Key: "k", Rate: r, Cost: 1}}})[0]; a.Err == nil || interlock.Kind(a.Err) == interlock.Bug || a.Allowed() {
-		s.Errorf("without a server: %+v", a)
-	}
-	s.faults.Restart()
-	s.persist("take", func(ctx context.Context) error {
-		return s.store.Take(ctx, []driver.LimitCall{{{Key: "k", Rate: r, Cost: 1}}})[0].Err
-	})
 }

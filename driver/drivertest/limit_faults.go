@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // limitPatience bounds one call during faults.
@@ -58,11 +59,8 @@ func testLimiterFaults(s *limiterScene) {
 	}
 	rises := func(what string, n *atomic.Int64, by int64) {
 		s.Helper()
-		for from, end := n.Load(), time.Now().Add(restarted); n.Load() < from+by; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				s.Fatalf("no %s within %v", what, restarted)
-			}
-		}
+		from := n.Load()
+		testbed.Eventually(s, what, restarted, func() bool { return n.Load() >= from+by })
 	}
 	defer workers.Wait()
 	defer stop()

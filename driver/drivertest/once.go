@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // OnceHarness gives [RunOnce] access to one driver.Once and its store.
@@ -83,15 +84,10 @@ func (s *onceScene) forget(d driver.Delivery) {
 // comes waits until a claim of d returns want.
 func (s *onceScene) comes(d driver.Delivery, want driver.Claimed) {
 	s.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	testbed.Eventually(s, fmt.Sprintf("a claim by %q returns %v", d.Owner, want), patience, func() bool {
 		got, err := s.store.Claim(s.Context(), d, onceLong)
-		if err == nil && got == want {
-			return
-		}
-		if time.Now().After(end) {
-			s.Fatalf("claim by %q: still %v, %v after %v", d.Owner, got, err, patience)
-		}
-	}
+		return err == nil && got == want
+	})
 }
 
 func testOnceIsDone(s *onceScene) {

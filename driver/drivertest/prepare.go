@@ -57,10 +57,7 @@ func RunParticipant(t *testing.T, h ParticipantHarness) {
 		// Atomic branches.
 		{"PreparedIsCommitted", 0, testPreparedIsCommitted},
 		{"PreparedIsRolledBack", 0, testPreparedIsRolledBack},
-		{"AbandonedIsGone", 0, testAbandonedIsGone},
 		{"NothingChanged", 0, testNothingChanged},
-		{"OnePhase", 0, testOnePhase},
-		{"FinishedByAnyProcess", 0, testFinishedByAnyProcess},
 		{"InDoubtIsListed", 0, testInDoubtIsListed},
 		{"LatePrepareVotesNo", 0, testLatePrepareVotesNo},
 		{"NamesAreUsedOnce", 0, testNamesAreUsedOnce},

@@ -42,17 +42,8 @@ func testPreparedIsRolledBack(s *branchScene) {
 	s.mustBeFree(s.store, "a")
 }
 
-func testAbandonedIsGone(s *branchScene) {
-	b := s.work(s.store, branchOf(1), "a", 7)
-	for range 2 {
-		testbed.OK(s, b.Abandon(s.Context()))
-	}
-	s.mustBeFree(s.store, "a")
-	s.mustRead(s.store, "a", 0)
-	s.mustBeInDoubt(s.store)
-}
-
-// testNothingChanged checks that a branch that only read needs no decision.
+// testNothingChanged checks that a branch that only read, and one that is committed in one phase,
+// need no decision.
 func testNothingChanged(s *branchScene) {
 	for n := range 3 { // includes a session that has written before
 		_, b, err := s.store.Begin(s.Context(), branchOf(n))
@@ -63,27 +54,8 @@ func testNothingChanged(s *branchScene) {
 		testbed.OK(s, one.CommitOne(s.Context()))
 	}
 	s.mustRead(s.store, "a", 2)
-}
-
-func testOnePhase(s *branchScene) {
-	b := s.work(s.store, branchOf(1), "a", 7)
-	testbed.OK(s, b.CommitOne(s.Context()))
-	s.mustRead(s.store, "a", 7)
 	s.mustBeInDoubt(s.store)
 	s.mustBeFree(s.store, "a")
-}
-
-func testFinishedByAnyProcess(s *branchScene) {
-	s.prepared(branchOf(1), "a", 1)
-	s.prepared(branchOf(2), "b", 2)
-	other := s.open()
-	s.mustBeInDoubt(other, branchOf(1), branchOf(2))
-	s.commit(other, branchOf(1))
-	s.rollback(other, branchOf(2))
-	s.commit(s.store, branchOf(1))
-	s.rollback(s.store, branchOf(2))
-	s.mustRead(other, "a", 1)
-	s.mustRead(other, "b", 0)
 }
 
 // testInDoubtIsListed checks the names, which are data, and the times.

@@ -3,8 +3,6 @@ package drivertest
 import (
 	"context"
 	"os"
-	"os/exec"
-	"syscall"
 	"testing"
 	"time"
 
@@ -98,10 +96,10 @@ func (g QueueGroup) Zombie(t *testing.T) {
 			t.Fatal("the process handles nothing")
 		}
 	}
-	signal(t, process, syscall.SIGSTOP)
+	process.Pause()
 	stop := g.Start(a.Handle)
 	a.Wait(t, len(all))
-	signal(t, process, syscall.SIGCONT)
+	process.Resume()
 	for end := time.Now().Add(time.Minute); a.Refused() == 0; pause(t.Context(), 10*time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no late write was refused")
@@ -115,21 +113,9 @@ func (g QueueGroup) Zombie(t *testing.T) {
 }
 
 // spawn starts a process that consumes until the test ends.
-func (g QueueGroup) spawn(t *testing.T, guard string) *os.Process {
+func (g QueueGroup) spawn(t *testing.T, guard string) *testbed.Process {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^$")
-	cmd.Env, cmd.Stderr = append(os.Environ(), g.Process(guard)...), os.Stderr
-	testbed.OK(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return cmd.Process
-}
-
-func signal(t *testing.T, p *os.Process, s syscall.Signal) {
-	t.Helper()
-	testbed.OK(t, p.Signal(s))
+	return testbed.Start(t, testbed.Program{Path: os.Args[0], Args: []string{"-test.run=^$"}, Env: g.Process(guard)})
 }
 
 // Survives kills a consumer's process in a handler, and then injects faults into the queue's servers,
@@ -146,7 +132,7 @@ func (g QueueGroup) Survives(t *testing.T, faults ...func() (repair func())) {
 	<-begun
 	g.Start(a.slowly)
 	g.Start(a.slowly)
-	signal(t, process, syscall.SIGKILL)
+	process.Kill()
 	a.Wait(t, len(all))
 	for i, fault := range faults {
 		more := QueueIDs(keys, (i+1)*each, each)

@@ -31,7 +31,7 @@ type SinkBackend = StoreBackend[KeptSink]
 
 // RunSink runs the conformance suite of driver.Sink.
 func RunSink(t *testing.T, h SinkHarness) {
-	runStore(t, h, func(s *storeScene[KeptSink]) *sinkScene { return &sinkScene{storeScene: s, sink: s.store} }, []suiteTest[*sinkScene]{
+	runStore(t, h, func(s *storeScene[KeptSink]) *sinkScene { return &sinkScene{s} }, []suiteTest[*sinkScene]{
 		{"SinkStoresMessages", 0, testSinkStoresMessages},
 		{"SinkAnswersInOrder", 0, testSinkAnswersInOrder},
 		{"SinkKeepsOrderByKey", 0, testSinkKeepsOrderByKey},
@@ -46,10 +46,7 @@ func RunSink(t *testing.T, h SinkHarness) {
 }
 
 // sinkScene is one test with its system and a first opening of it.
-type sinkScene struct {
-	*storeScene[KeptSink]
-	sink KeptSink
-}
+type sinkScene struct{ *storeScene[KeptSink] }
 
 // event returns a message that has only names.
 func event(topic, key, id string) driver.Message {
@@ -59,7 +56,7 @@ func event(topic, key, id string) driver.Message {
 // publish publishes messages and requires an answer to each.
 func (s *sinkScene) publish(ctx context.Context, messages ...driver.Message) []error {
 	s.Helper()
-	answers := s.sink.Publish(ctx, messages)
+	answers := s.store.Publish(ctx, messages)
 	if len(answers) != len(messages) {
 		s.Fatalf("%d answers to %d messages", len(answers), len(messages))
 	}
@@ -241,7 +238,7 @@ func testSinkIsSafeForConcurrentUse(s *sinkScene) {
 				for i := range each {
 					messages = append(messages, event("t", fmt.Sprint(c), fmt.Sprintf("%d/%d", c, n*each+i)))
 				}
-				for _, err := range s.sink.Publish(s.Context(), messages) {
+				for _, err := range s.store.Publish(s.Context(), messages) {
 					if err != nil {
 						s.Errorf("caller %d: %v", c, err)
 					}
@@ -293,7 +290,7 @@ func testSinkReturnsWhenTheContextEnds(s *sinkScene) {
 	ctx, cancel := context.WithTimeout(s.Context(), 300*time.Millisecond)
 	defer cancel()
 	answered := make(chan []error, 1)
-	go func() { answered <- s.sink.Publish(ctx, []driver.Message{event("t", "k", "1"), event("t", "", "2")}) }()
+	go func() { answered <- s.store.Publish(ctx, []driver.Message{event("t", "k", "1"), event("t", "", "2")}) }()
 	select {
 	case answers := <-answered:
 		for i, err := range answers { // the cut may end a request before the context does

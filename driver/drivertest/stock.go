@@ -1,10 +1,12 @@
 package drivertest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // StockHarness gives [RunStock] access to one driver.Stock and its store.
@@ -108,17 +110,11 @@ func (s *stockScene) has(item string, supply, held, sold int64) {
 // lapse waits until the given number of units of seat is held and not expired.
 func (s *stockScene) lapse(held int64) {
 	s.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	testbed.Eventually(s, fmt.Sprint(held, " units are held"), patience, func() bool {
 		level, err := s.store.Level(s.Context(), seat)
-		switch {
-		case err != nil:
-			s.Fatal(err)
-		case level.Held == held:
-			return
-		case time.Now().After(end):
-			s.Fatalf("%+v: still not %d held after %v", level, held, patience)
-		}
-	}
+		testbed.OK(s, err)
+		return level.Held == held
+	})
 }
 
 func stockShort(want, available int64) driver.StockAnswer {

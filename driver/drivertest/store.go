@@ -77,10 +77,7 @@ func runStore[S, C any](t *testing.T, h StoreHarness[S], scene func(*storeScene[
 			b := h.Start(t, c.needs.exclusive())
 			s := &storeScene[S]{T: t, backend: b, faults: b.Faults(), start: interlock.CounterAt(time.Now()),
 				durable: h.Without&Durable == 0}
-			_, drops := s.faults.(ReplyDropper)
-			if c.needs&Servers != 0 && s.faults == nil || c.needs&LostReplies != 0 && !drops {
-				t.Fatal("the harness lacks an ability that this test needs and Without does not list")
-			}
+			c.needs.mustHave(t, s.faults, b)
 			s.store = s.open()
 			c.test(scene(s))
 		})
@@ -229,6 +226,30 @@ func (s *storeScene[S]) restartAround(request func(context.Context) error) {
 		s.Fatalf("without a server: %v (%v)", err, kind)
 	}
 	s.faults.Restart()
+}
+
+// retried repeats a call while it has no effect because others are faster.
+func retried[A any](do func() (A, error)) (a A, err error) {
+	for range 100 {
+		if a, err = do(); interlock.Kind(err) != interlock.Retryable {
+			break
+		}
+	}
+	return a, err
+}
+
+// readUntil calls read repeatedly until do, which runs concurrently, has returned.
+func readUntil(do, read func()) {
+	over := make(chan struct{})
+	go func() { defer close(over); do() }()
+	defer func() { <-over }() // also if read ends the test
+	for done := false; !done; read() {
+		select {
+		case <-over:
+			done = true
+		case <-time.After(100 * time.Microsecond): // advances virtual time
+		}
+	}
 }
 
 // atOnce runs do n times concurrently, on three openings of the store in turn. Errors fail the test.

@@ -19,7 +19,6 @@ type ValuesBackend = StoreBackend[driver.Values]
 func RunValues(t *testing.T, h ValuesHarness) {
 	runStore(t, h, func(s *storeScene[driver.Values]) *valuesScene { return &valuesScene{storeScene: s} }, []suiteTest[*valuesScene]{
 		// Storing.
-		{"MissingValue", 0, testMissingValue},
 		{"ValuesAreOrderedByToken", 0, testValuesAreOrderedByToken},
 		{"ValueHasSourceAndTime", 0, testValueHasSourceAndTime},
 		{"ValueDataIsData", 0, testValueDataIsData},
@@ -39,7 +38,6 @@ func RunValues(t *testing.T, h ValuesHarness) {
 		{"WatchValueEnds", 0, testWatchValueEnds},
 		{"WatchValueOverACut", Servers | onPaths, testWatchValueOverACut},
 		{"WatchValueOverAKilledServer", Servers, testWatchValueOverAKilledServer},
-		{"WatchValueOverAPausedServer", Servers, testWatchValueOverAPausedServer},
 	})
 }
 

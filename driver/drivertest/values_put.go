@@ -14,14 +14,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// testMissingValue checks that a missing value is the zero Value.
-func testMissingValue(s *valuesScene) {
-	value := s.get(s.store, valueName)
-	if len(value.Data) > 0 || value.Token != 0 || value.Source != "" || !value.Written.IsZero() {
-		s.Fatalf("the value of a name that nothing was written under: %+v", value)
-	}
-}
-
 // testValuesAreOrderedByToken checks that a lower token is rejected and an equal one
 // replaces, also for tokens with different last bits and above a float's precision.
 func testValuesAreOrderedByToken(s *valuesScene) {
@@ -48,8 +40,11 @@ func testValuesAreOrderedByToken(s *valuesScene) {
 	}
 }
 
-// testValueHasSourceAndTime checks both, and that a refusal changes neither.
+// testValueHasSourceAndTime checks both, and that a refusal changes neither. A missing value has none.
 func testValueHasSourceAndTime(s *valuesScene) {
+	if none := s.get(s.store, valueName); len(none.Data) > 0 || none.Token != 0 || none.Source != "" || !none.Written.IsZero() {
+		s.Fatalf("the value of a name that nothing was written under: %+v", none)
+	}
 	const source = "worker \"7\"\n на mail \\ {}"
 	value := driver.Value{Data: []byte("x"), Token: s.token(1, 3), Source: source}
 	testbed.OK(s, s.store.Put(s.Context(), valueName, value))
@@ -136,24 +131,16 @@ func testValueWithoutTokenIsABug(s *valuesScene) {
 // highest remains, and readers never get an older value.
 func testValueCompetition(s *valuesScene) {
 	const claims = 40
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		s.atOnce(claims, func(i int, v driver.Values) error { return s.competePut(v, s.token(int64(1+i*37%claims), 1)) })
-	}()
 	var last interlock.Token
-	for done := false; !done; {
-		select {
-		case <-over:
-			done = true
-		case <-time.After(100 * time.Microsecond): // advances virtual time
-		}
+	readUntil(func() {
+		s.atOnce(claims, func(i int, v driver.Values) error { return s.competePut(v, s.token(int64(1+i*37%claims), 1)) })
+	}, func() {
 		value := s.get(s.store, valueName)
 		if value.Token < last || value.Token > 0 && string(value.Data) != value.Token.String() {
 			s.Fatalf("%q with %d was read after %d", value.Data, value.Token, last)
 		}
 		last = value.Token
-	}
+	})
 	highest := s.token(claims, 1)
 	s.mustHave(s.store, valueName, highest, highest.String())
 }
@@ -161,13 +148,10 @@ func testValueCompetition(s *valuesScene) {
 // competePut writes. It must be rejected only for a higher token. If it is accepted,
 // the token before it must be rejected.
 func (s *valuesScene) competePut(v driver.Values, token interlock.Token) error {
-	put := func(token interlock.Token) (seen interlock.Token, err error) {
-		for range 100 {
-			err = v.Put(s.Context(), valueName, driver.Value{Data: []byte(token.String()), Token: token})
-			if interlock.Kind(err) != interlock.Retryable {
-				break
-			}
-		}
+	put := func(token interlock.Token) (interlock.Token, error) {
+		_, err := retried(func() (bool, error) {
+			return true, v.Put(s.Context(), valueName, driver.Value{Data: []byte(token.String()), Token: token})
+		})
 		if stale, found := errors.AsType[*interlock.StaleTokenError](err); found {
 			return stale.Seen, nil
 		}

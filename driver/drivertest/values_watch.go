@@ -199,10 +199,6 @@ func testWatchValueOverAKilledServer(s *valuesScene) {
 	s.writeAfter(s.watchValueOver(s.faults.Kill, s.faults.Restart))
 }
 
-func testWatchValueOverAPausedServer(s *valuesScene) {
-	s.writeAfter(s.watchValueOver(s.faults.Pause, s.faults.Resume))
-}
-
 // watchValueOver watches during an outage that starts immediately after a value is
 // written.
 func (s *valuesScene) watchValueOver(begin, end func()) *valueWatch {

@@ -18,7 +18,6 @@ type VersionsBackend = StoreBackend[driver.Versions]
 func RunVersions(t *testing.T, h VersionsHarness) {
 	runStore(t, h, func(s *storeScene[driver.Versions]) *versionsScene { return &versionsScene{storeScene: s} }, []suiteTest[*versionsScene]{
 		// Apply.
-		{"MissingState", 0, testMissingState},
 		{"StatesAreOrderedByStamp", 0, testStatesAreOrderedByStamp},
 		{"StatesAreJudgedAsSpecified", 0, testStatesAreJudgedAsSpecified},
 		{"StateCompetition", 0, testStateCompetition},

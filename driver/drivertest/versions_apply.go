@@ -6,17 +6,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 )
-
-// testMissingState checks that a missing state is the zero Versioned for all calls.
-func testMissingState(s *versionsScene) {
-	s.mustHave(entity, driver.Versioned{})
-	s.mustReplace(driver.Stamp{Version: 1}, state(2, ""), driver.VersionStale, driver.Versioned{})
-	s.mustReplace(driver.Stamp{}, state(1, ""), driver.VersionApplied, state(1, ""))
-}
 
 // testStatesAreOrderedByStamp includes versions that a float cannot represent, and ties
 // whose order as bytes differs from their alphabetical order.
@@ -111,7 +103,8 @@ func testStatesAreJudgedAsSpecified(s *versionsScene) {
 func testStateCompetition(s *versionsScene) {
 	const states = 60
 	applied := make([][]driver.Stamp, 6)
-	s.readUntil(func() {
+	var last driver.Stamp
+	readUntil(func() {
 		s.atOnce(len(applied), func(lane int, store driver.Versions) error {
 			r := rand.New(rand.NewPCG(7, uint64(lane/2))) // two lanes apply the same states
 			for range states {
@@ -126,6 +119,12 @@ func testStateCompetition(s *versionsScene) {
 			}
 			return nil
 		})
+	}, func() {
+		v, err := s.store.Get(s.Context(), entity)
+		if err != nil || v.Stamp.Compare(last) < 0 || v.Stamp.Version > 0 && string(v.Data) != v.Stamp.String() {
+			s.Fatalf("%+v was read after %v, %v", v, last, err)
+		}
+		last = v.Stamp
 	})
 	all := slices.Concat(applied...)
 	slices.SortFunc(all, driver.Stamp.Compare)
@@ -134,26 +133,4 @@ func testStateCompetition(s *versionsScene) {
 	}
 	newest := all[len(all)-1]
 	s.mustHave(entity, state(newest.Version, newest.Tie))
-}
-
-// readUntil reads until wait returns, and requires that stamps never fall.
-func (s *versionsScene) readUntil(wait func()) {
-	s.Helper()
-	over := make(chan struct{})
-	go func() { wait(); close(over) }()
-	var last driver.Stamp
-	for done := false; !done; {
-		select {
-		case <-over:
-			done = true
-		case <-time.After(100 * time.Microsecond): // advances virtual time
-		}
-		v, err := s.store.Get(s.Context(), entity)
-		if err != nil || v.Stamp.Compare(last) < 0 || v.Stamp.Version > 0 && string(v.Data) != v.Stamp.String() {
-			s.Errorf("%+v was read after %v, %v", v, last, err)
-			<-over
-			return
-		}
-		last = v.Stamp
-	}
 }

@@ -16,6 +16,7 @@ import (
 // of which every byte counts.
 func testReplaceComparesAndSets(s *versionsScene) {
 	first, second := state(1<<53, "ab"), state(1<<53+1, "b")
+	s.mustReplace(driver.Stamp{Version: 1}, second, driver.VersionStale, driver.Versioned{}) // a missing state is zero
 	s.mustReplace(driver.Stamp{}, first, driver.VersionApplied, first)
 	s.mustReplace(driver.Stamp{}, first, driver.VersionDuplicate, first)
 	s.mustReplace(driver.Stamp{}, second, driver.VersionStale, first)

@@ -21,7 +21,6 @@ func RunWatcher(t *testing.T, h Harness) {
 		{"WatchReportsACrashedHolder", 0, testWatchReportsACrashedHolder},
 		{"WatchKeepsToItsPrefix", 0, testWatchKeepsToItsPrefix},
 		{"WatchedNamesAreData", 0, testWatchedNamesAreData},
-		{"ConcurrentWatches", 0, testConcurrentWatches},
 		// Interruptions.
 		{"WatchOverACut", Servers | onPaths, testWatchOverACut},
 		{"WatchOverAKilledServer", Servers, testWatchOverAKilledServer},

@@ -22,19 +22,28 @@ func testWatchBeginsWithAHint(s *scene) {
 	w.await("the release", exactly(lockName))
 }
 
-// testWatchReportsGrantAndRelease checks this for its own and another process.
+// testWatchReportsGrantAndRelease checks that each of several watches reports changes by its own and
+// another process, and that the end of one does not end another.
 func testWatchReportsGrantAndRelease(s *scene) {
 	d, other := s.open(), s.open()
-	w := s.watchNames(d, "accounts/")
-	for _, from := range []driver.Fenced{other, d, other} {
+	watches := []*watch{s.watchNames(d, "accounts/"), s.watchNames(other, lockName), s.watchNames(d, "")}
+	report := func(what, state string, fits func(driver.LockState) bool) {
+		s.Helper()
+		for _, w := range watches {
+			w.await(what, exactly(lockName))
+			w.awaitState(d, lockName, state, fits)
+			w.next()
+		}
+	}
+	for i, from := range []driver.Fenced{other, d, other} {
 		c := s.contender(from, lockName).acquire()
-		w.await("a grant", exactly(lockName))
-		w.awaitState(d, lockName, "it is held", heldBy(c))
-		w.next()
+		report("a grant", "it is held", heldBy(c))
 		c.release()
-		w.await("a release", exactly(lockName))
-		w.awaitState(d, lockName, "it is free", nobodyHolds)
-		w.next()
+		report("a release", "it is free", nobodyHolds)
+		if i == 0 {
+			watches[2].end(nil)
+			watches = watches[:2]
+		}
 	}
 }
 
@@ -127,7 +136,7 @@ func testWatchedNamesAreData(s *scene) {
 		held[name] = c
 	}
 	for name := range held {
-		s.eventually("a grant of an odd name", patience, func() bool { return slices.ContainsFunc(all.hints()[1:], exactly(name)) })
+		testbed.Eventually(s, "a grant of an odd name", patience, func() bool { return slices.ContainsFunc(all.hints()[1:], exactly(name)) })
 		watches[name] = s.watchNames(d, name)
 	}
 	for _, c := range held {
@@ -145,23 +154,5 @@ func testWatchedNamesAreData(s *scene) {
 		if !known[hint] {
 			s.Fatalf("a hint about %q, which is not in use", hint)
 		}
-	}
-}
-
-// testConcurrentWatches checks that each watch reports every change, and that the end of
-// one does not end another.
-func testConcurrentWatches(s *scene) {
-	d := s.open()
-	first, second, third := s.watchNames(d, ""), s.watchNames(d, "accounts/"), s.watchNames(s.open(), lockName)
-	c := s.contender(d, lockName).acquire()
-	for _, w := range []*watch{first, second, third} {
-		w.await("a grant", exactly(lockName))
-		w.awaitState(d, lockName, "it is held", heldBy(c))
-		w.next()
-	}
-	first.end(nil)
-	c.release()
-	for _, w := range []*watch{second, third} {
-		w.await("a release", exactly(lockName))
 	}
 }

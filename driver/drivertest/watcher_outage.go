@@ -23,9 +23,9 @@ func testWatchOverAKilledServer(s *scene) {
 	})
 }
 
-// testWatchOverAPausedServer does so for a server that hangs for a while.
+// testWatchOverAPausedServer does so for a server that hangs for longer than a session lives.
 func testWatchOverAPausedServer(s *scene) {
-	s.watchOver(s.faults.Pause, func() {}, func() {
+	s.watchOver(s.faults.Pause, func() { time.Sleep(s.TTL) }, func() {
 		s.faults.Resume()
 		s.backend.Delete(s.T, lockName)
 	})
