@@ -4,11 +4,9 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"testing"
-	"time"
 )
 
 // Consul starts one Consul server, a cluster of one, and returns when it serves consistent reads,
@@ -102,15 +100,5 @@ func leadsConsul(addr string) bool {
 func getConsul(addr, path string) ([]byte, error) { return getConsulAt("http://"+addr, path, nil) }
 
 func getConsulAt(url, path string, secure *tls.Config) ([]byte, error) {
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: secure}}
-	answer, err := client.Get(url + path)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusNotFound {
-		err = fmt.Errorf("%s answered %s: %s", path, answer.Status, body)
-	}
-	return body, err
+	return get(url+path, secure, http.StatusOK, http.StatusNotFound)
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -64,12 +63,7 @@ func EtcdCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 	path := Binary(tb, "etcd")
 	var peers, all []string
 	for i := range n {
-		p, err := takePort()
-		if err != nil {
-			tb.Fatalf("etcd: %v", err)
-		}
-		tb.Cleanup(p.free)
-		peers = append(peers, "http://"+p.addr())
+		peers = append(peers, "http://"+reserve(tb, "etcd").addr())
 		all = append(all, fmt.Sprintf("m%d=%s", i, peers[i]))
 	}
 	e := &Ensemble{tb: tb, serves: askEtcd, leads: leadsEtcd}
@@ -91,35 +85,24 @@ func EtcdCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 
 // leadsEtcd reports whether a member is the leader by its own status.
 func leadsEtcd(addr string) bool {
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Post("http://"+addr+"/v3/maintenance/status", "application/json", strings.NewReader("{}"))
+	request, err := http.NewRequest(http.MethodPost, "http://"+addr+"/v3/maintenance/status", strings.NewReader("{}"))
 	if err != nil {
 		return false
 	}
-	defer answer.Body.Close()
 	var status struct {
 		Header struct {
 			Member string `json:"member_id"`
 		}
 		Leader string
 	}
-	err = json.NewDecoder(answer.Body).Decode(&status)
-	return err == nil && status.Leader != "" && status.Leader == status.Header.Member
+	body, err := send(request, time.Second, nil, http.StatusOK)
+	return err == nil && json.Unmarshal(body, &status) == nil && status.Leader != "" && status.Leader == status.Header.Member
 }
 
 // askEtcd requests /health, which makes a linearizable read and so needs a leader.
 func askEtcd(addr string) error { return askHealth("http://"+addr, nil) }
 
 func askHealth(url string, c *tls.Config) error {
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c}}
-	answer, err := client.Get(url + "/health")
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("/health answered %s: %s", answer.Status, body)
-	}
+	_, err := get(url+"/health", c, http.StatusOK)
 	return err
 }

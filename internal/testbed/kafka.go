@@ -33,11 +33,7 @@ func Kafka(tb testing.TB, extra ...string) *Server {
 func newKafka(tb testing.TB, extra ...string) kafka {
 	tb.Helper()
 	jars := Peer(tb, "kafka", regexp.MustCompile(`<kafka>(.*)</kafka>`).FindStringSubmatch(kafkaPOM)[1])
-	java, err := exec.LookPath("java")
-	if err != nil {
-		missing(tb, "kafka", err)
-	}
-	return kafka{java: java, jars: jars, node: 1, extra: extra}
+	return kafka{java: onPath(tb, "java", "kafka"), jars: jars, node: 1, extra: extra}
 }
 
 func (k kafka) kind(ports int, ready func(addr string) error) kind {
@@ -76,12 +72,7 @@ func KafkaCluster(tb testing.TB, n int) *Ensemble {
 	k := newKafka(tb, fmt.Sprint("default.replication.factor=", min(3, n)), fmt.Sprint("offsets.topic.replication.factor=", min(3, n)), "min.insync.replicas=2",
 		"controller.quorum.election.timeout.ms=500", "controller.quorum.fetch.timeout.ms=1000", "replica.lag.time.max.ms=3000")
 	for range n {
-		p, err := takePort()
-		if err != nil {
-			tb.Fatalf("kafka: %v", err)
-		}
-		tb.Cleanup(p.free)
-		k.voters = append(k.voters, p.String())
+		k.voters = append(k.voters, reserve(tb, "kafka").String())
 	}
 	e := &Ensemble{tb: tb, Peers: make([]*Server, n), serves: func(addr string) error { return askBrokers(addr, uint32(n)) }}
 	var starts sync.WaitGroup // start the JVMs in parallel

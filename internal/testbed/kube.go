@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -142,20 +141,10 @@ func askKube(addr string, ca []byte) error {
 	return asAdmin(request, ca, http.StatusOK)
 }
 
-// asAdmin makes a request as KubeAdmin, over a connection of its own.
+// asAdmin makes a request as KubeAdmin.
 func asAdmin(request *http.Request, ca []byte, want int) error {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: trusting(ca)}}
 	request.Header.Set("Authorization", "Bearer "+KubeAdmin)
-	answer, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != want {
-		err = fmt.Errorf("%s answered %s: %s", request.URL.Path, answer.Status, body)
-	}
+	_, err := send(request, 2*time.Second, trusting(ca), want)
 	return err
 }
 

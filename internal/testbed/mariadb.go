@@ -21,10 +21,7 @@ func MariaDB(tb testing.TB, extra ...string) *Server {
 	if err != nil {
 		missing(tb, "mariadb", err)
 	}
-	cred, err := unprivileged("mysql")
-	if err != nil {
-		missing(tb, "mariadb", err)
-	}
+	cred := unprivileged(tb, "mysql", "mariadb")
 	return launch(tb, kind{
 		name:    "mariadb",
 		url:     "root@tcp(%s)/test",

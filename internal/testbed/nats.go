@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // NATS starts one nats-server with JetStream and returns when it serves. It fsyncs every two
@@ -32,15 +31,13 @@ func NATSCluster(tb testing.TB, n int) *Ensemble {
 	path := Binary(tb, "nats-server")
 	var routes []string
 	for range n {
-		p, err := takePort()
-		if err != nil {
-			tb.Fatalf("nats: %v", err)
-		}
-		tb.Cleanup(p.free)
-		routes = append(routes, "nats://"+p.addr())
+		routes = append(routes, "nats://"+reserve(tb, "nats").addr())
 	}
 	monitors := map[string]string{}
-	e := &Ensemble{tb: tb, serves: func(addr string) error { return askHealthz("http://" + monitors[addr]) }}
+	e := &Ensemble{tb: tb, serves: func(addr string) error {
+		_, err := get("http://"+monitors[addr]+"/healthz", nil, http.StatusOK)
+		return err
+	}}
 	for i, route := range routes {
 		s := launch(tb, kind{
 			name: "nats", url: "nats://%s", ports: 2,
@@ -55,19 +52,6 @@ func NATSCluster(tb testing.TB, n int) *Ensemble {
 	}
 	e.Wait()
 	return e
-}
-
-func askHealthz(url string) error {
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get(url + "/healthz")
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("/healthz answered %s", answer.Status)
-	}
-	return nil
 }
 
 // askNATS waits for the greeting of a server, sent once JetStream has read its data.

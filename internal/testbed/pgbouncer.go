@@ -22,10 +22,7 @@ func PgBouncer(tb testing.TB, server *Server, mode string, extra ...string) *Ser
 	if err != nil {
 		missing(tb, "pgbouncer", err)
 	}
-	cred, err := unprivileged("postgres")
-	if err != nil {
-		missing(tb, "pgbouncer", err)
-	}
+	cred := unprivileged(tb, "postgres", "pgbouncer")
 	behind := server.Addr()
 	return launch(tb, kind{
 		name:  "pgbouncer",

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"testing"
 )
 
 // port is a TCP port of 127.0.0.1 that no other testbed chooses until it is
@@ -34,6 +35,17 @@ func takePort() (*port, error) {
 		failures = append(failures, err)
 	}
 	return nil, fmt.Errorf("find a free port on 127.0.0.1: %w", errors.Join(failures...))
+}
+
+// reserve takes a port until the end of the test.
+func reserve(tb testing.TB, server string) *port {
+	tb.Helper()
+	p, err := takePort()
+	if err != nil {
+		tb.Fatalf("%s: %v", server, err)
+	}
+	tb.Cleanup(p.free)
+	return p
 }
 
 func tryPort(n int) (*port, error) {

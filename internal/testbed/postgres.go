@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,10 +26,7 @@ func Postgres(tb testing.TB, extra ...string) *Server {
 	if err != nil {
 		missing(tb, "postgres", err)
 	}
-	cred, err := unprivileged("postgres")
-	if err != nil {
-		missing(tb, "postgres", err)
-	}
+	cred := unprivileged(tb, "postgres", "postgres")
 	return launch(tb, kind{
 		name:    "postgres",
 		url:     "postgres://postgres@%s/postgres?sslmode=disable",
@@ -72,23 +70,21 @@ func postgresBin() (string, error) {
 
 // unprivileged returns the user for a server that refuses to run as root. That is the named one if
 // we are root, else nil, which means our own.
-func unprivileged(name string) (*syscall.Credential, error) {
+func unprivileged(tb testing.TB, name, server string) *syscall.Credential {
+	tb.Helper()
 	if os.Geteuid() != 0 {
-		return nil, nil
+		return nil
 	}
 	u, err := user.Lookup(name)
 	if err != nil {
-		return nil, err
+		missing(tb, server, err)
 	}
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, err
+	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(err, err2); err != nil {
+		missing(tb, server, err)
 	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
 var cluster template

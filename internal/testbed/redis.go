@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"net"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -15,12 +14,7 @@ import (
 // Restart.
 func Redis(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
-	skipShort(tb, "redis")
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		missing(tb, "redis", err)
-	}
-	return redisServer(tb, path, extra)
+	return redisServer(tb, onPath(tb, "redis-server", "redis"), extra)
 }
 
 // Valkey starts a newer [Redis], which has WAITAOF.

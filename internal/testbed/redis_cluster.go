@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -24,11 +23,7 @@ const nodeTimeout = "1000"
 // takes about two seconds, during which Redis does not let a new master serve.
 func RedisCluster(tb testing.TB, replicas bool, extra ...string) *Cluster {
 	tb.Helper()
-	skipShort(tb, "redis")
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		missing(tb, "redis", err)
-	}
+	path := onPath(tb, "redis-server", "redis")
 	c := &Cluster{}
 	n := 3
 	if replicas {

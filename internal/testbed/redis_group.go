@@ -30,10 +30,7 @@ func redisCLI(addr string, command ...string) (string, error) {
 // discovers the master's replicas. extra are lines of its configuration.
 func Sentinel(tb testing.TB, master *Server, extra ...string) *Server {
 	tb.Helper()
-	path, err := exec.LookPath("redis-server")
-	if err != nil {
-		missing(tb, "redis", err)
-	}
+	path := onPath(tb, "redis-server", "redis")
 	host, number, _ := net.SplitHostPort(master.Addr())
 	return launch(tb, kind{
 		name:  "redis",

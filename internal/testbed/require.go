@@ -25,6 +25,17 @@ func Binary(tb testing.TB, name string) string {
 	return path
 }
 
+// onPath is Binary for a program that the system provides, which INTERLOCK_REQUIRE names as name.
+func onPath(tb testing.TB, program, name string) string {
+	tb.Helper()
+	skipShort(tb, name)
+	path, err := exec.LookPath(program)
+	if err != nil {
+		missing(tb, name, err)
+	}
+	return path
+}
+
 func findBinary(name string) (string, error) {
 	variable := "INTERLOCK_" + strings.ReplaceAll(strings.ToUpper(name), "-", "_")
 	if path := os.Getenv(variable); path != "" {

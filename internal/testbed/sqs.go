@@ -2,10 +2,8 @@ package testbed
 
 import (
 	_ "embed"
-	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -25,10 +23,7 @@ var elasticPOM string
 func SQSEmulator(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	jars := Peer(tb, "elasticmq", regexp.MustCompile(`<elasticmq>(.*)</elasticmq>`).FindStringSubmatch(elasticPOM)[1])
-	java, err := exec.LookPath("java")
-	if err != nil {
-		missing(tb, "elasticmq", err)
-	}
+	java := onPath(tb, "java", "elasticmq")
 	return launch(tb, kind{name: "elasticmq", url: "http://%s", ports: 1, ready: askElasticMQ, archives: true,
 		command: func(data string, ports []*port) []string {
 			file := filepath.Join(data, "elasticmq.conf")
@@ -45,14 +40,9 @@ func SQSEmulator(tb testing.TB, extra ...string) *Server {
 
 // askElasticMQ lists the queues, in the older protocol of SQS, which needs no signature.
 func askElasticMQ(addr string) error {
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get("http://" + addr + "/?Action=ListQueues")
-	if err != nil {
-		return err
+	request, err := http.NewRequest(http.MethodGet, "http://"+addr+"/?Action=ListQueues", nil)
+	if err == nil {
+		_, err = send(request, 5*time.Second, nil, http.StatusOK) // the first answer is slow
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("the server answered %s", answer.Status)
-	}
-	return nil
+	return err
 }

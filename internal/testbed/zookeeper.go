@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,11 +27,7 @@ func ZooKeeperEnsemble(tb testing.TB, n int, extra ...string) *Ensemble {
 	z := zookeeperFor(tb, append([]string{"initLimit=50", "syncLimit=20"}, extra...))
 	var peers []string
 	for i := range 2 * n {
-		p, err := takePort()
-		if err != nil {
-			tb.Fatalf("zookeeper: %v", err)
-		}
-		tb.Cleanup(p.free)
+		p := reserve(tb, "zookeeper")
 		if peers = append(peers, p.addr()); i%2 == 0 {
 			continue
 		}
@@ -90,16 +85,11 @@ type zookeeper struct {
 
 func zookeeperFor(tb testing.TB, extra []string) *zookeeper {
 	tb.Helper()
-	skipShort(tb, "zookeeper")
-	z := &zookeeper{jar: "/usr/share/java/zookeeper.jar"}
+	z := &zookeeper{java: onPath(tb, "java", "zookeeper"), jar: "/usr/share/java/zookeeper.jar"}
 	if jar := os.Getenv("INTERLOCK_ZOOKEEPER"); jar != "" {
 		z.jar = jar
 	}
-	var err error
-	if z.java, err = exec.LookPath("java"); err == nil {
-		_, err = os.Stat(z.jar)
-	}
-	if err != nil {
+	if _, err := os.Stat(z.jar); err != nil {
 		missing(tb, "zookeeper", err)
 	}
 	for _, x := range extra {
