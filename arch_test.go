@@ -47,6 +47,7 @@ internal/join           ->
 internal/failure        -> . driver
 internal/sqltable       -> . driver internal/failure
 internal/strictjson     ->
+internal/httpclient     ->
 internal/hints          ->
 internal/renewal        -> . driver driver/boottime internal/failure internal/hints
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join internal/renewal
@@ -124,7 +125,7 @@ flow/reply              -> . driver internal/... flow/queue
 flow/river              -> . driver guard/once | github.com/riverqueue/river
 flow/watermill          -> . driver flow/outbox flow/queue | github.com/ThreeDotsLabs/watermill
 flow/limit              -> . driver driver/backend driver/boottime observe internal/...
-flow/overload           -> . internal/backoff internal/failure | github.com/failsafe-go/failsafe-go
+flow/overload           -> . internal/backoff internal/failure internal/httpclient | github.com/failsafe-go/failsafe-go
 flow/crdt               -> . driver observe internal/...
 flow/sequence           -> . driver driver/backend observe internal/... flow/keyed
 flow/outbox             -> . driver driver/backend observe internal/... guard/fence claim/lock
@@ -132,9 +133,9 @@ flow/outbox/webhook     -> . driver observe internal/...
 # Coordinators stand on one journal.
 txn/journal             -> . driver driver/backend observe internal/... guard/fence
 txn/branch              -> .
-txn/branchhttp          -> . driver internal/failure internal/strictjson txn/branch
+txn/branchhttp          -> . driver internal/failure internal/httpclient internal/strictjson txn/branch
 txn/barrier             -> . driver observe internal/... txn/branch
-txn/barrier/conformance -> . internal/failure txn/branch txn/branchhttp
+txn/barrier/conformance -> . internal/failure internal/httpclient txn/branch txn/branchhttp
 txn/coordinator         -> . driver observe internal/... txn/journal txn/branch txn/branchhttp
 txn/internal/rehearsal  -> . driver internal/virtual txn/journal txn/branch txn/coordinator txn/internal/txntest
 txn/internal/txntest    -> . driver driver/memory internal/virtual

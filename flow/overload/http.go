@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/httpclient"
 )
 
 // Headers of requests and responses.
@@ -184,7 +185,7 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	case err != nil:
 		return nil, err
 	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable:
-		return resp, &RejectedError{Reason: resp.Status, RetryAfter: parseRetryAfter(resp, time.Now()),
+		return resp, &RejectedError{Reason: resp.Status, RetryAfter: httpclient.RetryAfter(resp.Header, time.Now()),
 			NoRetry: !e.again || resp.Header.Get(HeaderNoRetry) != ""}
 	case resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout:
 		return resp, &interlock.Error{Op: "send request", Kind: kind, Err: errors.New(resp.Status)}
@@ -192,16 +193,4 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 		return resp, fmt.Errorf("response %s", resp.Status)
 	}
 	return resp, nil
-}
-
-// parseRetryAfter parses seconds or a date; 0 if there is neither.
-func parseRetryAfter(resp *http.Response, now time.Time) time.Duration {
-	text := resp.Header.Get("Retry-After")
-	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return time.Duration(n) * time.Second
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return max(0, at.Sub(now))
-	}
-	return 0
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/httpclient"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -91,22 +92,12 @@ func (caller Caller) Post(ctx context.Context, url string, c branch.Call, input 
 	if ctx.Err() != nil {
 		return nil, branch.Retry(problem(c, interlock.Retryable, context.Cause(ctx)))
 	}
-	answer, err := caller.client().Do(request)
+	answer, err := httpclient.WithoutRedirects(caller.Client).Do(request)
 	if err != nil {
 		return nil, trace.classify(c, failure.RedactError(err))
 	}
 	defer answer.Body.Close()
 	return caller.read(c, answer)
-}
-
-// client returns the caller's client, without redirects.
-func (caller Caller) client() *http.Client {
-	client := http.Client{}
-	if caller.Client != nil {
-		client = *caller.Client
-	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &client
 }
 
 func newRequest(ctx context.Context, c branch.Call, address string, input []byte) (*http.Request, error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/httpclient"
 	"github.com/interlock-dev/interlock/internal/strictjson"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
@@ -177,7 +178,7 @@ func (caller Caller) Forget(ctx context.Context, url string, m Mark) (removed in
 		return fail(interlock.Bug, err)
 	}
 	request.Header.Set(HeaderOperation, MarkOperation)
-	answer, err := caller.client().Do(request)
+	answer, err := httpclient.WithoutRedirects(caller.Client).Do(request)
 	if err != nil {
 		return fail(interlock.Uncertain, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/httpclient"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -78,12 +79,7 @@ func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set(branchhttp.HeaderTransaction, url.PathEscape(outcome.ID))
 	r.Header.Set(branchhttp.HeaderOperation, "ended")
-	client := http.Client{}
-	if s.options.Client != nil {
-		client = *s.options.Client
-	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	answer, err := client.Do(r)
+	answer, err := httpclient.WithoutRedirects(s.options.Client).Do(r)
 	if err != nil {
 		return fmt.Errorf("report the end to %s: %w", failure.RedactURL(o.OnEnd), errors.Unwrap(err)) // a url.Error has the address, whose query may be secret
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/httpclient"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
@@ -208,12 +209,7 @@ func (h HTTP) list(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, h.addressError(err)
 	}
-	client := http.Client{}
-	if h.Caller.Client != nil {
-		client = *h.Caller.Client
-	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // as Caller does
-	answer, err := client.Do(request)
+	answer, err := httpclient.WithoutRedirects(h.Caller.Client).Do(request) // as Caller does
 	if err != nil {
 		return nil, h.listError(errors.Unwrap(err)) // without the address, which has a query
 	}

@@ -35,6 +35,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/httpclient"
 )
 
 // Headers of a request.
@@ -95,12 +96,11 @@ func New(address string, signer Signer, o *Options) (*Sink, error) {
 	if s.options.Now == nil {
 		s.options.Now = time.Now
 	}
-	client := http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}
-	if s.options.Client != nil {
-		client = *s.options.Client
+	client := s.options.Client
+	if client == nil {
+		client = &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone()}
 	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	s.client = &client
+	s.client = httpclient.WithoutRedirects(client)
 	switch {
 	case signer == nil || signer.Sign(nil) == "":
 		return nil, problem("", interlock.Bug, errors.New("a signer is required"))
@@ -191,18 +191,7 @@ func verdict(id string, r *http.Response, body []byte, now time.Time) error {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		kind = interlock.Retryable
 	}
-	return problem(id, kind, &StatusError{r.StatusCode, string(body), retryAfter(r.Header.Get("retry-after"), now)})
-}
-
-// retryAfter parses seconds or a date. An invalid value and a past date are 0.
-func retryAfter(value string, now time.Time) time.Duration {
-	if seconds, err := strconv.Atoi(value); err == nil && seconds < 1<<31 {
-		return max(0, time.Duration(seconds)*time.Second)
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return max(0, at.Sub(now))
-	}
-	return 0
+	return problem(id, kind, &StatusError{r.StatusCode, string(body), httpclient.RetryAfter(r.Header, now)})
 }
 
 // unanswered returns the kind of error of a request without an answer: Retryable if there was no

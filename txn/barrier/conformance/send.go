@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/httpclient"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
@@ -158,12 +159,7 @@ func (s *stage) inspect(ctx context.Context) (e Effects, err error) {
 
 // exchange sends a request and reads the answer.
 func (s *stage) exchange(request *http.Request) (status int, body []byte, err error) {
-	client := http.Client{}
-	if s.options.Client != nil {
-		client = *s.options.Client
-	}
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	response, err := client.Do(request)
+	response, err := httpclient.WithoutRedirects(s.options.Client).Do(request)
 	if err == nil {
 		defer response.Body.Close()
 		status = response.StatusCode
