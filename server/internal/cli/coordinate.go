@@ -212,7 +212,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Keep: f.keep, Prefix: a.prefix,
-		Web: options, Calls: calls, Sweeps: f.sweeps, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: func(err error) { a.say("%v", withAdvice(err)) }, Log: a.warnings()})
+		Web: options, Calls: calls, Sweeps: f.sweeps, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: told(a, func(err error) text { return line("%v", withAdvice(err)) }), Log: a.warnings()})
 	switch {
 	case err != nil && signalError(ctx) != nil:
 		return nil
@@ -237,36 +237,37 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 }
 
 // tell makes a coordinator report transactions that wait for an operator, with the
-// command that shows them, and all other warnings; with calls, also each failed call.
+// command that shows them, and all other warnings, of each hook 20 in a second at most; with
+// calls, also each failed call.
 func (a *app) tell(o *httpapi.Options, calls bool) {
 	sagaProtocol := &observe.Saga{
 		Log:   a.warnings(),
 		Tried: func(observe.SagaTried) {},
-		Dead: func(e observe.SagaDead) {
-			a.say("saga %s waits for an operator: the undo of %s failed for good; see %s", e.Saga, strings.Join(e.Steps, ", "), command("interlock", "saga", "show", e.Saga))
-		},
-		Stuck: func(e observe.SagaStuck) {
-			a.say("saga %s is past its pivot, and step %s has failed %d times: %v", e.Saga, e.Step, e.Attempts, e.Err)
-		},
+		Dead: told(a, func(e observe.SagaDead) text {
+			return line("saga %s waits for an operator: the undo of %s failed for good; see %s", e.Saga, strings.Join(e.Steps, ", "), command("interlock", "saga", "show", e.Saga))
+		}),
+		Stuck: told(a, func(e observe.SagaStuck) text {
+			return line("saga %s is past its pivot, and step %s has failed %d times: %v", e.Saga, e.Step, e.Attempts, e.Err)
+		}),
 	}
-	tccProtocol := &observe.TCC{Log: a.warnings(), Tried: func(observe.TCCTried) {}, Dead: func(e observe.TCCDead) {
-		a.say("transaction %s waits for an operator: the decision is %s, refused by %s; see %s",
+	tccProtocol := &observe.TCC{Log: a.warnings(), Tried: func(observe.TCCTried) {}, Dead: told(a, func(e observe.TCCDead) text {
+		return line("transaction %s waits for an operator: the decision is %s, refused by %s; see %s",
 			e.Transaction, e.Decision, strings.Join(e.Branches, ", "), command("interlock", "tcc", "show", e.Transaction))
-	}}
+	})}
 	xaProtocol := &observe.TwoPC{
 		Log:   a.warnings(),
 		Tried: func(observe.TwoPCTried) {},
-		Halted: func(e observe.TwoPCHalted) {
-			a.say("transaction %s is halted, not committed by %s: %s; see %s, then %s", e.Transaction, strings.Join(e.Participants, ", "), e.Reason,
+		Halted: told(a, func(e observe.TwoPCHalted) text {
+			return line("transaction %s is halted, not committed by %s: %s; see %s, then %s", e.Transaction, strings.Join(e.Participants, ", "), e.Reason,
 				command("interlock", "xa", "show", e.Transaction), command("interlock", "xa", "retry", e.Transaction))
-		},
-		Heuristic: func(e observe.TwoPCHeuristic) {
-			a.say("transaction %s waits for an operator: finished against the decision by %s: %v; see %s",
+		}),
+		Heuristic: told(a, func(e observe.TwoPCHeuristic) text {
+			return line("transaction %s waits for an operator: finished against the decision by %s: %v; see %s",
 				e.Transaction, strings.Join(e.Participants, ", "), e.Err, command("interlock", "xa", "show", e.Transaction))
-		},
-		Orphan: func(e observe.TwoPCOrphan) {
-			a.say("transaction %s has been in doubt at %s for %v: %s", e.Transaction, e.Participant, e.Age.Round(time.Second), because(e.Verdict, e.Err))
-		},
+		}),
+		Orphan: told(a, func(e observe.TwoPCOrphan) text {
+			return line("transaction %s has been in doubt at %s for %v: %s", e.Transaction, e.Participant, e.Age.Round(time.Second), because(e.Verdict, e.Err))
+		}),
 	}
 	if calls {
 		sagaProtocol.Tried = func(e observe.SagaTried) { a.tried("saga", e.Saga, e.Step, undo(e.Undo), e.Err, e.Again) }
@@ -294,9 +295,30 @@ func (warningHandler) Enabled(_ context.Context, l slog.Level) bool { return l >
 // Handle implements [slog.Handler].
 func (h warningHandler) Handle(_ context.Context, r slog.Record) error {
 	t := line("%s:", r.Message)
-	r.Attrs(func(a slog.Attr) bool { t += line(" %s", a); return true })
+	r.Attrs(func(a slog.Attr) bool {
+		if own, ok := a.Value.Any().(text); ok {
+			t = own
+		} else {
+			t += line(" %s", a)
+		}
+		return true
+	})
 	h.app.say("%s", t)
 	return nil
+}
+
+// A notice is an event with a line of its own, which [warningHandler] prints without the message.
+type notice[E any] struct{ line text }
+
+// LogValue implements [slog.LogValuer].
+func (n notice[E]) LogValue() slog.Value { return slog.GroupValue(slog.Any("line", n.line)) }
+
+// told returns a hook that prints a line for each event, with the limit that [observe.OnNil] has for
+// hooks that log.
+func told[E any](a *app, format func(E) text) func(E) {
+	var log func(notice[E])
+	observe.OnNil(&log, a.warnings(), slog.LevelWarn, func(notice[E]) string { return "notice" })
+	return func(e E) { log(notice[E]{format(e)}) }
 }
 
 // tried reports a failed call.

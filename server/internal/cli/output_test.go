@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/httpapi"
 )
 
 // Lines that several goroutines print at once stay whole: hooks of a coordinator and of renewals do.
@@ -29,6 +31,33 @@ func TestLinesStayWhole(t *testing.T) {
 	all.Wait()
 	if want := strings.Repeat("interlock: saga 世界 waits\n", 1600); b.String() != want {
 		t.Errorf("%d bytes, want %d", b.Len(), len(want))
+	}
+}
+
+// A store that is down makes no flood: of the lines of one hook a coordinator prints 20 in a second, and of
+// each hook some.
+func TestACoordinatorDoesNotFlood(t *testing.T) {
+	var b bytes.Buffer
+	a := newApp("interlock", io.Discard, &b)
+	var o httpapi.Options
+	a.tell(&o, false)
+	for range 1000 {
+		o.Sagas.Hooks.Dead(observe.SagaDead{Saga: "dead", Steps: []string{"a"}})
+		o.Sagas.Hooks.Stuck(observe.SagaStuck{Saga: "stuck", Step: "a", Err: io.EOF})
+		o.TCC.Hooks.Dead(observe.TCCDead{Transaction: "refused"})
+		o.TwoPC.Hooks.Halted(observe.TwoPCHalted{Transaction: "halted", Participants: []string{"it's"}})
+		o.TwoPC.Hooks.Heuristic(observe.TwoPCHeuristic{Transaction: "heuristic", Err: io.EOF})
+		o.TwoPC.Hooks.Orphan(observe.TwoPCOrphan{Transaction: "orphan"})
+	}
+	if n := strings.Count(b.String(), "\n"); n > 6*100 {
+		t.Errorf("%d lines", n)
+	}
+	for _, want := range []string{"interlock: saga dead waits for an operator: the undo of a failed for good; see interlock saga show dead\n",
+		"interlock: saga stuck is past its pivot, and step a has failed 0 times: EOF\n", "transaction refused waits", "halted, not committed by it's: ",
+		"interlock xa retry halted\n", "transaction heuristic waits", "transaction orphan has been in doubt"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in %.1000s", want, &b)
+		}
 	}
 }
 
