@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tools.sh servers|kube|nats|consul|lint|site NAME… builds programs into bin/ from the Go modules in
-# tools/. It is quick if they are there and neither the modules nor Go changed.
+# tools/. It is quick if they are there and neither the modules nor Go changed. What is built stays in
+# the user's cache, for other clones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,13 +28,23 @@ package() {
 	esac
 }
 
-mkdir -p bin
-stamp=$(cat "$module/go.mod" "$module/go.sum" <(go env GOVERSION GOOS GOARCH) | sha256sum)
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/interlock/bin
+mkdir -p bin "$cache"
+sources=()
+[ "$module" = tools ] || mapfile -t sources < <(find "$module" -name '*.go' | sort)
+stamp=$(cat "$module/go.mod" "$module/go.sum" "${sources[@]}" <(go env GOVERSION GOOS GOARCH) | sha256sum)
 for name in "$@"; do
 	if [ -x "bin/$name" ] && [ "$(cat "bin/.$name" 2>/dev/null)" = "$stamp" ]; then
 		continue
 	fi
-	echo "build bin/$name"
-	GOWORK=off go -C "$module" build -buildvcs=false -trimpath -ldflags=-s -o "$PWD/bin/$name" "$(package "$name")"
+	kept=$cache/$name-${stamp%% *}
+	if [ ! -x "$kept" ]; then
+		echo "build bin/$name"
+		GOWORK=off go -C "$module" build -buildvcs=false -trimpath -ldflags=-s -o "$cache/.$name.$$" "$(package "$name")"
+		rm -f "$cache/$name-"*
+		mv "$cache/.$name.$$" "$kept"
+	fi
+	rm -f "bin/$name"
+	cp "$kept" "bin/$name"
 	echo "$stamp" >"bin/.$name"
 done
