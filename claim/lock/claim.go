@@ -222,7 +222,7 @@ func (h *hold) release(ctx context.Context) error {
 	// When the lease is over there is nothing to release.
 	h.leaving.parent, h.leaving.detached = ctx, true
 	h.leaving.deadline = time.Now().Add(min(r.lease, l.options.ReleaseTimeout))
-	h.err = l.giveUp(&h.leaving, h, g.name, h.place.owner)
+	h.err = l.giveUp(&h.leaving, h, g.name, h.place.owner, nil)
 	l.handle(g.gone)
 	return h.err
 }

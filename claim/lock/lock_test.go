@@ -362,6 +362,27 @@ func TestReleaseThatCannotBeConfirmed(t *testing.T) {
 	})
 }
 
+// TestARefusalIsReportedOnce requires that a backend which refuses a name, as Redis does with WRONGTYPE, and
+// then also to release it, is reported to the caller alone.
+func TestARefusalIsReportedOnce(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		var failed []observe.LockReleaseFailed
+		l, d := b.process(&lock.Options{Hooks: &observe.Lock{ReleaseFailed: func(e observe.LockReleaseFailed) { failed = append(failed, e) }}})
+		wrongType := &interlock.Error{Op: "test", Kind: interlock.Definite, Err: errors.New("WRONGTYPE")}
+		d.refuse, d.refuseRelease = wrongType, wrongType
+		if _, err := l.Acquire(b.Context(), name); !errors.Is(err, wrongType) {
+			b.Fatal(err)
+		}
+		if synctest.Wait(); d.releases != 1 || len(failed) != 0 {
+			b.Fatalf("%d releases, events %+v", d.releases, failed)
+		}
+		d.set(func() { d.refuse = nil })
+		if err := b.acquire(l).Release(b.Context()); !errors.Is(err, wrongType) || len(failed) != 1 {
+			b.Fatalf("release of a claim: %v, events %+v", err, failed)
+		}
+	})
+}
+
 func TestReleaseEndsWithTheLease(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, d := b.process(&lock.Options{ReleaseTimeout: time.Hour})

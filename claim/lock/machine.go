@@ -93,7 +93,7 @@ type action int
 const (
 	ask    action = iota // start to request place
 	stop                 // end the attempt for place
-	giveUp               // release place in the backend, in the background
+	giveUp               // release place in the backend, in the background; it may have refused it with err
 	answer               // answer waiter with hold, to be woken after a time, or with err
 	end                  // end hold with the cause err
 	wake                 // call woken for hold after a time
@@ -218,8 +218,11 @@ func (g *gate) refused(p *place, err error) {
 	}
 	g.waiters = slices.DeleteFunc(g.waiters, concerned)
 	nothingLeft := errors.Is(err, interlock.ErrHeld) || errors.Is(err, driver.ErrNotInOneStep)
+	if p.uncertain {
+		err = nil // the refusal is not all that may be left
+	}
 	if p.uncertain || !nothingLeft {
-		g.emit(effect{do: giveUp, place: p})
+		g.emit(effect{do: giveUp, place: p, err: err})
 	}
 	g.contend()
 }

@@ -94,7 +94,7 @@ func (l *locker) runEffects() {
 			e.place.attempt.ctx.end(errNobodyWaits)
 		case giveUp:
 			l.running++
-			go l.giveUpInBackground(e.gate.name, e.place.owner)
+			go l.giveUpInBackground(e.gate.name, e.place.owner, e.err)
 		case answer:
 			if e.hold != nil {
 				l.begin(e.hold, e.waiter.caller, e.after)
@@ -312,8 +312,9 @@ func (l *locker) heldBy(ctx context.Context, name string) *hold {
 	return h
 }
 
-// giveUp releases the place of owner in the backend, until ctx ends, and then ends ctx. It reports a failure for by.
-func (l *locker) giveUp(ctx *lazyContext, by any, name, owner string) error {
+// giveUp releases the place of owner in the backend, until ctx ends, and then ends ctx. It reports a failure
+// for by, unless the backend has refused the place, which its caller knows, and refuses to release it.
+func (l *locker) giveUp(ctx *lazyContext, by any, name, owner string, refusal error) error {
 	defer ctx.end(nil)
 	for failed := 1; ; failed++ {
 		err := l.driver.Release(ctx, name, owner)
@@ -321,15 +322,18 @@ func (l *locker) giveUp(ctx *lazyContext, by any, name, owner string) error {
 			return nil
 		}
 		if !worthRepeating(err) || !retries.Wait(ctx, failed) {
-			report.Add(&l.reports, by, l.options.Hooks.ReleaseFailed, observe.LockReleaseFailed{Name: name, Owner: owner, Err: err})
+			known := refusal != nil && interlock.Kind(refusal) == interlock.Definite && interlock.Kind(err) == interlock.Definite
+			if !known {
+				report.Add(&l.reports, by, l.options.Hooks.ReleaseFailed, observe.LockReleaseFailed{Name: name, Owner: owner, Err: err})
+			}
 			return err
 		}
 	}
 }
 
-func (l *locker) giveUpInBackground(name, owner string) {
+func (l *locker) giveUpInBackground(name, owner string, refusal error) {
 	ctx := lazyContext{parent: context.Background(), deadline: time.Now().Add(l.options.ReleaseTimeout)}
-	_ = l.giveUp(&ctx, nil, name, owner) // Hooks.ReleaseFailed reports errors
+	_ = l.giveUp(&ctx, nil, name, owner, refusal) // Hooks.ReleaseFailed reports errors
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.finish()

@@ -99,6 +99,7 @@ type faulty struct {
 	loseReleases  int
 	refuse        error // what every Acquire answers, if set
 	refuseAll     error // what every AcquireAll answers, if set
+	refuseRelease error // what every Release answers, if set
 	acquires      int
 	batches       int
 	during        func() // is called before AcquireAll asks
@@ -177,7 +178,7 @@ func (f *faulty) Release(ctx context.Context, name, owner string) error {
 		f.loseReleases--
 		return errReplyLost
 	}
-	return err
+	return cmp.Or(f.refuseRelease, err)
 }
 
 func (f *faulty) set(change func()) {
