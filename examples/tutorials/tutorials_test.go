@@ -30,16 +30,12 @@ func TestPages(t *testing.T) {
 	shown := map[string]bool{}
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		want := program.ReplaceAllFunc(text, func(block []byte) []byte {
 			name := string(program.FindSubmatch(block)[1])
 			shown[name] = true
 			source, err := os.ReadFile(filepath.Join(name, "main.go"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			_, code, _ := strings.Cut(string(source), "\n") // the comment names the page
 			_, code, _ = strings.Cut("\n"+code, "package main")
 			return []byte("<!-- program: " + name + " -->\n```go\npackage main" + code + "```\n")
@@ -87,10 +83,11 @@ func TestPrograms(t *testing.T) {
 func testSaga(t *testing.T, path string) {
 	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr() + "?ttl=2s"
-	run := func(args ...string) []string {
-		out, err := exec.Command(path, append([]string{"-backend", url}, args...)...).Output()
-		if err != nil {
-			t.Fatal(err)
+	run := func(code int, args ...string) []string {
+		c := exec.Command(path, append([]string{"-backend", url}, args...)...)
+		out, err := c.Output()
+		if c.ProcessState.ExitCode() != code {
+			t.Fatalf("%v, want exit code %d", err, code)
 		}
 		return strings.Split(strings.TrimSpace(string(out)), "\n")
 	}
@@ -101,10 +98,10 @@ func testSaga(t *testing.T, path string) {
 		}
 		return strings.TrimSpace(names)
 	}
-	if got := steps(run("order/1", "lamp")); got != "reserve charge ship SUCCEEDED" {
+	if got := steps(run(0, "order/1", "lamp")); got != "reserve charge ship SUCCEEDED" {
 		t.Errorf("a lamp: %s", got)
 	}
-	if got := steps(run("order/2", "piano")); got != "reserve charge refund release COMPENSATED" {
+	if got := steps(run(1, "order/2", "piano")); got != "reserve charge refund release COMPENSATED" {
 		t.Errorf("a piano: %s", got)
 	}
 	killed := testbed.Command(t, path, "-backend", url, "-pause", "1m", "order/3", "lamp")
@@ -112,7 +109,7 @@ func testSaga(t *testing.T, path string) {
 		t.Fatalf("it printed %q", line)
 	}
 	killed.Kill()
-	if got := steps(run("order/3", "lamp")); got != "reserve charge ship SUCCEEDED" {
+	if got := steps(run(0, "order/3", "lamp")); got != "reserve charge ship SUCCEEDED" {
 		t.Errorf("after a crash: %s", got)
 	}
 }
@@ -148,9 +145,7 @@ func testIdempotent(t *testing.T, path string) {
 		request, _ := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+"/charges", strings.NewReader(`{"account": "ann", "amount": 30}`))
 		request.Header.Set("Idempotency-Key", key)
 		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer response.Body.Close()
 		body, _ := io.ReadAll(response.Body)
 		return response.Status + " " + string(body), response.Header.Get("Idempotency-Replayed")

@@ -64,19 +64,26 @@ func main() {
 	if flag.NArg() != 2 {
 		log.Fatal("usage: saga [flags] ID ITEM")
 	}
-	ctx := context.Background()
+	if err := book(context.Background(), flag.Arg(0), flag.Arg(1)); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// book runs one order to its end. An order that was undone is an error.
+func book(ctx context.Context, id, item string) error {
 	runtime, err := txn.Open(ctx, *backend, nil)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	defer runtime.Close(ctx)
 	engine, err := saga.New(runtime.Coordinator(), nil, order)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	if err := runtime.Start(ctx); err != nil {
-		log.Fatal(err)
+		return err
 	}
-	outcome, err := order.Do(ctx, engine, flag.Arg(0), Order{Item: flag.Arg(1), Price: 100})
-	fmt.Println(outcome.State, err)
+	outcome, err := order.Do(ctx, engine, id, Order{Item: item, Price: 100})
+	fmt.Println(outcome.State)
+	return err
 }
