@@ -82,11 +82,12 @@ func (s *Server) keepSpace() {
 	}
 }
 
-// keeper stores the warnings that it has given.
+// keeper stores the warnings that it has given, and what it tried.
 type keeper struct {
 	*Server
 	warned time.Time
-	full   bool // the last warning was of refused writes
+	full   bool  // the last warning was of refused writes
+	tried  int64 // the revision at which a full node was defragmented last
 }
 
 // repeatWarning is the interval between equal warnings.
@@ -97,18 +98,20 @@ func (k *keeper) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var revision int64
 	if st.Full { // the file may contain history
-		if err := k.compact(ctx); err != nil {
+		if revision, err = k.compact(ctx); err != nil {
 			return err
 		}
 	}
-	if st.Full || pays(st) {
+	if st.Full && revision != k.tried || pays(st) { // at the same revision, nothing was deleted
 		if err := k.node.Server.Backend().Defrag(); err != nil {
 			return err
 		}
 		if st, err = k.Status(ctx); err != nil {
 			return err
 		}
+		k.tried = revision
 	}
 	if st.Full && !near(st.Size, st.Quota) {
 		// An alarm belongs to a member; disarming without a member has no effect and no error.
@@ -129,17 +132,17 @@ func pays(st Status) bool {
 	return half && st.InUse <= defragMost || near(st.Size, st.Quota) && st.InUse < st.Size/10*9
 }
 
-// compact deletes the history.
-func (k *keeper) compact(ctx context.Context) error {
+// compact deletes the history, and returns the revision that is left.
+func (k *keeper) compact(ctx context.Context) (revision int64, err error) {
 	now, err := k.client.Get(ctx, "\x00", clientv3.WithCountOnly())
 	if err != nil {
-		return err
+		return 0, err
 	}
 	_, err = k.client.Compact(ctx, now.Header.Revision, clientv3.WithCompactPhysical())
 	if errors.Is(err, rpctypes.ErrCompacted) {
-		return nil
+		err = nil
 	}
-	return err
+	return now.Header.Revision, err
 }
 
 // warn warns immediately, then at intervals, while there is a reason.

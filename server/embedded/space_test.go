@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -13,6 +15,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // lines is a log that is written and read concurrently.
@@ -38,9 +42,7 @@ func small(t *testing.T, log *lines, check time.Duration) *Server {
 	t.Helper()
 	s, err := Start(t.Context(), Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0", Quota: 4 << 20,
 		Compact: 5 * check, Check: check, Log: slog.New(slog.NewTextHandler(log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -86,13 +88,9 @@ func TestQuotaComesNear(t *testing.T) {
 	check := func() Status {
 		t.Helper()
 		s.node.Server.Backend().ForceCommit() // sizes are those of the last commit
-		if err := k.check(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, k.check(t.Context()))
 		st, err := s.Status(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return st
 	}
 	keys := 0
@@ -115,6 +113,12 @@ func TestQuotaComesNear(t *testing.T) {
 			t.Fatalf("%v, %+v: %s", err, st, &log.out)
 		}
 	}
+	full := dataFile(t, s)
+	for range 3 {
+		if st := check(); !os.SameFile(full, dataFile(t, s)) {
+			t.Fatalf("it was defragmented again, although nothing was deleted: %+v", st)
+		}
+	}
 	if _, err := s.Client().Delete(t.Context(), "key", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
@@ -126,20 +130,22 @@ func TestQuotaComesNear(t *testing.T) {
 	}
 }
 
+// dataFile returns the file of the data, which defragmenting replaces.
+func dataFile(t *testing.T, s *Server) os.FileInfo {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(s.options.DataDir, "member", "snap", "db"))
+	testbed.OK(t, err)
+	return info
+}
+
 // TestAFailedWriteReleasesTheDirectory sets a limit of the whole process, so it is not parallel.
 func TestAFailedWriteReleasesTheDirectory(t *testing.T) {
 	dir := t.TempDir()
 	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Max: limit.Max}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit))
+	testbed.OK(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Max: limit.Max}))
 	_, refused := lockDir(dir)
-	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit))
 	l, err := lockDir(dir)
 	if !errors.Is(refused, syscall.EFBIG) || err != nil {
 		t.Fatalf("%v without space, then %v", refused, err)
