@@ -24,8 +24,9 @@ func (a *app) doctorCommand() *cobra.Command {
 		Long: `Reads the server's settings and state, and measures how long requests take and how
 long this process was paused. It reports what weakens the guarantees of locks, and
 what to change. It also checks that the user has the rights that "interlock lock"
-needs (not on ZooKeeper and Consul). It only reads: it takes no lock and changes nothing
-on the server. "ok" means that it found nothing.
+needs (not on ZooKeeper and Consul), and in a database that the tables have the columns
+of this version. It only reads: it takes no lock and changes nothing on the server. "ok"
+means that it found nothing. It knows what --backend knows, so neither Kafka nor NATS.
 
 With --watch it measures for that long. The TTL should be much longer than the
 longest pause. The exit code is for monitoring: 0 if all is ok, 1 with warnings, 2 with

@@ -9,48 +9,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/mysql"
-	"github.com/interlock-dev/interlock/driver/postgres"
-	"github.com/interlock-dev/interlock/flow/limit"
-	"github.com/interlock-dev/interlock/flow/outbox"
-	"github.com/interlock-dev/interlock/flow/queue"
-	"github.com/interlock-dev/interlock/flow/reply"
-	"github.com/interlock-dev/interlock/flow/sequence"
-	"github.com/interlock-dev/interlock/guard/fence"
-	"github.com/interlock-dev/interlock/guard/idempotency"
-	"github.com/interlock-dev/interlock/guard/once"
-	"github.com/interlock-dev/interlock/guard/proxy"
-	"github.com/interlock-dev/interlock/guard/stock"
-	versions "github.com/interlock-dev/interlock/guard/version"
-	"github.com/interlock-dev/interlock/txn/barrier"
-	"github.com/interlock-dev/interlock/txn/choreography"
-	"github.com/interlock-dev/interlock/txn/countermeasure"
-	"github.com/interlock-dev/interlock/txn/journal"
-	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
-
-// schemaParts are the packages with tables, by name. Tables with the user's columns
-// are omitted: their packages create them.
-var schemaParts = []struct {
-	name string
-	driver.Creator
-}{
-	{"fence", fence.Table{}}, {"version", versions.Table{}}, {"stock", stock.Table{}}, {"once", once.Inbox{Consumer: "schema"}},
-	{"idempotency", idempotency.Table{}}, {"proxy", proxy.Calls{}}, {"sequence", sequence.Table{}}, {"outbox", outbox.Table{}}, {"queue", queue.Table{}}, {"reply", reply.Table{}}, {"limit", limit.Table{}},
-	{"journal", journal.NewTable[struct{}](nil, "")}, {"barrier", barrier.Table{}}, {"tcc", tcc.Table{}},
-	{"choreography", choreography.Tracker{}},
-	{"semanticlock", countermeasure.SemanticLock{}}, {"byvalue", countermeasure.ByValue{}},
-}
-
-// locksPart is the part of the lock drivers.
-const locksPart = "locks"
 
 func (a *app) schemaCommand() *cobra.Command {
 	var only []string
 	var grant string
-	names := []string{locksPart}
-	for _, p := range schemaParts {
-		names = append(names, p.name)
+	names := []string{backend.LockPart("").Name}
+	for _, p := range backend.Parts {
+		names = append(names, p.Name)
 	}
 	c := &cobra.Command{
 		Use: "schema postgres|mysql", Short: "Print the SQL of all tables, and the least rights", Args: oneArg("database: postgres or mysql"),
@@ -94,18 +61,15 @@ func (a *app) printSchema(database string, only []string, role string) error {
 	}
 	var views []partView
 	var t text
-	for _, p := range append(schemaParts, struct {
-		name string
-		driver.Creator
-	}{locksPart, nil}) {
-		if len(only) > 0 && !slices.Contains(only, p.name) {
+	for _, p := range slices.Concat(backend.Parts, []backend.Part{backend.LockPart("")}) {
+		if len(only) > 0 && !slices.Contains(only, p.Name) {
 			continue
 		}
-		statements, err := statementsOf(dialect, p.Creator)
+		statements, err := driver.Statements(dialect, p)
 		if err != nil {
-			return fail(exitBug, "schema of %s: %w", p.name, err)
+			return fail(exitBug, "schema of %s: %w", p.Name, err)
 		}
-		v := partView{p.name, statements, grantsFor(statements, role)}
+		v := partView{p.Name, statements, grantsFor(statements, role)}
 		views = append(views, v)
 		t += line("-- %s\n", v.Part)
 		if dialect == driver.Postgres {
@@ -122,17 +86,6 @@ func (a *app) printSchema(database string, only []string, role string) error {
 	return a.print(struct {
 		Parts []partView `json:"parts"`
 	}{views}, t)
-}
-
-// statementsOf returns the statements of Create; nil means the lock drivers.
-func statementsOf(dialect driver.Dialect, c driver.Creator) ([]string, error) {
-	switch {
-	case c == nil && dialect == driver.Postgres:
-		return postgres.Schema(""), nil
-	case c == nil:
-		return mysql.Schema(""), nil
-	}
-	return driver.Statements(dialect, c)
 }
 
 var created = regexp.MustCompile(`(?i)^create (?:unlogged )?(table|sequence) if not exists (\S+)`)

@@ -17,7 +17,9 @@ import (
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/guard/stock"
 	versions "github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -30,28 +32,28 @@ func TestEveryTableIsChecked(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
-		for _, p := range schemaParts {
+		for _, p := range backend.Parts {
 			var together sync.WaitGroup
 			for range 4 { // CREATE … IF NOT EXISTS alone could fail
 				own := *db
 				own.BeginnerAt = db.Again(t)
 				together.Go(func() {
 					if err := own.Try(t.Context(), p.Create); err != nil {
-						t.Errorf("%s, created by four at once: %v", p.name, err)
+						t.Errorf("%s, created by four at once: %v", p.Name, err)
 					}
 				})
 			}
 			together.Wait()
 			check := func() (bad *driver.TableError) {
 				t.Helper()
-				err := db.Try(t.Context(), func(ctx context.Context, s driver.SQL) error { return driver.CheckTables(ctx, s, p.name, p.Creator) })
-				if err != nil && (!errors.As(err, &bad) || !strings.Contains(err.Error(), "--only "+p.name) || interlock.Kind(err) != interlock.Definite) {
-					t.Fatalf("%s: %v", p.name, err)
+				err := db.Try(t.Context(), func(ctx context.Context, s driver.SQL) error { return driver.CheckTables(ctx, s, p.Name, p.Creator) })
+				if err != nil && (!errors.As(err, &bad) || !strings.Contains(err.Error(), "--only "+p.Name) || interlock.Kind(err) != interlock.Definite) {
+					t.Fatalf("%s: %v", p.Name, err)
 				}
 				return bad
 			}
 			if bad := check(); bad != nil {
-				t.Errorf("%s as it was created: %v", p.name, bad)
+				t.Errorf("%s as it was created: %v", p.Name, bad)
 			}
 			for table, column := range tablesOf(t, db, p.Creator) {
 				db.Exec(t, "alter table "+table+" rename column "+column+" to renamed")
@@ -126,9 +128,7 @@ func TestTablesMayHaveAnyName(t *testing.T) {
 // tablesOf returns the tables of a part, each with its last column.
 func tablesOf(t *testing.T, db *databases.DB, c driver.Creator) map[string]string {
 	statements, err := driver.Statements(db.Dialect, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	tables := map[string]string{}
 	for _, s := range statements {
 		m := created.FindStringSubmatch(s)
@@ -165,16 +165,12 @@ func TestOpenersCheckTheirTables(t *testing.T) {
 			t.Errorf("the journal, newer: %v", err)
 		}
 		relay, err := outbox.NewRelay(db, outbox.Table{}, nowhere{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if _, err := relay.Slices(t.Context()); !errors.As(err, &bad) || !strings.Contains(err.Error(), "--only outbox") {
 			t.Errorf("a relay: %v", err)
 		}
 		token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		err = db.Try(t.Context(), func(ctx context.Context, s driver.SQL) error { return fence.Table{}.Enter(ctx, s, "r", token, "me") })
 		if interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "--only fence") {
 			t.Errorf("the fence: %v", err)

@@ -24,9 +24,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/consul"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -39,9 +42,7 @@ func examine(t *testing.T, url string, o Options) Report {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	r, err := Examine(ctx, url, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return r
 }
 
@@ -101,14 +102,10 @@ func TestRedisCluster(t *testing.T) {
 	c := testbed.RedisCluster(t, false, "--appendonly", "yes", "--appendfsync", "always")
 	mustFind(t, examine(t, c.URL(), Options{}), "redis.mode=ok redis.durability=ok redis.eviction=ok redis.open=ok redis.rights=ok")
 	operator, err := redis.Dial("redis://" + c.Servers[2].Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer operator.Close()
 	set := operator.B().ConfigSet().ParameterValue().ParameterValue("maxmemory-policy", "allkeys-lru").ParameterValue("appendfsync", "no").Build()
-	if err := operator.Do(t.Context(), set).Error(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, operator.Do(t.Context(), set).Error())
 	mustFind(t, examine(t, c.URL(), Options{}), "redis.mode=ok redis.durability=warning redis.eviction=critical redis.open=critical")
 	c.Servers[2].Kill()
 	testbed.Eventually(t, "the slots of a dead server are missed", patience, func() bool {
@@ -190,9 +187,7 @@ func TestEtcdTwice(t *testing.T) {
 func etcdClient(t *testing.T, server *testbed.Server) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr()}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -213,6 +208,17 @@ func TestPostgres(t *testing.T) {
 	onlyReads(t, durable.URL(), func() string { return nextTransaction(t, durable) })
 	t.Run("roles", func(t *testing.T) { postgresRoles(t, durable) })
 	t.Run("tokens", func(t *testing.T) { postgresTokens(t, durable) })
+	t.Run("tables", func(t *testing.T) {
+		conn, err := pgx.Connect(t.Context(), durable.URL())
+		testbed.OK(t, err)
+		defer func() { _ = conn.Close(context.Background()) }()
+		exec := func(statement string) {
+			_, err := conn.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol)
+			testbed.OK(t, err)
+		}
+		exec("create schema old; set search_path = old")
+		oldTables(t, driver.Postgres, "postgres.tables", durable.URL()+"&options=-c%20search_path%3Dold", exec)
+	})
 	t.Run("pooler", func(t *testing.T) {
 		pooler := testbed.PgBouncer(t, durable, "transaction")
 		url := "postgres://postgres@" + pooler.Addr() + "/postgres?sslmode=disable&namespace=pooled"
@@ -230,6 +236,32 @@ func TestPostgres(t *testing.T) {
 		mustFind(t, examine(t, server.URL(), Options{}), "postgres.connections=warning")
 	})
 	t.Run("standbys", postgresStandbys)
+}
+
+// oldTables requires a finding for each table with other columns than this version has, with its part.
+func oldTables(t *testing.T, dialect driver.Dialect, id, url string, exec func(statement string)) {
+	t.Helper()
+	for _, p := range []driver.Creator{backend.LockPart(""), journal.NewTable[struct{}](nil, "")} {
+		statements, err := driver.Statements(dialect, p)
+		testbed.OK(t, err)
+		for _, s := range statements {
+			exec(s)
+		}
+	}
+	want := func(severity, seen string) {
+		t.Helper()
+		for _, f := range examine(t, url, Options{}).Findings {
+			if f.ID == id && f.Severity.String() == severity && strings.HasSuffix(f.Seen, seen) {
+				return
+			}
+		}
+		t.Errorf("no finding %s %s %q: %+v", id, severity, seen, examine(t, url, Options{}).Findings)
+	}
+	want("ok", "none")
+	exec("alter table interlock_journal_head add column newer int")
+	want("warning", ": interlock_journal_head (journal) has an unknown column newer")
+	exec("alter table interlock_lease drop column expires")
+	want("critical", ": interlock_lease (locks) has no column expires, interlock_journal_head (journal) has an unknown column newer")
 }
 
 // postgresStandbys requires a finding for a role that may not see others' sessions.
@@ -293,9 +325,7 @@ func TestMariaDB(t *testing.T) {
 	server := testbed.MariaDB(t, "--log-bin=log", "--sync-binlog=1", "--innodb-flush-method=fsync", "--server-id=1")
 	url := "mysql://root@" + server.Addr() + "/test"
 	db, err := sql.Open("mysql", server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer db.Close()
 	for _, c := range []struct{ set, reset, want string }{
 		{"", "", "mysql.durability=ok mysql.version=ok mysql.role=ok mysql.galera=ok mysql.replicas=ok mysql.wait=ok mysql.connections=ok mysql.rights=ok clock=ok"},
@@ -310,6 +340,16 @@ func TestMariaDB(t *testing.T) {
 	}
 	mysqlUsers(t, db, server)
 	mysqlTokens(t, db, server)
+	exec := func(statement string) {
+		_, err := db.Exec(statement)
+		testbed.OK(t, err)
+	}
+	exec("create database old")
+	db.SetMaxOpenConns(1)
+	exec("use old")
+	oldTables(t, driver.MariaDB, "mysql.tables", "mysql://root@"+server.Addr()+"/old", exec)
+	exec("use test")
+	db.SetMaxOpenConns(0)
 	mysqlReplicas(t, db, server)
 }
 
@@ -374,11 +414,9 @@ func TestConsul(t *testing.T) {
 	url := "consul://" + e.Leader().Addr() + "?prefix=app/"
 	healthy(t, url)
 	mustFind(t, examine(t, url, Options{}), "consul.leader=ok consul.servers=ok consul.health=ok consul.session=ok")
-	mustJudge(t, url, "consul.tokens", "")
+	mustJudge(t, url, "consul.tokens", "nothing")
 	d, err := consul.Open(t.Context(), &consul.Options{Address: e.Leader().Addr(), Prefix: "app/"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if err := d.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -426,9 +464,7 @@ func TestKube(t *testing.T) {
 	mustFind(t, examine(t, kubeURL(t, k, testbed.KubeUser), Options{}), "kube.rights=critical kube.sweep=info kube.legacy=info")
 	kubeTokens(t, k, admin)
 	p, err := kubeFor(&rest.Config{Host: k.URL(), BearerToken: testbed.KubeAdmin, TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}, "default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer p.close()
 	old := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "old", Annotations: map[string]string{legacyKey: "{}"}}}
 	if _, err := p.call(t.Context(), http.MethodPost, p.configMaps(), old, &old); err != nil {
@@ -449,9 +485,7 @@ func kubeURL(t *testing.T, k *testbed.Kube, token string) string {
 	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	config.CurrentContext = "x"
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, clientcmd.WriteToFile(*config, file))
 	return "kube://default?kubeconfig=" + file
 }
 
@@ -468,27 +502,19 @@ func onlyReads(t *testing.T, url string, changes func() string) {
 func nextTransaction(t *testing.T, server *testbed.Server) (next string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
-	if err := conn.QueryRow(t.Context(), "select pg_snapshot_xmax(pg_current_snapshot())::text").Scan(&next); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, conn.QueryRow(t.Context(), "select pg_snapshot_xmax(pg_current_snapshot())::text").Scan(&next))
 	return next
 }
 
 func dirty(t *testing.T, server *testbed.Server) string {
 	t.Helper()
 	c, err := redis.Dial("redis://" + server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer c.Close()
 	text, err := c.Do(t.Context(), c.B().Info().Section("persistence").Build()).ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return infoFields(text)["rdb_changes_since_last_save"]
 }
 

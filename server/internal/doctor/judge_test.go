@@ -13,6 +13,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // severityOf returns the severity of an id in a report.
@@ -200,15 +202,11 @@ func keepers(all ...string) func(*Report) {
 func TestEveryFindingHasItsTexts(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	used := map[string]bool{"clock": true, "latency": true, "pause": true}
 	for _, file := range files {
 		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if file == "texts.go" || strings.HasSuffix(file, "_test.go") {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 
 	client "github.com/go-sql-driver/mysql"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/mysql"
 )
@@ -71,6 +72,11 @@ func (p *mysqlProbe) inspect(ctx context.Context, r *Report) error {
 	mysqlFindings(r, f, p.table)
 	r.skew(time.UnixMicro(micros), sent, received, 0)
 	if err := p.rights(ctx, r); err != nil {
+		return err
+	}
+	if err := r.tables(ctx, "mysql.tables", p.namespace, catalog{driver.MariaDB, func(ctx context.Context, query string) (rows, error) {
+		return p.db.QueryContext(ctx, query)
+	}}); err != nil {
 		return err
 	}
 	return p.tokens(ctx, r, time.UnixMicro(micros))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/postgres"
 )
@@ -91,6 +92,11 @@ func (p *postgresProbe) inspect(ctx context.Context, r *Report) error {
 	postgresFindings(r, f, p.table)
 	r.skew(f.now, sent, received, 0)
 	if err := p.rights(ctx, r); err != nil {
+		return err
+	}
+	if err := r.tables(ctx, "postgres.tables", p.namespace, catalog{driver.Postgres, func(ctx context.Context, query string) (rows, error) {
+		return p.conn.Query(ctx, query, pgx.QueryExecModeSimpleProtocol)
+	}}); err != nil {
 		return err
 	}
 	return p.tokens(ctx, r, f.now)

@@ -21,9 +21,7 @@ import (
 func canLock(t *testing.T, url, prefix string) bool {
 	t.Helper()
 	target, err := backend.Parse(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	locks, err := target.Locks(t.Context(), backend.Options{Prefix: prefix})
 	if err != nil {
 		t.Logf("open: %v", err)
@@ -46,9 +44,7 @@ func TestRedisUsers(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	operator, err := redis.Dial("redis://" + server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer operator.Close()
 	for name, c := range map[string]struct{ rights, query, want string }{
 		"least":        {least, "", "redis.open=ok redis.rights=ok redis.durability=warning"},
@@ -69,9 +65,7 @@ func TestRedisUsers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			command := append([]string{"SETUSER", name, "on", ">pw"}, strings.Fields(c.rights)...)
-			if err := operator.Do(t.Context(), operator.B().Arbitrary("ACL").Args(command...).Build()).Error(); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, operator.Do(t.Context(), operator.B().Arbitrary("ACL").Args(command...).Build()).Error())
 			url := "redis://" + name + ":pw@" + server.Addr() + c.query
 			prefix := "jobs/"
 			if strings.Contains(c.query, "prefix=") {
@@ -90,9 +84,7 @@ func TestRedisUsers(t *testing.T) {
 // with it.
 func postgresRoles(t *testing.T, server *testbed.Server) {
 	conn, err := pgx.Connect(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer func() { _ = conn.Close(context.Background()) }()
 	const granted = "grant usage on schema $ to $; grant select, insert, update, delete on all tables in schema $ to $;" +
 		" grant usage, select, update on all sequences in schema $ to $;"
@@ -179,9 +171,7 @@ func TestEtcdUsers(t *testing.T) {
 	ctx := t.Context()
 	must := func(_ any, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 	}
 	must(admin.UserAdd(ctx, "root", "pw"))
 	must(admin.UserGrantRole(ctx, "root", "root"))

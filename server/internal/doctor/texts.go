@@ -53,6 +53,7 @@ var texts = map[string]text{
 	"postgres.idle":        {"sessions end before they send a keep-alive", "raise idle_session_timeout, or leave it at 0"},
 	"postgres.connections": {"every process with locks needs a connection, and one more to listen", "raise max_connections, or use ?mode=table with a pooler"},
 	"postgres.rights":      {"without them interlock lock fails when it opens, acquires or releases", "apply what interlock schema postgres --only locks --grant-to ROLE prints, as the owner of the database"},
+	"postgres.tables":      {"what uses such a table fails when it opens, or at a statement", "apply what interlock schema postgres --only PART prints, of the version that is to use it"},
 	"postgres.tokens":      tokensText,
 
 	"mysql.version":     {"the statements for tokens need MariaDB 10.5", "use MariaDB 10.5 or later"},
@@ -63,6 +64,7 @@ var texts = map[string]text{
 	"mysql.wait":        {"other sessions of this server end soon; those of locks set their own limit", "nothing for locks; check your pool's idle time"},
 	"mysql.connections": {"every process with locks needs a connection", "raise max_connections"},
 	"mysql.rights":      {"without them interlock lock fails when it opens, acquires or releases", "apply what interlock schema mysql --only locks --grant-to USER prints, as an administrator"},
+	"mysql.tables":      {"what uses such a table fails when it opens, or at a statement", "apply what interlock schema mysql --only PART prints, of the version that is to use it"},
 	"mysql.tokens":      tokensText,
 
 	"zookeeper.ensemble": {"one or two servers tolerate no failure; servers of different ensembles grant the same lock", "run three or five, and name those of one ensemble in the URL; the number needs conf in 4lw.commands.whitelist"},

@@ -32,48 +32,30 @@ var far = interlock.CounterAt(time.Now().Add(5 * 365 * 24 * time.Hour))
 // used takes a lock, so that there are counters, and closes the driver.
 func used(t *testing.T, d driver.Fenced, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer d.Close(context.Background())
 	if _, err := d.Acquire(t.Context(), driver.Request{Name: "n", Owner: "o"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Release(t.Context(), "n", "o"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, d.Release(t.Context(), "n", "o"))
 }
 
-// tokensOf returns the severity of a finding; empty if there is none.
-func tokensOf(t *testing.T, url, id string) string {
-	t.Helper()
-	for _, f := range examine(t, url, Options{TTL: 10 * time.Second}).Findings {
-		if f.ID == id {
-			return f.Severity.String()
-		}
-	}
-	return ""
-}
-
+// mustJudge requires the severity of a finding, or "nothing".
 func mustJudge(t *testing.T, url, id, want string) {
 	t.Helper()
-	if got := tokensOf(t, url, id); got != want {
+	if got := severityOf(examine(t, url, Options{TTL: 10 * time.Second}), id); got != want {
 		t.Errorf("%s is %q, want %q", id, got, want)
 	}
 }
 
 func postgresTokens(t *testing.T, server *testbed.Server) {
 	pool, err := pgxpool.New(t.Context(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer pool.Close()
 	config, err := pgx.ParseConfig(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	url := server.URL()
-	mustJudge(t, url, "postgres.tokens", "")
+	mustJudge(t, url, "postgres.tokens", "nothing")
 	session, err := postgres.Open(t.Context(), config, nil)
 	used(t, session, err)
 	table, err := postgres.OpenTable(t.Context(), pool, nil)
@@ -92,12 +74,10 @@ func postgresTokens(t *testing.T, server *testbed.Server) {
 
 func mysqlTokens(t *testing.T, db *sql.DB, server *testbed.Server) {
 	config, err := client.ParseDSN(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	config.Logger = &client.NopLogger{}
 	url := "mysql://root@" + server.Addr() + "/test"
-	mustJudge(t, url, "mysql.tokens", "")
+	mustJudge(t, url, "mysql.tokens", "nothing")
 	session, err := mysql.Open(t.Context(), config, nil)
 	used(t, session, err)
 	table, err := mysql.OpenTable(t.Context(), db, nil)
@@ -113,14 +93,12 @@ func mysqlTokens(t *testing.T, db *sql.DB, server *testbed.Server) {
 
 func zookeeperTokens(t *testing.T, url string) {
 	addr := url[len("zookeeper://"):]
-	mustJudge(t, url, "zookeeper.tokens", "")
+	mustJudge(t, url, "zookeeper.tokens", "nothing")
 	d, err := zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{addr}})
 	used(t, d, err)
 	mustJudge(t, url, "zookeeper.tokens", "ok")
 	conn, _, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogger(silence{}), zk.WithLogInfo(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer conn.Close()
 	// An invalid base is critical; a scale is valid for 2^24 transactions, wherever an
 	// election has moved their ids.
@@ -140,14 +118,12 @@ func zookeeperTokens(t *testing.T, url string) {
 
 func kubeTokens(t *testing.T, k *testbed.Kube, url string) {
 	config := &rest.Config{Host: k.URL(), BearerToken: testbed.KubeAdmin, TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}
-	mustJudge(t, url, "kube.tokens", "")
+	mustJudge(t, url, "kube.tokens", "nothing")
 	d, err := kube.Open(t.Context(), config, nil)
 	used(t, d, err)
 	mustJudge(t, url, "kube.tokens", "ok")
 	p, err := kubeFor(config, "default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer p.close()
 	for base, want := range map[int64]string{far: "critical", 1: "ok"} {
 		var lease coordination.Lease
@@ -156,9 +132,7 @@ func kubeTokens(t *testing.T, k *testbed.Kube, url string) {
 			lease.Annotations["interlock-dev.github.io/base"] = strconv.FormatInt(base, 10)
 			_, err = p.call(t.Context(), http.MethodPut, p.leases()+"/n", lease, &lease)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		mustJudge(t, url, "kube.tokens", want)
 	}
 	if _, err := p.call(t.Context(), http.MethodDelete, p.leases()+"/n", nil, &metav1.Status{}); err != nil {
