@@ -31,9 +31,7 @@ const anyPort = "127.0.0.1:0"
 func start(t *testing.T, dir string) *embedded.Server {
 	t.Helper()
 	s, err := embedded.Start(t.Context(), embedded.Options{DataDir: dir, Listen: anyPort})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -41,9 +39,7 @@ func start(t *testing.T, dir string) *embedded.Server {
 func dial(t *testing.T, s *embedded.Server) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -114,13 +110,9 @@ func TestSecondInstanceOnTheSameData(t *testing.T) {
 func database(t *testing.T, dir string) *os.File {
 	t.Helper()
 	path := filepath.Join(dir, "member", "snap", "db")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -131,9 +123,7 @@ func TestDataOfAnotherEtcd(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	f := database(t, dir)
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	ended := make(chan error, 1)
 	go func() {
 		s, err := embedded.Start(t.Context(), embedded.Options{DataDir: dir, Listen: anyPort})
@@ -174,9 +164,7 @@ func TestDamagedData(t *testing.T) {
 func TestTakenPort(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", anyPort)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer l.Close()
 	_, err = embedded.Start(t.Context(), embedded.Options{DataDir: t.TempDir(), Listen: l.Addr().String()})
 	var address *embedded.AddressError
@@ -188,9 +176,7 @@ func TestTakenPort(t *testing.T) {
 func TestAFailedStartGivesTheDirectoryBack(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", anyPort)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer l.Close()
 	dir := t.TempDir()
 	if _, err := embedded.Start(t.Context(), embedded.Options{DataDir: dir, Listen: l.Addr().String()}); err == nil {

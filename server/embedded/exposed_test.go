@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/server/embedded"
 )
 
@@ -19,17 +20,13 @@ func TestBrowsersAreKeptOut(t *testing.T) {
 	ask := func(host, origin string) *http.Response {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.Endpoint()+"/version", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		r.Close = true
 		if r.Host = host; origin != "" {
 			r.Header.Set("Origin", origin)
 		}
 		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		_, _ = io.Copy(io.Discard, answer.Body)
 		_ = answer.Body.Close()
 		return answer
@@ -48,12 +45,8 @@ func TestBrowsersAreKeptOut(t *testing.T) {
 func TestDataIsPrivate(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(embedded.LogFile(dir), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.MkdirAll(dir, 0o755))
+	testbed.OK(t, os.WriteFile(embedded.LogFile(dir), nil, 0o644))
 	start(t, dir)
 	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		if err != nil {
@@ -65,9 +58,7 @@ func TestDataIsPrivate(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 }
 
 // TestLinksAreNotFollowed: a user that can create a link must not choose the written
@@ -80,17 +71,13 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		link := filepath.Join(dir, name)
 		if name == "." {
 			link = dir
-			if err := os.Mkdir(victim, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, os.Mkdir(victim, 0o700))
 		} else if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		} else if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Symlink(victim, link); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, os.Symlink(victim, link))
 		s, err := embedded.Start(t.Context(), embedded.Options{DataDir: dir, Listen: anyPort})
 		if err == nil {
 			s.Close()

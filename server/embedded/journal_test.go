@@ -6,6 +6,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestJournal runs the suite of the journal on the embedded node. The tests on a
@@ -15,9 +16,7 @@ func TestJournal(t *testing.T) {
 	drivertest.RunJournal(t, drivertest.JournalHarness{
 		Start: func(t *testing.T, _ bool) drivertest.JournalBackend {
 			s, err := Start(t.Context(), Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			t.Cleanup(s.Close)
 			return node{s}
 		},

@@ -11,14 +11,13 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock/internal/generated"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func load(t *testing.T) *Guides {
 	t.Helper()
 	g, err := Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return g
 }
 
@@ -274,20 +273,14 @@ func TestCodeCompiles(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "snippets.go")
-	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.WriteFile(file, []byte(b.String()), 0o600))
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(here, "snippets", "snippets.go"): file}})
 	if err == nil {
 		err = os.WriteFile(file+".json", overlay, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if out, err := exec.Command("go", "build", "-overlay", file+".json", "./snippets").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // root is the repository, relative to this package.
@@ -16,9 +18,7 @@ var quoted = regexp.MustCompile("`([^`\n]+)`")
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return string(text)
 }
 
@@ -65,9 +65,7 @@ func tests(t *testing.T, dir string) (all string) {
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		all += string(text)
 	}
 	return all

@@ -21,9 +21,7 @@ import (
 func locked(t *testing.T, address string) error {
 	t.Helper()
 	target, err := backend.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	l, err := target.Locks(ctx, backend.Options{})
@@ -74,9 +72,7 @@ func TestZooKeeperTLS(t *testing.T) {
 func secured(t *testing.T, address, cert, key string) {
 	t.Helper()
 	query := url.Values{"tls_ca": {cert}, "tls_cert": {cert}, "tls_key": {key}}
-	if err := locked(t, address+"?"+query.Encode()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, locked(t, address+"?"+query.Encode()))
 	err := locked(t, address+"?tls=true")
 	var unknown *tls.CertificateVerificationError
 	if !errors.As(err, &unknown) {
@@ -93,17 +89,11 @@ func secured(t *testing.T, address, cert, key string) {
 func terminated(t *testing.T, server, cert, key string) (address string) {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	pool, err := driver.Authorities(cert)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestParse(t *testing.T) {
@@ -156,9 +158,7 @@ func TestCheckTTL(t *testing.T) {
 		{"mysql://h/d", 0, ""}, {"redis://h", 100 * time.Millisecond, ""}, {"etcd://h", 2 * time.Second, ""},
 	} {
 		target, err := Parse(c.url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		err = target.CheckTTL(c.ttl)
 		var bad *TTLError
 		if c.why == "" && err != nil || c.why != "" && (!errors.As(err, &bad) || err.Error() != c.why) {

@@ -65,9 +65,7 @@ func completingShell(t *testing.T, url, shell, script, start string) *console {
 	path := program(t)
 	file := filepath.Join(t.TempDir(), script)
 	text, _ := run(t, 0, "completion", shell)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	words := strings.Fields(start)
 	c := openWith(t, []string{"INTERLOCK_BACKEND=" + url, "TERM=dumb", "HOME=" + t.TempDir(),
 		"PATH=" + filepath.Dir(path) + string(os.PathListSeparator) + os.Getenv("PATH")}, words[0], words[1:]...)
@@ -116,9 +114,7 @@ func TestCompletionOffersSafeWords(t *testing.T) {
 		cmd := exec.Command(program(t), append([]string{"__complete"}, words...)...)
 		cmd.Env = append(os.Environ(), "INTERLOCK_BACKEND="+url)
 		out, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if strings.ContainsAny(string(out), "`$\\\"'\x1b") {
 			t.Errorf("after %q: %q", words, out)
 		}

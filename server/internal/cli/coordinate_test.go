@@ -37,9 +37,7 @@ func coordinating(t *testing.T, url string, args ...string) (*testbed.Process, s
 func post(t *testing.T, url, body string) (status int, state string) {
 	t.Helper()
 	answer, err := http.Post(url, "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer http.DefaultClient.CloseIdleConnections()
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
@@ -80,14 +78,10 @@ func TestACoordinatorTakesOver(t *testing.T) {
 		var state string
 		testbed.Eventually(t, "the saga has ended", patience, func() bool {
 			answer, err := http.Get(fmt.Sprintf("%s/v1/sagas/%d?wait=1s", other, i))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			defer answer.Body.Close()
 			var v struct{ State string }
-			if err := json.NewDecoder(answer.Body).Decode(&v); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, json.NewDecoder(answer.Body).Decode(&v))
 			state = v.State
 			return state == "SUCCEEDED"
 		})
@@ -169,13 +163,9 @@ func TestCoordinateRefuses(t *testing.T) {
 		}
 	}
 	run(t, 64, "coordinate", "--token-file", token, "--backend", url) // the file is missing
-	if err := os.WriteFile(token, []byte(" short \n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.WriteFile(token, []byte(" short \n"), 0o600))
 	run(t, 64, "coordinate", "--token-file", token, "--backend", url)
-	if err := errors.Join(os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600), os.Chmod(token, 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, errors.Join(os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600), os.Chmod(token, 0o644)))
 	if _, said := run(t, 64, "coordinate", "--token-file", token, "--backend", url); !strings.Contains(said, "chmod 600") {
 		t.Error(said)
 	}

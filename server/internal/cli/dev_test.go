@@ -71,9 +71,7 @@ func TestDevUnderNohup(t *testing.T) {
 func entriesOf(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}

@@ -27,9 +27,7 @@ type example struct {
 func examples(t *testing.T, page string) (list []example) {
 	t.Helper()
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, block := range regexp.MustCompile("(?ms)^```console\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
 		for line := range strings.Lines(block[1]) {
 			line = strings.TrimRight(line, "\n")

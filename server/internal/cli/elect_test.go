@@ -29,9 +29,7 @@ func TestElect(t *testing.T) {
 func leading(t *testing.T, url string, j journal, flags ...string) *testbed.Process {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	args := append([]string{"elect", "job", "--backend", url, "--ttl", "2s", "--accept-weakness"}, flags...)
 	return testbed.Start(t, testbed.Program{Path: program(t), Args: append(args, "--", self), Env: j.env(time.Minute, false)})
 }

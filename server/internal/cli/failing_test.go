@@ -19,18 +19,12 @@ func TestShowSaysWhatFails(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
 	target, err := backend.Parse(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	store, disconnect, err := target.Journal(t.Context(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer disconnect()
 	j, err := txnjournal.New(store, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer j.Close()
 	begin := func(id, kind string, entries ...txnjournal.Entry) {
 		t.Helper()
@@ -82,9 +76,7 @@ func TestShowSaysWhatFails(t *testing.T) {
 func nobodyAt(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -96,9 +88,7 @@ func TestLockWaitsForABackendThatIsAway(t *testing.T) {
 	waiting := testbed.Command(t, path, "lock", "job", "--wait", "1m", "--backend", "etcd://"+addr, "--timeout", "300ms", "--", "true")
 	testbed.Eventually(t, "it reports a retry", patience, func() bool { return strings.Contains(waiting.Stderr(), "; trying again") })
 	s, err := embedded.Start(t.Context(), embedded.Options{DataDir: t.TempDir(), Listen: addr})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(s.Close)
 	wantCode(t, waiting, 0)
 }
@@ -117,9 +107,7 @@ func TestLockTriesABackendAsLongAsAsked(t *testing.T) {
 		}
 	}
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
-	if err := os.Unsetenv("INTERLOCK_BACKEND"); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.Unsetenv("INTERLOCK_BACKEND"))
 	for _, flags := range []string{"--no-wait --backend redis://" + addr, "--wait 0 --backend redis://" + addr} {
 		_, said := run(t, 69, append(strings.Fields("lock job "+flags), "--", "true")...)
 		if strings.Contains(said, "again") {

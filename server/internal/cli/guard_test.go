@@ -83,9 +83,7 @@ func lockedRedis(t *testing.T) (addr string) {
 	t.Helper()
 	addr = testbed.Redis(t).Addr()
 	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("CONFIG SET requirepass s3cret\r\n")); err != nil {
 		t.Fatal(err)

@@ -69,9 +69,7 @@ func TestForeignLocksOnRedis(t *testing.T) {
 	program(t)
 	server := testbed.Redis(t)
 	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr()}, DisableCache: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer client.Close()
 	for _, command := range [][]string{
 		{"SET", "jobs/a", "0123456789abcdef0123456789abcdef", "NX", "PX", "60000"},
@@ -79,9 +77,7 @@ func TestForeignLocksOnRedis(t *testing.T) {
 		{"HSET", "jobs/c", "9f1c2d3e-0000-4abc-8def-0123456789ab:47", "1"},
 		{"PEXPIRE", "jobs/c", "60000"},
 	} {
-		if err := client.Do(t.Context(), client.B().Arbitrary(command...).Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, client.Do(t.Context(), client.B().Arbitrary(command...).Build()).Error())
 	}
 	url := "redis://" + server.Addr()
 	holding(t, url, "jobs/ours")
@@ -126,9 +122,7 @@ func TestForeignLocksOnZooKeeper(t *testing.T) {
 	program(t)
 	server := testbed.ZooKeeper(t)
 	conn, _, err := zk.Connect([]string{server.Addr()}, 10*time.Second, zk.WithLogger(hush{}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer conn.Close()
 	for _, node := range []struct {
 		path, data string
@@ -184,9 +178,7 @@ func TestForeignLocksInKubernetes(t *testing.T) {
 func beforeTokens(t *testing.T, k *testbed.Kube) (address string) {
 	t.Helper()
 	to, err := url.Parse(k.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	transport := &http.Transport{TLSClientConfig: k.TLS()}
 	t.Cleanup(transport.CloseIdleConnections)
 	through := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
@@ -209,15 +201,11 @@ func postLease(t *testing.T, k *testbed.Kube, lease string) {
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: k.TLS()}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
 		k.URL()+"/apis/coordination.k8s.io/v1/namespaces/"+k.Namespace+"/leases", strings.NewReader(lease))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	request.Header.Set("Authorization", "Bearer "+testbed.KubeAdmin)
 	request.Header.Set("Content-Type", "application/json")
 	answer, err := (&http.Client{Transport: transport, Timeout: patience}).Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusCreated {
 		t.Fatal(answer.Status)
@@ -276,9 +264,7 @@ func TestATableThatIsNotShedLocks(t *testing.T) {
 	program(t)
 	url := postgresURL(t)
 	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer conn.Close(context.Background())
 	if _, err := conn.Exec(t.Context(), `create table shedlock (x int)`); err != nil {
 		t.Fatal(err)

@@ -59,9 +59,7 @@ clusters: [{name: test, cluster: {server: "%s", certificate-authority-data: %s}}
 users: [{name: admin, user: {token: %s}}]
 contexts: [{name: test, context: {cluster: test, user: admin, namespace: %s}}]
 `, server, base64.StdEncoding.EncodeToString(ca), token, namespace)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	return "kube://?kubeconfig=" + file
 }
 
@@ -132,9 +130,7 @@ func graph(t *testing.T, url string) {
 		t.Errorf("without waiters it shows %s", out)
 	}
 	b, err := backend.Open(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer b.Close(context.Background())
 	board, ok := b.KeyValues("")
 	if !ok {
@@ -143,9 +139,7 @@ func graph(t *testing.T, url string) {
 	d := deadlock.New(&deadlock.Options{Delay: time.Millisecond})
 	ctx, cancel := context.WithCancel(d.Task(t.Context(), `say "hi"`, 0))
 	drop, err := deadlock.Wait(ctx, deadlock.Resource{Board: board, Name: "held"}, func(context.Context) error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	over := testbed.Later(t, time.Minute, func() error {
 		_, err := deadlock.Wait(ctx, deadlock.Resource{Board: board, Name: "awaited"}, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		return err

@@ -53,7 +53,7 @@ func (a *app) watch(ctx context.Context, prefix string, internal bool) error {
 		return err
 	}
 	defer v.close()
-	w := &watch{inspection: v, prefix: prefix, internal: internal, hint: make(chan struct{}, 1), known: map[string]printedLock{}}
+	w := &watch{inspection: v, prefix: prefix, internal: internal, hint: make(chan struct{}, 1), known: map[string]printedLock{}, outage: interruption{app: a}}
 	if err := w.run(ctx); err != nil && signalError(ctx) == nil {
 		return a.backendError(v.target, err)
 	}
@@ -67,8 +67,8 @@ type watch struct {
 	internal  bool // print internal locks, too
 	known     map[string]printedLock
 	truncated bool // the limit was reported
-	down      bool // the outage was reported
 	polled    boottime.Instant
+	outage    interruption
 
 	hint chan struct{} // there are changed names
 	mu   sync.Mutex
@@ -181,33 +181,40 @@ func (w *watch) look(ctx context.Context) (pause time.Duration, err error) {
 	var broken *exitError
 	switch {
 	case err == nil:
-		w.reportRecovery(all)
+		if all {
+			w.outage.ends(w.target)
+		}
 		return w.untilNext(), nil
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)
 	case errors.As(err, &broken) || codeOf(err) != exitUnreachable:
 		return 0, err
 	}
-	w.reportOutage(err)
+	w.outage.begins(err)
 	w.mu.Lock()
 	w.all = true
 	w.mu.Unlock()
 	return retryInterval, nil
 }
 
-// reportOutage reports once that the backend does not answer, and reportRecovery that it does again.
-func (w *watch) reportOutage(err error) {
-	if !w.down {
-		w.app.say("interrupted: %v; trying again", err)
-	}
-	w.down = true
+// An interruption of a backend is reported at its begin and at its end.
+type interruption struct {
+	app  *app
+	down bool
 }
 
-func (w *watch) reportRecovery(all bool) {
-	if w.down && all {
-		w.app.say("%v answers again", w.target)
-		w.down = false
+func (i *interruption) begins(err error) {
+	if !i.down {
+		i.app.say("interrupted: %v; trying again", err)
 	}
+	i.down = true
+}
+
+func (i *interruption) ends(backend any) {
+	if i.down {
+		i.app.say("%v answers again", backend)
+	}
+	i.down = false
 }
 
 func (w *watch) untilNext() time.Duration {

@@ -50,15 +50,11 @@ func deliver(t *testing.T, db *databases.DB, o outbox.Options, refused string, u
 		return nil
 	})
 	relay, err := outbox.NewRelay(db, outbox.Table{}, sink, &o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	d := memory.NewSpace().Open(nil)
 	defer d.Close(t.Context())
 	locks, err := lock.NewFenced(d, &lock.Options{Identity: "relay"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {

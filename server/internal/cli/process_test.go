@@ -25,9 +25,7 @@ import (
 func underLock(t *testing.T, url string, env []string, flags ...string) *testbed.Process {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	args := append([]string{"lock", "job", "--backend", url}, flags...)
 	return testbed.Start(t, testbed.Program{Path: program(t), Args: append(args, "--", self), Env: env})
 }
@@ -66,9 +64,7 @@ func reportOf(t *testing.T, file string) (r struct {
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return r
 }
 
@@ -218,9 +214,7 @@ func TestAReleaseThatFailsSaysHowLongTheLockStaysTaken(t *testing.T) {
 					time.Sleep(50 * time.Millisecond)
 				}
 				ended := time.Now()
-				if err := p.Stdin().Close(); err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, p.Stdin().Close())
 				wantCode(t, p, 1) // from read, at the end of its input
 				over, said := time.Now(), p.Stderr()
 				t.Logf("after %v: %s", over.Sub(ended), said)
@@ -292,9 +286,7 @@ func TestACommandThatSleptPastItsLeaseIsKilledBeforeItActs(t *testing.T) {
 		pid := began(j)
 		second := underLock(t, url, j.env(100*time.Millisecond, false), "--ttl", "2s")
 		waitersOf(t, url, 1)
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, syscall.Kill(pid, syscall.SIGSTOP))
 		first.Pause()
 		wantCode(t, second, 0)
 		first.Resume()
@@ -379,9 +371,7 @@ func TestHold(t *testing.T) {
 			t.Fatalf("granted %+v, %v", g, err)
 		}
 		wantCode(t, hold("--no-wait"), 75)
-		if err := first.Stdin().Close(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, first.Stdin().Close())
 		wantCode(t, first, 0)
 		second := hold("--no-wait")
 		second.Line(patience)
@@ -420,9 +410,7 @@ func TestAnIgnoredHangupStaysIgnored(t *testing.T) {
 func deleteAll(t *testing.T, url string) {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{strings.TrimPrefix(url, "etcd://")}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer c.Close()
 	if _, err := c.Delete(t.Context(), "job/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
@@ -434,15 +422,11 @@ func TestAClosedStandardErrorDoesNotEndTheCommand(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	cmd := exec.CommandContext(t.Context(), program(t), "lock", "job", "--backend", url, "--max-hold", "200ms", "--", "sleep", "60")
 	cmd.Stderr = writer
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := errors.Join(reader.Close(), cmd.Start(), writer.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, errors.Join(reader.Close(), cmd.Start(), writer.Close()))
 	_ = cmd.Wait() // its state has the result
 	if code := cmd.ProcessState.ExitCode(); code != 79 {
 		t.Errorf("exit code %d (%v), want 79", code, cmd.ProcessState)

@@ -36,9 +36,7 @@ func unhappyQueue(t *testing.T, db *databases.DB) {
 		return table.Add(ctx, sql, "orders", unhappyMessages...)
 	})
 	c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "orders", handleUnhappily, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	testbed.Eventually(t, "the messages are settled", patience, func() (settled bool) {
 		db.Do(t, func(ctx context.Context, sql driver.SQL) error {
 			all, err := table.Status(ctx, sql)
@@ -49,9 +47,7 @@ func unhappyQueue(t *testing.T, db *databases.DB) {
 	})
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
-	if err := c.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, c.Close(ctx))
 }
 
 // TestQueue lists queues and repairs one.
@@ -142,25 +138,17 @@ func TestQueueOnRedis(t *testing.T) {
 	program(t)
 	url := backends["redis"](t)
 	client, err := redis.Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(client.Close)
 	orders := redis.NewQueue(client, nil)
-	if err := orders.Add(t.Context(), "orders", unhappyMessages...); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, orders.Add(t.Context(), "orders", unhappyMessages...))
 	c, err := queue.Open(t.Context(), url, "orders", queue.Table{}, handleUnhappily, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	testbed.Eventually(t, "the messages are settled", patience, func() bool {
 		all, err := orders.Status(t.Context())
 		return err == nil && len(all) == 1 && all[0].Dead == 2 && all[0].Parked == 1 && all[0].Leased == 0
 	})
-	if err := c.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, c.Close(t.Context()))
 	queueOf := func(code int, args ...string) string {
 		t.Helper()
 		text, _ := run(t, code, append(append([]string{"queue"}, args...), "--backend", url)...)

@@ -20,9 +20,7 @@ import (
 func TestTheProgramOfTheReadme(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	block := func(language string) string {
 		t.Helper()
 		found := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```").FindSubmatch(text)
@@ -35,18 +33,14 @@ func TestTheProgramOfTheReadme(t *testing.T) {
 	source := strings.NewReplacer("redis://127.0.0.1:6379", backends["redis"](t),
 		"postgres://postgres@127.0.0.1/bank", bank).Replace(block("go"))
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(source), 0o600))
 	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", filepath.Join(dir, "bank"), filepath.Join(dir, "main.go"))
 	build.Dir = "../../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	conn, err := pgx.Connect(t.Context(), bank)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer conn.Close(context.Background())
 	if _, err := conn.Exec(t.Context(), block("sql"), pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func init() { quietLibraries() } // before any test uses them: it is not safe later
@@ -20,9 +22,7 @@ func RunAlone() int {
 func RunWithin(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer null.Close()
 	var out, said bytes.Buffer
 	a := newApp("interlock", &out, &said)

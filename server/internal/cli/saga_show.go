@@ -197,7 +197,7 @@ func next(s saga.State, id string) text {
 }
 
 func (l *journalCommands) watchSaga(ctx context.Context, id string, poll time.Duration) error {
-	w := sagaWatch{journalCommands: l, id: id}
+	w := sagaWatch{journalCommands: l, id: id, outage: interruption{app: l.app}}
 	err := l.do(ctx, false, func(ctx context.Context, j *journal.Journal) error {
 		for {
 			if err := w.look(ctx, j); err != nil || w.state.Final() {
@@ -217,10 +217,10 @@ func (l *journalCommands) watchSaga(ctx context.Context, id string, poll time.Du
 // sagaWatch is the progress of a watch.
 type sagaWatch struct {
 	*journalCommands
-	id    string
-	shown int64 // the last record
-	state saga.State
-	down  bool // the outage of the journal was reported
+	id     string
+	shown  int64 // the last record
+	state  saga.State
+	outage interruption // of the journal
 }
 
 // look prints the new records. If the journal answered before but does not now, the next look
@@ -231,17 +231,12 @@ func (w *sagaWatch) look(ctx context.Context, j *journal.Journal) error {
 	told, err := history(reading, j, w.id)
 	switch unreachable := err != nil && codeOf(err) == exitUnreachable; {
 	case unreachable && w.shown > 0:
-		if !w.down {
-			w.app.say("interrupted: %v; trying again", err)
-		}
-		w.down = true
+		w.outage.begins(err)
 		return nil
 	case err != nil:
 		return err
-	case w.down:
-		w.down = false
-		w.app.say("the journal answers again")
 	}
+	w.outage.ends("the journal")
 	for _, m := range told.snapshots {
 		if m.Position <= w.shown {
 			continue

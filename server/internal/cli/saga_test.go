@@ -56,9 +56,7 @@ func serveOrders(t *testing.T, url string) *orders {
 	t.Helper()
 	ok := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 	}
 	s := &orders{}
 	quick := saga.Policy{First: time.Millisecond, Max: 10 * time.Millisecond, Undos: 2}
@@ -247,9 +245,7 @@ func TestSagasByHand(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "journal.jsonl")
 	interlock(0, "saga", "export", "--to", file)
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	n, err := txnjournal.Verify(strings.NewReader(string(text)))
 	if err != nil || n < 15 || n+2 != strings.Count(string(text), "\n") {
 		t.Errorf("%d records, %v", n, err)
@@ -261,9 +257,7 @@ func TestSagasByHand(t *testing.T) {
 		t.Errorf("an export that failed has left a file: %v", err)
 	}
 	lines := strings.SplitAfter(string(text), "\n")
-	if err := os.WriteFile(file, []byte(strings.Join(append(lines[:2:2], lines[3:]...), "")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.WriteFile(file, []byte(strings.Join(append(lines[:2:2], lines[3:]...), "")), 0o600))
 	wants(interlock(1, "saga", "verify", file), "line 3")
 	if err := json.Unmarshal([]byte(interlock(0, "saga", "ls", "-o", "json")), &struct{}{}); err != nil {
 		t.Error(err)
@@ -320,15 +314,11 @@ func TestLookingMakesNoJournal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			database, of, dsn, allow := start(t)
 			db, err := sql.Open(of, dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			defer db.Close()
 			tables := func() (n int) {
 				t.Helper()
-				if err := db.QueryRow(`select count(*) from information_schema.tables where table_name like 'typo%' or table_name like 'interlock%'`).Scan(&n); err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, db.QueryRow(`select count(*) from information_schema.tables where table_name like 'typo%' or table_name like 'interlock%'`).Scan(&n))
 				return n
 			}
 			for _, command := range []string{"saga ls", "saga ls --journal typo", "saga show 1", "saga watch 1", "saga export", "saga retry 1 --reason x",
@@ -354,9 +344,7 @@ func TestLookingMakesNoJournal(t *testing.T) {
 				}
 			}
 			u, err := url.Parse(database)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			u.User = url.User("reader")
 			for _, command := range []string{"saga ls", "saga show order/1", "saga export", "tcc ls", "xa ls"} {
 				out, _ := run(t, 0, append(strings.Fields(command), "--backend", u.String())...)

@@ -35,9 +35,7 @@ func TestSchemaIsEnough(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		server := testbed.Postgres(t)
 		conn, err := pgx.Connect(ctx, server.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer conn.Close(context.Background())
 		statements, _ := run(t, 0, "schema", "postgres", "--grant-to", "app")
 		for _, s := range []string{"create role app login; revoke create on schema public from public", statements, statements} {
@@ -49,9 +47,7 @@ func TestSchemaIsEnough(t *testing.T) {
 		enough(t, url)
 		run(t, 0, "--backend", url+"&mode=table", "lock", "job", "--", "true")
 		pool, err := pgxpool.New(ctx, url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer pool.Close()
 		if err := addOne(ctx, postgres.Pool(pool)); err != nil {
 			t.Error(err)
@@ -64,9 +60,7 @@ func TestSchemaIsEnough(t *testing.T) {
 		server := testbed.MariaDB(t)
 		statements, _ := run(t, 0, "schema", "mysql", "--grant-to", "app")
 		db, err := sql.Open("mysql", server.URL()+"?multiStatements=true")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer db.Close()
 		for _, s := range []string{"create user app@'%'", strings.ReplaceAll(statements, "to app", "to app@'%'"), strings.ReplaceAll(statements, "to app", "to app@'%'")} {
 			if _, err := db.ExecContext(ctx, s); err != nil {
@@ -77,9 +71,7 @@ func TestSchemaIsEnough(t *testing.T) {
 		enough(t, url)
 		run(t, 0, "--backend", url+"?mode=table", "lock", "job", "--", "true")
 		own, err := sql.Open("mysql", "app@tcp("+server.Addr()+")/test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer own.Close()
 		if err := addOne(ctx, mysql.DB(own)); err != nil {
 			t.Error(err)

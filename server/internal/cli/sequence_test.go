@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/flow/sequence"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -29,9 +30,7 @@ func orderedStream(t *testing.T, db *databases.DB) {
 	settled := make(chan sequence.Outcome, 1)
 	s, err := sequence.New("orders", sequence.InTx[driver.SQL](db, positions), handler, &sequence.Options{Wait: time.Millisecond,
 		Settled: func(_ sequence.Event, o sequence.Outcome) { settled <- o }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer s.Close(context.Background())
 	offer := func(key string, seq int64) (sequence.Outcome, error) {
 		return s.Offer(t.Context(), sequence.Event{Key: key, Position: sequence.Position{Seq: seq}, Payload: []byte("{}")})

@@ -10,10 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // hostile is text that others may store in a backend, or make a user type. It has an escape
@@ -98,25 +99,6 @@ func TestTheTerminalIsSafe(t *testing.T) {
 	}
 }
 
-// Goroutines that write at once, as a coordinator's hooks do, keep their lines whole.
-func TestTheTerminalIsShared(t *testing.T) {
-	t.Parallel()
-	var b strings.Builder
-	a := newApp("interlock", nil, &b)
-	var work sync.WaitGroup
-	for range 8 {
-		work.Go(func() {
-			for range 200 {
-				a.say("a saga waits for %s", "世界")
-			}
-		})
-	}
-	work.Wait()
-	if got := strings.Count(b.String(), "interlock: a saga waits for 世界\n"); got != 8*200 {
-		t.Errorf("%d of %d lines are whole", got, 8*200)
-	}
-}
-
 // Only text.go and output.go convert strings to texts, and write: a command cannot
 // bypass them.
 func TestNobodyElseMakesTexts(t *testing.T) {
@@ -130,9 +112,7 @@ func TestNobodyElseMakesTexts(t *testing.T) {
 			continue
 		}
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		ast.Inspect(tree, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			if !ok {

@@ -23,13 +23,9 @@ func TestCommandsThatStartTogether(t *testing.T) {
 	for dev.Line(patience) != "Ctrl-C stops it." { // the last line of its start
 	}
 	text, err := os.ReadFile(filepath.Join(state, "interlock", "dev-server.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var record struct{ Endpoint string }
-	if err := json.Unmarshal(text, &record); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, json.Unmarshal(text, &record))
 	lock := func(name string, flags ...string) *testbed.Process {
 		args := append([]string{"lock", name, "--timeout", "1m"}, flags...)
 		return testbed.Start(t, testbed.Program{Path: path, Args: append(args, "--", "true"), Env: env})

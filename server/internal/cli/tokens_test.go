@@ -23,9 +23,7 @@ func TestTokens(t *testing.T) {
 	program(t)
 	server, left := testbed.Etcd(t), testbed.Etcd(t)
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{server.Addr()}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer client.Close()
 	years := interlock.CounterAt(time.Now().Add(5 * 365 * 24 * time.Hour))
 	if _, err := client.Put(t.Context(), "script-01-tokens/interlock.base", strconv.FormatInt(years, 10)); err != nil {
@@ -42,9 +40,7 @@ func tokensOnKube(t *testing.T, k *testbed.Kube) {
 	far := interlock.CounterAt(time.Now().Add(5 * 365 * 24 * time.Hour))
 	leases, err := coordinationclient.NewForConfig(&rest.Config{Host: k.URL(), BearerToken: testbed.KubeAdmin,
 		TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	patch := `{"metadata":{"annotations":{"interlock-dev.github.io/base":"` + strconv.FormatInt(far, 10) + `"}}}`
 	if _, err := leases.Leases(k.Namespace).Patch(t.Context(), "n", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)

@@ -96,9 +96,7 @@ type journal struct {
 func newJournal(t *testing.T) journal {
 	t.Helper()
 	f, err := os.CreateTemp(t.TempDir(), "work")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer f.Close()
 	return journal{t, f.Name()}
 }
@@ -195,9 +193,7 @@ func TestOverlapsFindsThem(t *testing.T) {
 		var entries []entry
 		for i, word := range strings.Fields(c.tokens) {
 			token, err := strconv.ParseInt(word, 10, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			entries = append(entries, entry{at: time.Duration(i), token: token})
 		}
 		if err := overlaps(entries); (err == nil) != c.clean {

@@ -39,9 +39,7 @@ func doubtful(t *testing.T, journalURL string, pool *pgxpool.Pool, db *sql.DB) {
 	t.Helper()
 	ok := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 	}
 	target, err := backend.Parse(journalURL)
 	ok(err)
@@ -89,21 +87,15 @@ func TestXAByHand(t *testing.T) {
 	pgURL := testbed.Postgres(t, "-c", "max_prepared_transactions=10").URL()
 	server := testbed.MariaDB(t)
 	pool, err := pgxpool.New(t.Context(), pgURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer pool.Close()
 	db, err := sql.Open("mysql", server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer db.Close()
 	for _, query := range []string{`create table account (balance bigint)`, `insert into account values (100)`} {
 		_, first := pool.Exec(t.Context(), query)
 		_, second := db.ExecContext(t.Context(), query)
-		if err := errors.Join(first, second); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, errors.Join(first, second))
 	}
 	doubtful(t, url, pool, db)
 	participants := []string{"--backend", url, "--participant", "north=" + pgURL, "--participant", "south=" + mariadbURL(server)}

@@ -163,9 +163,7 @@ func (s system) handsOver(t *testing.T, addr string, want kept, fault func()) in
 	d, other := mustOpen(t, open), mustOpen(t, open)
 	name, lost := fmt.Sprint("scenario/", names.Add(1)), make(chan error, 1)
 	first, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: "holder", Events: driver.Events{Lost: func(cause error) { lost <- cause }}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	fault()
 	var second driver.Grant
 	began := time.Now()
@@ -202,9 +200,7 @@ func (s system) meet(t *testing.T, path *testbed.Proxy, elsewhere string, f inte
 	d := mustOpen(t, func() (driver.Fenced, error) { return s.open(t, path.Addr(), long) })
 	name := fmt.Sprint("scenario/", names.Add(1))
 	first, err := ask(t, d, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	fault()
 	var second driver.Grant
 	testbed.Eventually(t, "an answer of the broken server", patience, func() bool {
@@ -240,9 +236,7 @@ func ask(t *testing.T, d driver.Fenced, name string) (driver.Grant, error) {
 func replicaOf(t *testing.T, primary string) *testbed.Server {
 	t.Helper()
 	host, port, err := net.SplitHostPort(primary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	replica := testbed.Redis(t, "--replicaof", host, port)
 	c := dialRedis(t, replica.Addr())
 	testbed.Eventually(t, "the replica follows", patience, func() bool {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // asserted are the tests that fail if a lock makes more requests than it should.
@@ -91,7 +92,5 @@ func acquire(t *testing.T, d driver.Fenced, name, owner string) {
 
 func release(t *testing.T, d driver.Fenced, name, owner string) {
 	t.Helper()
-	if err := d.Release(t.Context(), name, owner); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, d.Release(t.Context(), name, owner))
 }

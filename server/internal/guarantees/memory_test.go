@@ -54,9 +54,7 @@ func grantOnRequest(t *testing.T) {
 			t.Fatalf("a held lock is granted to another owner: %v", err)
 		}
 		g, err := ask(t, d, "n")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		release(t, d, "n", fmt.Sprint("one/", owners.Load()))
 		fmt.Println(int64(g.Token), time.Now().Unix())
 	}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 const top = "../../../" // of the repository
@@ -32,9 +34,7 @@ func TestPage(t *testing.T) {
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(top + "README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	_, rest, ok := strings.Cut(string(text), "<!-- guarantees -->\n")
 	if !ok {
 		t.Skip("the README has no such part")
@@ -216,19 +216,13 @@ func functions(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	files, err := filepath.Glob(top + dir + "/*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		set := token.NewFileSet()
 		parsed, err := parser.ParseFile(set, file, text, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		for _, d := range parsed.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil {
 				found[f.Name.Name] = string(text[set.Position(f.Pos()).Offset:set.Position(f.End()).Offset])
@@ -255,14 +249,10 @@ func casesOf(t *testing.T) map[string]string {
 	t.Helper()
 	cases := map[string]string{}
 	files, err := filepath.Glob(top + "driver/drivertest/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for _, file := range files {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		for _, d := range parsed.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && suites[f.Name.Name] != "" {
 				ast.Inspect(f, func(n ast.Node) bool { return addCase(cases, suites[f.Name.Name], n) })

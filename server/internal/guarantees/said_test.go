@@ -70,9 +70,7 @@ func TestDriversSayWhatThePageSays(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(page, []byte(table.Markdown()), 0o644)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 }
 
 // cells opens the driver on a server with each of the settings.
@@ -181,9 +179,7 @@ func made(t *testing.T, err error, shut func(context.Context) error) bool {
 	if errors.As(err, &unmet) {
 		return false
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if err := shut(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -193,8 +189,6 @@ func made(t *testing.T, err error, shut func(context.Context) error) bool {
 func load(t *testing.T) *Table {
 	t.Helper()
 	table, err := Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return table
 }

@@ -88,9 +88,7 @@ func openPlain(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, err
 func dialRedis(t *testing.T, addr string) rueidis.Client {
 	t.Helper()
 	c, err := redis.Dial("redis://" + addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -109,9 +107,7 @@ func openKube(t *testing.T, k *testbed.Kube, addr string, ttl time.Duration) (dr
 func mustOpen(t *testing.T, open func() (driver.Fenced, error)) driver.Fenced {
 	t.Helper()
 	d, err := open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	closed(t, d)
 	return d
 }
@@ -136,9 +132,7 @@ func dialAll(t *testing.T, nodes []string) (clients []rueidis.Client) {
 func promote(t *testing.T, replica *testbed.Server) {
 	t.Helper()
 	c := dialRedis(t, replica.Addr())
-	if err := c.Do(t.Context(), c.B().Arbitrary("REPLICAOF", "NO", "ONE").Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, c.Do(t.Context(), c.B().Arbitrary("REPLICAOF", "NO", "ONE").Build()).Error())
 }
 
 func containsLine(text, line string) bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/picture"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/saga"
@@ -93,16 +94,12 @@ func (n *node) open(t *testing.T, charged map[string]bool) {
 		return "", nil
 	}).Pivot())
 	rt, err := txn.New(t.Context(), n, n.locks, nil, &txn.Options{Shards: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { _ = rt.Close(context.Background()) }) // the locks of the paused one are closed
 	if n.Engine, err = saga.New(rt.Coordinator(), nil, n.order); err == nil {
 		err = rt.Start(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	synctest.Wait()
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock/internal/generated"
 	"github.com/interlock-dev/interlock/internal/picture"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/server/internal/advise"
 )
 
@@ -25,15 +26,11 @@ func compare(t *testing.T, name, svg string) {
 // TestLatency draws the measurements of docs/reference/performance.md.
 func TestLatency(t *testing.T) {
 	text, err := os.ReadFile(docs + "reference/performance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	chart := picture.Chart{Title: "Acquire and release a free lock: median on one machine, logarithmic"}
 	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]+) \| [^|]+ \| [0-9.]+ \| ([0-9.]+[µm]s) \|`).FindAllStringSubmatch(string(text), -1) {
 		took, err := time.ParseDuration(row[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		chart.Bars = append(chart.Bars, picture.Bar{Name: row[1], Value: took.Seconds(), Text: row[2]})
 	}
 	if len(chart.Bars) < 9 {
@@ -46,9 +43,7 @@ func TestLatency(t *testing.T) {
 // TestAdvice draws the first table of `interlock advise`.
 func TestAdvice(t *testing.T) {
 	guides, err := advise.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	guide := guides.Guides[0]
 	d := picture.Decisions{Title: guide.Title + ": take the first row that fits"}
 	for _, row := range guide.Rows {

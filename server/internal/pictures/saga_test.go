@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/picture"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/saga"
@@ -51,17 +52,13 @@ func TestSaga(t *testing.T) {
 			saga.Step("ship", step(post, "ship", errors.New("too heavy"))).Pivot())
 		journal := recorder{Journal: memory.NewJournal(), film: f, lane: coordinator, store: store}
 		rt, err := txn.New(t.Context(), journal, memory.NewSpace().Open(nil), nil, &txn.Options{Shards: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer rt.Close(t.Context())
 		engine, err := saga.New(rt.Coordinator(), nil, order)
 		if err == nil {
 			err = rt.Start(t.Context())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		synctest.Wait()
 		f.began = time.Now()
 		outcome, err := order.Do(t.Context(), engine, "order/2", "piano")

@@ -39,9 +39,7 @@ func begin(t *testing.T, change func(*Limits)) *script {
 		change(&l)
 	}
 	l, err := l.Check()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	s := &script{t: t, now: 1000 * sec}
 	s.until = s.now + l.TTL
 	s.m = newMachine(l, s.reading())
