@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	leaseOfServers = 2 * time.Second
-	patience       = 20 * time.Second // bounds every wait for a condition
+	leaseOfServers = 3 * time.Second
+	patience       = testbed.Patience // bounds every wait for a condition
 )
 
 // system is a real system; that of etcd is in its driver, whose module has the client. Systems

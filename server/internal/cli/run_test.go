@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -18,7 +20,7 @@ func RunAlone() int {
 }
 
 // RunWithin runs a command line in the test process, at a tenth of the cost of a new one.
-// Its standard input is empty.
+// Its standard input is empty. A minute is enough to reach a server from a busy machine.
 func RunWithin(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
@@ -27,6 +29,9 @@ func RunWithin(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	var out, said bytes.Buffer
 	a := newApp("interlock", &out, &said)
 	a.in = null
+	if !slices.Contains(args, "--timeout") && !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "__complete") }) {
+		args = append([]string{"--timeout", "1m"}, args...)
+	}
 	code = a.run(args)
 	return code, out.String(), said.String()
 }
