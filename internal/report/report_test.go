@@ -7,11 +7,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // TestOrder: reports come in the order of Add, whatever calls them, and Flush calls only its own.
 func TestOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var q Queue
 		var got []int
 		note := func(i int) { got = append(got, i) }
@@ -45,7 +47,7 @@ func TestOrder(t *testing.T) {
 
 // TestBound: a hook that blocks does not fill the memory.
 func TestBound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var q Queue
 		blocked, n := make(chan struct{}), 0
 		Add(&q, nil, func(struct{}) { <-blocked }, struct{}{})
@@ -62,7 +64,7 @@ func TestBound(t *testing.T) {
 
 // TestPanic: a hook that panics in Call does not stop the others.
 func TestPanic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var q Queue
 		n := 0
 		func() {
@@ -80,10 +82,7 @@ func TestPanic(t *testing.T) {
 
 // TestNothing: without a hook nothing is allocated.
 func TestNothing(t *testing.T) {
-	type event struct {
-		name, owner string
-		err         error
-	}
+	type event struct{ name string }
 	var q Queue
 	if n := testing.AllocsPerRun(100, func() {
 		Call(&q, nil, event{name: "x"})
