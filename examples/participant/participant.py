@@ -71,7 +71,7 @@ def business(db, operation, order):
 @contextlib.contextmanager
 def transaction(path):
     """Commits all of its writes or none. One transaction writes at a time; the others wait."""
-    db = sqlite3.connect(path, timeout=10, isolation_level=None)
+    db = sqlite3.connect(path, timeout=60, isolation_level=None)
     try:
         db.execute("pragma synchronous = full")  # done means that it is on the disk
         db.execute("begin immediate")
