@@ -31,11 +31,9 @@
 //
 // # Several processes
 //
-// Each process writes its own file. A process can be stopped between reading the
-// clock and writing the line, so a file shared by several processes would not be in
-// order. [Merge] joins files by Mono in constant memory. On Linux Mono is
-// CLOCK_BOOTTIME, which all processes of a host share; histories of different hosts
-// or boots cannot be merged.
+// Each process writes its own file. [Merge] joins files by Mono in constant memory. On
+// Linux Mono is CLOCK_BOOTTIME, which all processes of a host share; histories of
+// different hosts or boots cannot be merged.
 //
 // # Transactions
 //

@@ -1,11 +1,10 @@
 // Package kube keeps each lock in a Lease object of Kubernetes. It follows the protocol of
 // client-go's leaderelection, so that both exclude each other.
 //
-// It does not make a lock safe by itself: a process that is stopped for longer than its lease still
-// believes that it holds the lock when it continues. Only a guard that compares tokens rejects its
-// writes, see package guard/fence. It suits elections and jobs, with a few hundred locks at
-// most. Every held lock costs the API server a write every third of a TTL, and every process
-// receives all of them.
+// A process that is stopped for longer than its lease can still write when it continues: only
+// a guard that compares tokens rejects that, see package guard/fence. The package suits
+// elections and jobs, with a few hundred locks at most. Every held lock costs the API server a
+// write every third of a TTL, and every process receives all of them.
 //
 //	config, err := rest.InClusterConfig()
 //	d, err := kube.Open(ctx, config, &kube.Options{Namespace: "jobs"})
@@ -36,12 +35,10 @@
 // Kubernetes 1.35 on; [Open] refuses older servers.
 //
 // The update that takes the Lease sets and raises the base. So the counter is at least the
-// microseconds since 2020 at the time when the driver connected. Its clock is read before the
-// revision to which it belongs, so the base never overtakes the clock. If a Lease was deleted, or
-// its annotation removed, the present clock gives a base above all that was issued for it before.
-// This requires that the clocks of the processes differ by less than the time between the last
-// grant before and the first grant after. While a process watches, it also knows the highest base
-// of its namespace, and needs no clock.
+// microseconds since 2020 at the time when the driver connected. If a Lease was deleted, or
+// its annotation removed, the present clock gives a base above all that was issued for it
+// before. This requires that the clocks of the processes differ by less than the time between
+// the last grant before and the first grant after.
 //
 // A process whose clock is more than 12 hours ahead of the API server's is refused, and raises
 // no base. A base more than a day ahead of that clock is refused too: by Open, if it exists
@@ -49,17 +46,15 @@
 // is the Date of its answers. A base for all names, which a migration, a repair or a sweep sets,
 // is kept in the Lease interlock.base.
 //
-// [OpenAdvisory] works with every Kubernetes that has Leases, and has no tokens: each
-// write requires the observed revision, which needs no order of revisions. It orders
-// them, as numbers, only to detect changes.
+// [OpenAdvisory] works with every Kubernetes that has Leases, and has no tokens: each write
+// requires the observed revision, which needs no order of revisions.
 //
 // # Liveness
 //
 // Others observe the lease: they take the lock when its record has not changed for
 // leaseDurationSeconds by their own clock, which counts suspended time. A holder writes its
 // record every third of the TTL, and after a failure every tenth, at most a second apart; its
-// deadline counts from just before the last successful renewal was sent. A thousand locks with a
-// TTL of 30 s cost the API server a hundred writes a second.
+// deadline counts from just before the last successful renewal was sent.
 //
 // leaseDurationSeconds has whole seconds. Client-go compares only the seconds of
 // renewTime. So ours is always in a later second than before, if need be ahead of the
@@ -85,11 +80,11 @@
 // MultiLock. The error is a [*LegacyLockError] that explains how to migrate. That is checked
 // once for each name and process, if the process may read them.
 //
-// A released Lease stays for ten minutes. Then each process removes, once a minute,
-// at most a thousand of those that it has seen unchanged and without a holder for
-// that time. Each removal requires that the Lease is unchanged. A Lease stays if no driver of
-// this package ever held it. It also stays if it has labels, owners, finalizers, annotations of
-// others or records of forced releases. Do not delete a held Lease, or interlock.base.
+// A released Lease stays for ten minutes. Then each process removes, once a minute, at most a
+// thousand of those that it has seen unchanged and without a holder for that time. A Lease
+// stays if no driver of this package ever held it, or if it has labels, owners, finalizers,
+// annotations of others or records of forced releases. Do not delete a held Lease, or
+// interlock.base.
 //
 // # Escape hatch
 //

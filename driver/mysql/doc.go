@@ -1,9 +1,8 @@
 // Package mysql implements locks in MariaDB, and lends a user's own MariaDB transactions
-// to Interlock. It does not promise mutual exclusion: a paused holder continues when
-// it wakes, and a failover to a replica loses the last grants. Guard the protected data
-// with the token; guard/fence does that in the same transaction as the work. The package
-// and its URLs, mysql://, have the name of the protocol and of the client library. The
-// database is MariaDB: MySQL is refused.
+// to Interlock. It does not promise mutual exclusion: a paused holder continues when it
+// wakes, and a failover to a replica loses the last grants. Guard the protected data with
+// the token; guard/fence does that in the same transaction as the work. MySQL is refused
+// (docs/adr/010-mysql.md).
 //
 //	config, err := client.ParseDSN("app@tcp(db:3306)/shop") // github.com/go-sql-driver/mysql
 //	d, err := mysql.Open(ctx, config, nil)                  // or OpenTable(ctx, db, nil)
@@ -15,9 +14,8 @@
 //	})
 //
 // [Open] takes locks by GET_LOCK, all locks of a process on a separate connection;
-// [OpenTable] by rows with a lease, on the user's pool and behind any proxy.
-// Both require MariaDB 10.5 or later. MySQL does not answer an INSERT with its row
-// (docs/adr/010-mysql.md compares them).
+// [OpenTable] by rows with a lease, on the user's pool and behind any proxy. Both require
+// MariaDB 10.5 or later.
 //
 // [OpenParticipant] makes a server take part in two-phase commit, by XA: see [Participant]
 // and package txn/twopc. [NewKeyValues] is a store with compare-and-swap, for
@@ -25,12 +23,11 @@
 //
 // # Guarantees
 //
-// GET_LOCK is local to one server, and in its memory. Three events release a lock
-// while its holder still believes to have it, for up to the TTL: a crash of the server,
-// an operator who kills the session, and a partition in which only the server sees the
-// end of the connection. So ExclusionSurvives lacks interlock.Partition. OpenTable does
-// not have this gap. A node of a Galera cluster is refused, because the other nodes do
-// not know its locks.
+// GET_LOCK is local to one server, and in its memory. Three events release a lock while
+// its holder still believes to have it, for up to the TTL: a crash of the server, an
+// operator who kills the session, and a partition in which only the server sees the end of
+// the connection. So ExclusionSurvives lacks interlock.Partition. OpenTable does not have
+// this gap. A node of a Galera cluster is refused.
 //
 // Rows with a lease survive a crash if commits are on disk (innodb_flush_log_at_trx_commit
 // 1 or 3, sync_binlog 1 with a binary log, innodb_doublewrite on, and innodb_flush_method
@@ -63,10 +60,9 @@
 //
 // Of a session: the driver sets wait_timeout to the TTL rounded up to whole seconds. A
 // server that receives no statement for this time ends the session, with all its locks.
-// The driver sends a statement each third of the TTL. It detects at once that the server
-// closed a session: all its claims are lost, and the next request opens another session.
-// If a server becomes read-only, such as one that is replaced, the session ends within a
-// third of the TTL.
+// The driver sends a statement each third of the TTL. When the server closes a session,
+// all its claims are lost at once, and the next request opens another session. If a server
+// becomes read-only, the session ends within a third of the TTL.
 //
 // Of a lease: one statement each third of the TTL renews up to 200, over the user's
 // pool. If the pool has no free connection until the TTL ends, claims are lost.
@@ -75,15 +71,14 @@
 //
 // MariaDB sends no notification when a lock is free. Waiters try again, first after some
 // 20 ms and then at random intervals up to Options.Poll. Any of them may be next. A
-// release wakes the waiters of the same process at once. This is the main difference
-// from package postgres, which uses NOTIFY. Watchers poll four times a second.
+// release wakes the waiters of the same process at once. Watchers poll four times a
+// second.
 //
 // # Interoperation
 //
 // [LockName] returns the name of a lock in GET_LOCK, for other programs that exclude a
-// [Driver]. [Open] refuses a proxy that numbers connections itself. A proxy that passes
-// the server's numbers and still shares connections is detected when another connection
-// answers. [Tx] and [DB] need github.com/go-sql-driver/mysql.
+// [Driver]. [Open] refuses a proxy that numbers connections itself. [Tx] and [DB] need
+// github.com/go-sql-driver/mysql.
 //
 // # Escape hatch
 //

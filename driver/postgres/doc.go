@@ -1,7 +1,7 @@
-// Package postgres keeps locks in PostgreSQL, and adapts a user's own transactions for Interlock. It
-// does not guarantee mutual exclusion by itself: a stopped process that continues believes in a
-// claim that another process may have by then. Package guard/fence rejects its writes, in the
-// user's transactions. This package retries nothing.
+// Package postgres keeps locks in PostgreSQL, and adapts a user's own transactions for Interlock.
+// It does not guarantee mutual exclusion by itself: a stopped process that continues can write
+// after another process has the claim. Package guard/fence rejects that, in the user's
+// transactions. This package retries nothing.
 //
 //	d, err := postgres.Open(ctx, pool.Config().ConnConfig, nil)
 //	locks, err := lock.NewFenced(d, nil)
@@ -24,13 +24,12 @@
 //
 // # Guarantees
 //
-// Locks are Fenced, between processes that use one database and one namespace with its tables in one
-// schema. Open refuses a second schema while sessions use the first; rows in two schemas do not
-// exclude each other. Two names with the same key, one pair in 2^64, exclude each other, which is
-// safe. Exclusion survives a partition, also one in which only the server sees the end of the
-// connection: the locks of an ended session stay with its holder until the TTL after its last
-// statement. Exclusion does not survive a failover, nor a crash of the server's machine. The
-// crash frees all session locks at once, while a holder may still wait for an answer.
+// Locks are Fenced, between processes that use one database and one namespace with its tables in
+// one schema. Open refuses a second schema while sessions use the first; rows in two schemas do
+// not exclude each other. Exclusion survives a partition, also one in which only the server sees
+// the end of the connection: the locks of an ended session stay with its holder until the TTL
+// after its last statement. Exclusion does not survive a failover, nor a crash of the server's
+// machine. The crash frees all session locks at once, while a holder may still wait for an answer.
 //
 // Errors inside a transaction are classified:
 //
@@ -48,23 +47,21 @@
 // # Token
 //
 // With Open the token is the next value of a sequence, drawn after the lock is held. Numbers are
-// reserved a thousand at a time. The reservation is flushed before one of its numbers is
-// returned, and the first session after a crash continues above it. So no number is returned
-// twice. With OpenTable the token is a counter in the row of the name. Both are at least the
-// server's microseconds since 2020: the sequence when a session opens, a row's counter at each
-// grant. Locks of a transaction have no token: the transaction is the guard. Guards keep tokens
-// in a BIGINT.
+// reserved a thousand at a time. The reservation is flushed before one of its numbers is returned,
+// so no number is returned twice. With OpenTable the token is a counter in the row of the name.
+// Both are at least the server's microseconds since 2020: the sequence when a session opens, a
+// row's counter at each grant. Locks of a transaction have no token: the transaction is the guard.
+// Guards keep tokens in a BIGINT.
 //
 // # Liveness
 //
-// Session locks end with their connection. The server ends a session without a statement for the TTL
-// (idle_session_timeout). So a half-open connection or a stopped process keeps its locks no
+// Session locks end with their connection. The server ends a session without a statement for the
+// TTL (idle_session_timeout). So a half-open connection or a stopped process keeps its locks no
 // longer, or 5 s longer if it stopped during a waiting statement. One statement is sent every
-// third of the TTL, for any number of locks. A killed process keeps its locks for the rest of
-// its TTL, unless an operator breaks them. The server cannot distinguish the end of the process
-// from that of the connection. When the connection ends, every claim on it gets ErrSessionEnded
-// at once. A new session never takes over claims of the former one, and ends it first if the
-// server still has it.
+// third of the TTL, for any number of locks. A killed process keeps its locks for the rest of its
+// TTL, unless an operator breaks them. When the connection ends, every claim on it gets
+// ErrSessionEnded at once. A new session never takes over claims of the former one, and ends it
+// first if the server still has it.
 //
 // A row's lease lasts for the TTL by the server's clock. One statement on the user's pool renews all
 // leases: if the pool has no free connection until the TTL ends, the claims are lost. An abandoned
@@ -75,11 +72,10 @@
 //
 // # Waiting
 //
-// No request blocks in the server. A session that releases a lock notifies only the first waiter with a
-// live session. That waiter tries, and another process may be faster (Order is Barging). A waiter
-// without a notification tries about once a second. A process that dies during a try may be granted
-// the lock, and then keeps it for the TTL. With OpenTable a release notifies all waiters; behind a
-// pooler they try in growing intervals.
+// No request blocks in the server. A session that releases a lock notifies only the first waiter
+// with a live session. That waiter tries, and another process may be faster (Order is Barging). A
+// waiter without a notification tries about once a second. With OpenTable a release notifies all
+// waiters; behind a pooler they try in growing intervals.
 //
 // Statements in the user's transaction wait for row locks, bounded by the
 // session's lock_timeout.

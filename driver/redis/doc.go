@@ -19,18 +19,16 @@
 // with [Settings].Replicas. It never survives a step of the server's clock (Redis expires keys by
 // wall clock) or a manual deletion.
 //
-// If [Settings].Replicas is the number of all replicas, a failover to one of them loses neither
-// grants nor tokens. Otherwise it may lose the last ones. Replicas and Fsync write the key
-// interlock:{0}:confirmed with each request that they confirm.
+// If [Settings].Replicas is the number of all replicas, a failover to one of them loses
+// neither grants nor tokens. Otherwise it may lose the last ones.
 //
 // [Quorum] takes a lock on a majority of several independent servers (Redlock),
 // without a token; see docs/adr/013-redis-quorum.md.
 //
 // # Eviction
 //
-// A server that evicts a mark would accept a stale write, and one that evicts a
-// lock would grant it twice. So maxmemory-policy, whatever maxmemory is, decides
-// what may be used:
+// A server that evicts a mark would accept a stale write, and one that evicts a lock would
+// grant it twice. So maxmemory-policy decides what may be used:
 //
 //   - noeviction: everything.
 //   - volatile-*: stores whose keys have no time to live: [Fence], [Values],
@@ -40,26 +38,22 @@
 // Everything else returns [ErrEviction]. Locks check the policy when they open, every five
 // seconds, and after a reconnection; held locks can still be released. Guards check before the
 // first write, before the first after a failed one, and before a write a second or more after
-// the last answer. So an operator's change takes effect within a second, and evictions in that
-// second are not noticed.
+// the last answer. Evictions within a second of an operator's change are not noticed.
 //
 // The policy is read by INFO, or by CONFIG GET. If the user may run neither,
 // declare noeviction ([Settings]); Guarantees.Assumes then says so.
 //
 // # Cluster
 //
-// Dial with cluster=true. The guarantees are those of one server. Tests run every store
-// on three masters, while slots move and a master dies. Differences:
+// Dial with cluster=true. The guarantees are those of one server. Differences:
 //
-//   - The keys of a name are in one hash slot. Renewals, heartbeats and lists are one
-//     request for each slot.
+//   - Renewals, heartbeats and lists are one request for each slot.
 //   - Several names at once ([Driver.AcquireAll]) need the same {tag}, and so do a
 //     resource and the data that its [Fence] writes, a [Barrier] or an [Inbox] and the
 //     keys of its effects. Other combinations are refused. The records of one
 //     [Idempotency] are all in one slot.
-//   - While a slot moves, requests that change its names are refused as Retryable,
-//     and change nothing. The move keeps leases, tokens and data, and leases are
-//     renewed meanwhile.
+//   - While a slot moves, requests that change its names are refused as Retryable, and change
+//     nothing.
 //   - A failover loses the writes that its replica had not received: grants, tokens
 //     and guarded writes together with their marks. With [Settings].Replicas equal to
 //     the number of replicas of each master it loses none, except after a move: moved
@@ -86,10 +80,9 @@
 //
 // # Token
 //
-// The token is the next value of a counter that never expires: one for the database, or one for
-// each hash slot of a cluster. The script that grants draws it: the previous value plus one, or
-// the microseconds of the server's clock since 2020 if that is more. So tokens rise for all
-// names that share the counter, cost no request, and leave no key for a name. After a loss of
+// The token is the next value of a counter that never expires: one for the database, or one
+// for each hash slot of a cluster. The script that grants draws it: the previous value plus
+// one, or the microseconds of the server's clock since 2020 if that is more. After a loss of
 // data it continues above the issued tokens if the server's clock was not set back. After a
 // failover the other machine's clock may be slow, so this is not guaranteed.
 //
@@ -101,13 +94,11 @@
 // second. While the server does not answer, the holder learns of it at the end of its lease.
 // Guarantees.Blind is therefore the TTL.
 //
-// A request may arrive late: a server that was stopped can still read the bytes of
-// a closed connection. It may read an acquire request after a later request of the
-// same owner (a release, or an attempt that was answered "held"). An unused owner
-// then holds the name until the TTL ends, or until it is released. The name is
-// never granted twice. If the name is held, a late request that would wait gets a
-// place in the queue for 1.5 s. If its turn comes meanwhile, it gets the name for a
-// second.
+// A server that was stopped may read an acquire request after a later request of the same
+// owner (a release, or an attempt that was answered "held"). An unused owner then holds the
+// name until the TTL ends, or until it is released. The name is never granted twice. If the
+// name is held, a late request that would wait gets a place in the queue for 1.5 s, or the
+// name for a second.
 //
 // # Waiting
 //
@@ -125,12 +116,10 @@
 //
 // # Seeing and breaking
 //
-// The scripts publish each lock whose holder or waiters change on the channel
-// interlock:changes:NAME, in the request that changes it. [Driver.Watch] subscribes to
-// the channels below its prefix, and reads all locks every five seconds to find
-// changes by foreign clients. [Driver.Locks] reads an index that the scripts keep.
-// [Driver.Break] takes a lock from its holder and records that in the same script.
-// [Values] keeps small values that a stale token cannot write.
+// [Driver.Watch] subscribes to the channels interlock:changes:NAME below its prefix, and reads
+// all locks every five seconds to find changes by foreign clients. [Driver.Locks] reads an
+// index that the scripts keep. [Driver.Break] takes a lock from its holder and records that in
+// the same script.
 //
 // # Interoperation
 //

@@ -1,9 +1,8 @@
 // Package zookeeper keeps locks in ZooKeeper, in the layout of Curator and of the Go client's
 // own lock, so that all exclude each other.
 //
-// It does not make a lock safe by itself: a process that is stopped for longer than its session
-// still believes that it holds the lock when it continues. Only a guard that compares tokens
-// rejects its writes, see package guard/fence.
+// A process that is stopped for longer than its session can still write when it continues: only a
+// guard that compares tokens rejects that, see package guard/fence.
 //
 //	d, err := zookeeper.Open(ctx, &zookeeper.Options{Servers: []string{"127.0.0.1:2181"}})
 //	locks, err := lock.NewFenced(d, nil)
@@ -14,60 +13,52 @@
 // # Guarantees
 //
 // Claims exclude each other through a crash of the servers, a partition and a step of their wall
-// clocks. A claim ends here before its session can end there. Exclusion does not survive an
-// operator who deletes a contender's node, nor lost data. Then the next contender is served at
-// once, and the former holder notices by a watch. If its connection is broken, it notices within
-// Guarantees.Blind, which is the TTL. All this needs sessions of at least two ticks, which is the
-// default of minSessionTimeout: a server reports its sessions to the leader every half tick.
+// clocks. Exclusion does not survive an operator who deletes a contender's node, nor lost data.
+// Then the next contender is served at once, and the former holder notices by a watch. If its
+// connection is broken, it notices within Guarantees.Blind, which is the TTL. All this needs
+// sessions of at least two ticks, the default of minSessionTimeout.
 //
 // # Token
 //
 // The counter is base + (czxid − anchor), where czxid is the transaction that created the
-// contender's node. Waiters are served by czxid, so it rises with every grant. The number at the
-// end of the node's name restarts when the lock's node is removed, and is not used. Base and anchor
-// are in the node ROOT/interlock.base. Every session raises them so that the counter is at least
-// the microseconds since 2020. So tokens rise over an empty data directory too, given correct
-// clocks. One transaction checks that the base is unchanged and creates a contender's node. A child
-// of the base shows that the base was not deleted and created again; a new base starts at the
-// present time. A counter that is out of range is refused. A base covers 2^24 transactions and ends
-// with an election, which moves czxids by 2^32. The next contender raises it first, at most 17
-// seconds beyond the clock. [Driver.Token] and [Driver.Zxid] convert for writers that know only
-// czxids.
+// contender's node. Waiters are served by czxid, so it rises with every grant. Base and anchor are
+// in the node ROOT/interlock.base. Every session raises them so that the counter is at least the
+// microseconds since 2020. So tokens rise over an empty data directory too, given correct clocks.
+// A counter that is out of range is refused. A base covers 2^24 transactions and ends with an
+// election, which moves czxids by 2^32. The next contender raises it first, at most 17 seconds
+// beyond the clock. [Driver.Token] and [Driver.Zxid] convert for writers that know only czxids.
 //
 // # Liveness
 //
 // A driver has one session, over one connection at a time. It is renewed every eighth of the TTL,
 // and after a failure every tenth of it, by a transaction that changes nothing. A majority of the
-// servers must agree to it, so a leader without a majority cannot renew it. The deadline counts
-// from just before a successful renewal was sent that was followed by another one, a quarter of the
-// TTL later: see extend in session.go. A broken connection is replaced, and
-// claims continue in their session, unless the next server grants a shorter session. When the
-// session ends, every claim ends, and the next Acquire opens a new session. It adopts nothing of
-// the old one: a node is accepted only if its ephemeral owner is the present session.
+// servers must agree to it. The deadline counts from just before a successful renewal was sent
+// that was followed by another one, a quarter of the TTL later: see extend in session.go. A broken
+// connection is replaced, and claims continue in their session, unless the next server grants a
+// shorter session. When the session ends, every claim ends, and the next Acquire opens a new
+// session. It adopts nothing of the old one.
 //
 // # Waiting
 //
 // First come, first served. A waiter watches its own node and the one before it, so that a release
 // wakes one waiter. Once per heartbeat, a sixth of the TTL, it checks that the one before still
 // exists. A holder's node is watched from the first second on. A waiter whose process died keeps
-// its place until its session ends, a TTL and a server tick later. Its node belongs to the session,
-// and a session has one length. If that is too long, choose a TTL of a few seconds.
+// its place until its session ends, a TTL and a server tick later. If that is too long, choose a
+// TTL of a few seconds.
 //
 // # Interoperation
 //
 // A contender is ROOT/NAME/_c_UUID-lock-NUMBER, as Curator's InterProcessMutex and the Go client's
 // Lock write it; they lock the path ROOT/NAME. Names are escaped, "/" as %2F, so that each is one
 // node; a name of plain ASCII without "/", "%" and spaces is unchanged. [Options].RawNames passes
-// names as paths. Other nodes below a lock's are ignored. kazoo does not see such contenders unless
-// its locks have extra_lock_patterns=["lock-"]. So Acquire fails with a [*FamilyError] if it finds
-// nodes of kazoo, unless [Options].TolerateKazoo is set. A later kazoo client is not detected. The
-// nodes of locks are containers, which ZooKeeper removes some time after their last child; a server
-// before 3.5 keeps them. Numbers that wrap after 2^31 contenders stay in order here, but not in
-// other clients.
+// names as paths. Other nodes below a lock's are ignored. kazoo does not see such contenders
+// unless its locks have extra_lock_patterns=["lock-"]. So Acquire fails with a [*FamilyError] if
+// it finds nodes of kazoo, unless [Options].TolerateKazoo is set. A later kazoo client is not
+// detected. The nodes of locks are containers, which ZooKeeper removes some time after their last
+// child; a server before 3.5 keeps them.
 //
 // # Escape hatch
 //
-// [Driver.Contender] returns the node of a claim, for your own transactions that check it. The
-// driver owns its client, since code that shares a session could close it; open another one for
-// your requests.
+// [Driver.Contender] returns the node of a claim, for your own transactions that check it. Open
+// another client for your requests.
 package zookeeper

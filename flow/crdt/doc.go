@@ -1,7 +1,6 @@
 // Package crdt has conflict-free replicated data types: several processes change them without
 // coordination, and replicas that have merged the same changes are equal. Reads may be stale, changes
-// have no order, and of two concurrent writes of a register one is lost. Use it where operations
-// commute: counts, sets of tags, settings, stock in several regions.
+// have no order, and of two concurrent writes of a register one is lost.
 //
 //	var tags crdt.ORSet // or load it
 //	delta, err := tags.Add("eu", "gold")
@@ -21,16 +20,15 @@
 // share, and takes units of its own share only.
 //
 // Each operation changes the value and returns a delta, which is a small value of the same type.
-// Merge is commutative, associative and idempotent. So deltas may be repeated, reordered and
-// delayed. A whole state is a delta too: any later one, as from [Store.Load], replaces lost deltas.
+// Deltas may be repeated, reordered and delayed. A whole state is a delta too: any later one, as from
+// [Store.Load], replaces lost deltas.
 //
 // # Replicas
 //
-// A replica is one writer with an id, such as a region. It numbers its operations, so two writers must
-// never use one id at the same time. A writer must not continue from a state that lacks its own
-// operations. Hold a claim for the id (claim/lock), and Load before the first operation. A [Share]
-// fences the former writer by the token of the claim. Each id uses memory for ever, so do not create one
-// for each process.
+// A replica is one writer with an id, such as a region. Two writers must never use one id at the same
+// time, and a writer must not continue from a state that lacks its own operations. Hold a claim for
+// the id (claim/lock), and Load before the first operation. A [Share] fences the former writer by the
+// token of the claim. Each id uses memory for ever, so do not create one for each process.
 //
 // # Stores
 //

@@ -24,8 +24,7 @@
 // # Fairness
 //
 // Keys with tasks take turns. In its turn a key runs a bounded number of tasks and then goes to
-// the end of the line. So a task of a cold key waits for one turn of each key before it, however
-// many tasks a hot key has queued.
+// the end of the line.
 //
 // # Waiting inside a task
 //

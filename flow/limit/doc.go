@@ -15,8 +15,8 @@
 // Count·t/Period in any interval t. [SlidingLog] is exact for windows and stores each call.
 // [FixedWindow] admits up to twice the rate around the boundary of two windows. [SlidingCounter]
 // is an approximation. Each is one pure function ([driver.Decide]) that stores execute in one
-// atomic step by their own clock. Refused calls consume nothing. The bounds hold by the store's
-// clock: if it is set forward by d, what accrues in d is admitted.
+// atomic step by their own clock. Refused calls consume nothing. If the store's clock is set
+// forward by d, what accrues in d is admitted.
 //
 // # Speed
 //

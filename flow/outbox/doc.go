@@ -20,26 +20,22 @@
 //
 // # Order
 //
-// Messages of one topic and key are delivered in the order in which their transactions
-// committed; within a transaction, in the order of the Add calls. The first delivery of each id
-// counts. To that end Add locks the topic and key until the transaction ends, so transactions
-// that add to one key wait for each other. If two transactions add to several keys in different
-// orders, they can deadlock; the database ends one of them, which is Retryable. Messages without
-// a key take no lock and have no order.
+// Messages of one topic and key are delivered in the order in which their transactions committed;
+// within a transaction, in the order of the Add calls. The first delivery of each id counts.
+// Transactions that add to one key wait for each other. If two transactions add to several keys in
+// different orders, they can deadlock; the database ends one of them, which is Retryable. Messages
+// without a key take no lock and have no order.
 //
 // A message that cannot be delivered blocks its key and nothing else. If it becomes a dead
 // letter, [Options.AfterDeadLetter] decides whether its key continues.
 //
 // # Slices
 //
-// Keys are spread over a number of slices, which [SetSlices] changes. One relay at a time serves
-// a slice, under a claim. It deletes messages in a transaction that has entered the slice under
-// the claim's token (package guard/fence), so a former relay deletes nothing. DESIGN.md explains
-// why no message is lost and no order is broken.
+// Keys are spread over a number of slices, which [SetSlices] changes. One relay at a time serves a
+// slice, under a claim. DESIGN.md explains why no message is lost and no order is broken.
 //
 // # Databases
 //
-// PostgreSQL and MariaDB. On MariaDB, Add with keys takes one more statement: it locks a row for
-// each key, of 262144 rows that all keys share. Order needs a single server that accepts writes:
-// nodes of a Galera cluster assign ids independently.
+// PostgreSQL and MariaDB. Order needs a single server that accepts writes: nodes of a Galera
+// cluster assign ids independently.
 package outbox

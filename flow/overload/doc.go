@@ -14,9 +14,8 @@
 // # Servers
 //
 // [Policy.Handler] and [Policy.Admit] limit how many calls run at once. The limit follows the
-// latency (adaptive concurrency, as in Netflix's concurrency-limits and TCP Vegas, by failsafe-go).
-// An incident that develops slowly raises the latency that counts as normal. So the limit also
-// decreases if more than a tenth of the calls exceed Options.MaxLatency.
+// latency (adaptive concurrency, as in Netflix's concurrency-limits and TCP Vegas, by
+// failsafe-go). It also decreases if more than a tenth of the calls exceed Options.MaxLatency.
 //
 // Other calls wait briefly: normally in order, for at most Options.MaxWait. If the queue has not
 // been empty for that long, the newest call is served first, and calls wait for at most

@@ -53,12 +53,11 @@
 // A producer that starts over increases the epoch and counts from 1. An event of a higher epoch
 // waits, like any other, for the missing events that are known of the epoch before. Afterwards
 // events of the former epoch are Stale and dropped, unless they close a hole. So a producer must
-// have sent all events of an epoch before the first of the next one, or send complete states.
+// send all events of an epoch before the first of the next one, or complete states.
 //
 // # Bounds
 //
 // At most [Options.Buffer] events of a key, [Options.Bytes] in total and [Options.Gaps] keys are
 // held. Events beyond that are rejected with a [*FullError]: pause the source and offer them
-// again. No event is dropped silently. The missing event itself is never rejected for lack of
-// room.
+// again. The missing event itself is never rejected for lack of room.
 package sequence

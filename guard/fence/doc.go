@@ -1,7 +1,6 @@
 // Package fence rejects work under a stale token, in the store where the work is done. It does
-// not prevent two processes from believing that they hold a lock. It does not protect data that
-// is accessed without it, and cannot undo a commit. Its promise: once a token has entered a
-// resource and committed, no lower token enters, to read or to write.
+// not protect data that is accessed without it, and cannot undo a commit. Its promise: once a
+// token has entered a resource and committed, no lower token enters, to read or to write.
 //
 // The rule is: enter before you read. [Tx] does it for a SQL transaction:
 //
@@ -21,13 +20,12 @@
 //
 // # An idle transaction
 //
-// A transaction that has entered keeps the mark's row locked until the transaction ends, even
-// if its process is paused. So [Tx] makes the server end a session that is idle for two thirds
-// of the claim's remaining time. Claims are renewed each third of their TTL, so the transaction
-// of a paused holder ends before its claim can pass to another. A statement may run, and wait
-// for locks, for the claim's remaining time. These bounds are settings of the transaction, and
-// never longer than its previous ones. Tx waits for the reply to COMMIT for the time that the
-// claim had left, and only while the claim lasts.
+// A transaction that has entered keeps the mark's row locked until it ends. So [Tx] makes the
+// server end a session that is idle for two thirds of the claim's remaining time: before the
+// claim of a paused holder, renewed each third of its TTL, can pass to another. A statement
+// may run, and wait for locks, for the claim's remaining time. These bounds are settings of
+// the transaction, and never longer than its previous ones. Tx waits for the reply to COMMIT
+// for the time that the claim had left, and only while the claim lasts.
 //
 // Two cases take longer. If renewals had failed for a while before the holder was paused, its
 // session ends after its claim, by at most those two thirds. If it was paused while a statement

@@ -23,21 +23,20 @@
 //
 // One statement claims a request, under the key that its client chose. The process that claims
 // it has a lease by the store's clock, and renews the lease while the handler runs. Another
-// attempt can begin when the first has failed, or when its lease has expired. The lease only
-// saves work. Each phase and the answer are recorded under the unique owner of the attempt.
-// Once another attempt has begun, nothing is recorded under the old owner. So an attempt that
-// was paused and continues is harmless.
+// attempt can begin when the first has failed, or when its lease has expired. Once another
+// attempt has begun, nothing is recorded under the former one, so an attempt that was paused
+// and continues is harmless.
 //
-// This does not protect effects outside of phases. Each attempt repeats them, and a paused
-// process may repeat them concurrently with its successor.
+// Effects outside of phases are not protected: each attempt repeats them, and a paused process
+// may repeat them concurrently with its successor.
 //
 // # Stores
 //
 // An [SQL] keeps records in the database of the data: a [Phase] commits its effect and its
 // record together. Key-value stores have only [Step], whose effect happens before its record:
 // after a crash between the two, the effect is repeated. Use them for requests whose effect is
-// safe to repeat, or happens in another system under its own key. The answer is replayed in any
-// case. If a key-value store loses writes, it forgets the requests too.
+// safe to repeat, or happens in another system under its own key. If a key-value store loses
+// writes, it forgets the requests too.
 //
 // # Databases
 //

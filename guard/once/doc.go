@@ -1,8 +1,8 @@
 // Package once deduplicates messages: a message that is delivered again does not have its
-// effect again. It does not deliver messages, does not order messages without a sequence
-// number, and forgets after [Inbox].Retention. It cannot undo effects outside the transaction,
-// such as a sent mail. Its promise: of all transactions that record one message for one
-// consumer, one commits, and its effect with it.
+// effect again. It does not order messages without a sequence number, forgets after
+// [Inbox].Retention, and cannot undo effects outside the transaction, such as a sent mail. Its
+// promise: of all transactions that record one message for one consumer, one commits, and its
+// effect with it.
 //
 //	inbox := once.Inbox{Consumer: "billing"}
 //	outcome, err := once.Tx(ctx, postgres.Pool(pool), inbox, once.Message{ID: m.ID, Payload: m.Body},
@@ -17,11 +17,10 @@
 //	}
 //
 // Use [Tx] and [BatchTx], which own the transaction, if possible. [Inbox.Once] and
-// [Inbox.Batch] work in a transaction of the caller. There too a record cannot be committed
-// without its effect: if the effect fails, they make the transaction fail, so that it can only
-// be rolled back. [BestEffort] is for effects outside of any store that keeps records, and
-// promises less. For effects on data in Redis, redis.Inbox puts record and effect into one
-// script.
+// [Inbox.Batch] work in a transaction of the caller. If the effect fails, they make the
+// transaction fail, so that it can only be rolled back. [BestEffort] is for effects outside of
+// any store that keeps records, and promises less. For effects on data in Redis, redis.Inbox
+// puts record and effect into one script.
 //
 // # Concurrent duplicates
 //

@@ -1,8 +1,8 @@
 // Package proxy makes calls to a resource that cannot check fencing tokens, such as a
 // third-party API. It ensures that the call of a former owner is not sent after that of a newer
-// one. It cannot recall a call that was sent. If an owner loses the claim while its call is in
-// transit or queued remotely, the next owner's call may take effect first. It does not make a
-// call take effect once either; an API with idempotency keys does.
+// one. It cannot recall a call that was sent: if an owner loses the claim while its call is in
+// transit, the next owner's call may take effect first. It does not make a call take effect
+// once either; an API with idempotency keys does.
 //
 //	calls, err := proxy.NewRecorded(postgres.Pool(pool), fence.Table{}, proxy.Calls{}, nil)
 //	client := &http.Client{Transport: proxy.NewTransport(nil)}
@@ -39,8 +39,7 @@
 //
 // A call is sent only if the claim is valid immediately before. In strict mode the database
 // must also be certain not to have ended the session yet. [Transport] checks both before each
-// write to the connection. So a process that is paused anywhere before that check sends nothing
-// when it continues. These cases remain:
+// write to the connection. These cases remain:
 //
 //   - A pause after the last check and before the system call that writes, a few instructions
 //     later. Then the write is late; TestTheStopThatRemains shows it. For a [Send] without

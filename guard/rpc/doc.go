@@ -31,14 +31,10 @@
 //	Aborted             busy: nothing was done, and the same call may work later
 //	Unknown             outcome-unknown
 //
-// A stale token is not Aborted, since clients retry Aborted calls, and a stale token
-// stays stale.
-//
 // # Streams
 //
 // A stream is under one claim from its beginning. Each message that the service
-// receives must be about the token's resource; any other ends the stream. The
-// service should enter its guard for each piece of work, not once: the claim can
-// end during the stream. The stream's context ends after the time that the claim
-// had left at its beginning; begin a longer stream again.
+// receives must be about the token's resource; any other ends the stream. The service
+// should enter its guard for each piece of work. The stream's context ends after the
+// time that the claim had left at its beginning; begin a longer stream again.
 package rpc

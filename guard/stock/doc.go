@@ -28,16 +28,15 @@
 //
 // # Constraints
 //
-// A CHECK in the database rejects overselling. If the user has a table of seats or bookings, a
-// unique index there also covers code that bypasses this package: see the example of [Table].
+// A CHECK in the database rejects overselling. A unique index in a table of seats or bookings
+// also covers code that bypasses this package: see the example of [Table].
 //
 // # Hot items
 //
-// Transactions that change the same item wait for each other, since each must see the result of
-// the previous one. Hold and Adjust change the item in their last statement. So call them late
-// in a transaction, and commit soon. They lock several items in the order of their names. A
-// transaction with several calls may still deadlock with another; the database ends it with a
-// Retryable error.
+// Transactions that change the same item wait for each other. Hold and Adjust change the item
+// in their last statement: call them late in a transaction, and commit soon. A transaction
+// with several calls may still deadlock with another; the database ends it with a Retryable
+// error.
 //
 // On MariaDB, a transaction that read before the call sees the expiries of that earlier time.
 // If that matters it gets a Retryable error, and should be run again. Several concurrent calls

@@ -23,12 +23,11 @@
 // # Outcomes
 //
 // An old, repeated or late state is no error. It is [Stale], [Duplicate] or [Terminal]: the
-// consumer does nothing and acknowledges it. So replays of a topic, resets of a consumer and
-// retries from a dead-letter queue are harmless.
+// consumer does nothing and acknowledges it.
 //
 // Of two states the one with the greater version is newer, and of equal versions the one with
-// the greater [Stamp] Tie, byte by byte. This is arbitrary, but the same for all consumers. Two
-// states with the same stamp are the same state: the first stays.
+// the greater [Stamp] Tie, byte by byte. Two states with the same stamp are the same state:
+// the first stays.
 //
 // A state may be declared terminal, such as a cancellation. No other state replaces it: an
 // older one is Stale, and a newer one is Terminal, which means that a producer continues with

@@ -70,8 +70,7 @@
 // If an unsigned token is more than [Options].MaxAhead (a minute by default) ahead of the
 // service's clock, it is refused before a guard sees it. A signed token may be
 // [interlock.MaxAhead] ahead. A guard has the same bound for any token, by the clock of its
-// store. A token within these bounds cannot be distinguished from a valid one. A caller that
-// sends one excludes all holders with lower tokens. That lasts until the clock reaches the
-// token, or until an operator rebases the mark (package guard/fence). If callers must not be
-// able to do that, require signed tokens.
+// store. A caller that sends a token within these bounds excludes all holders with lower
+// tokens, until the clock reaches the token, or an operator rebases the mark (package
+// guard/fence). If callers must not be able to do that, require signed tokens.
 package wire

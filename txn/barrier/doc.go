@@ -52,15 +52,13 @@
 // # Deletion
 //
 // No row is deleted by age. Rows are deleted when the coordinator reports that all transactions
-// that began before some time have ended: see [Forget]. A call of a transaction that began before
-// that time is rejected with [ErrForgotten]. The begin of a transaction serves no other purpose:
-// calls of one branch may report different ones.
+// that began before some time have ended: see [Forget]. A call of a transaction that began
+// before that time is rejected with [ErrForgotten].
 //
 // # Databases
 //
-// PostgreSQL and MariaDB, at any isolation level. The statement that writes a row locks it;
-// nothing is locked by an earlier read. On MariaDB, calls of one branch that meet while the first
-// one rolls back may deadlock. The functions that own the transaction run it again; otherwise the
-// error is Retryable. A function must return the errors of its statements: after a deadlock or a
-// CREATE, MariaDB executes further statements outside of the transaction.
+// PostgreSQL and MariaDB, at any isolation level. On MariaDB, calls of one branch that meet
+// while the first one rolls back may deadlock. The functions that own the transaction run it
+// again; otherwise the error is Retryable. A function must return the errors of its statements:
+// after a deadlock or a CREATE, MariaDB executes further statements outside of the transaction.
 package barrier

@@ -12,7 +12,6 @@
 //		return branchhttp.Caller{}.Post(ctx, "http://bank/charge", branch.From(ctx), input)
 //	}
 //
-// The headers, the meaning of each status and the orders in which calls arrive are in
-// docs/adr/030-http-branches.md; docs/reference/conformance.md describes how to test a participant
-// in any language.
+// docs/reference/conformance.md has the headers, the meaning of each status and the orders in
+// which calls arrive.
 package branchhttp

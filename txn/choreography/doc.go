@@ -27,10 +27,10 @@
 // # Services
 //
 // A [Participant] guards each effect by txn/barrier, in one transaction with the event that
-// reports it. A repeated event has no second effect, but emits the same event again, because that
-// one may have been lost. After an undo, a late event that would do the step has no effect.
-// Every service answers every event that undoes the saga, even if it has done nothing: the answer
-// means that the step is not done and will not be done.
+// reports it. A repeated event has no second effect, but emits the same event again. After an
+// undo, a late event that would do the step has no effect. Every service answers every event that
+// undoes the saga, even if it has done nothing: the answer means that the step is not done and
+// will not be done.
 //
 // # The tracker
 //

@@ -1,8 +1,7 @@
 // Package countermeasure has remedies for the missing isolation of sagas, one type for each
 // anomaly. It does not isolate sagas: committed effects of a step are visible until they are
-// undone, and code that does not use these types is not restricted. No type makes a call happen
-// once or ends a saga: steps that use them need txn/barrier, except for [VersionFile] and
-// [Sum.Apply], which deduplicate by themselves.
+// undone, and code that does not use these types is not restricted. Steps need txn/barrier
+// too, except for [VersionFile] and [Sum.Apply], which deduplicate by themselves.
 //
 // All work in the step's own SQL transaction, on PostgreSQL and MariaDB:
 //
@@ -23,13 +22,12 @@
 // The names are those of Frank and Zahle, "Semantic ACID Properties in Multidatabases Using
 // Remote Procedure Calls and Update Propagations", 1998.
 //
-//   - [SemanticLock]: flags a record while a saga is working on it, across all its
-//     transactions. Against dirty reads, lost updates and fuzzy reads. Other sagas fail, wait,
-//     or take over the flag of an ended saga.
+//   - [SemanticLock]: flags a record while a saga is working on it. Against dirty reads, lost
+//     updates and fuzzy reads.
 //   - [Sum], the commutative update: a number changes by differences only, within bounds.
 //     Against lost updates, without waiting for sagas.
-//   - [Staging] and [CheckOrder], the pessimistic view: readers see nothing of a saga before it
-//     publishes, and steps that increase what others rely on come last. Against dirty reads.
+//   - [Staging] and [CheckOrder], the pessimistic view: readers see nothing of a saga before
+//     it publishes. Against dirty reads.
 //   - [Reread], the reread value: a row is overwritten only if it has not changed since the
 //     saga read it. Against lost updates and fuzzy reads.
 //   - [VersionFile]: applies each operation on a record once, and none after its own

@@ -18,11 +18,10 @@
 //
 // # Cost
 //
-// In addition to its reads, a transaction of one store costs two timestamps and two writes,
-// for up to 64 keys. One of several stores costs two timestamps, concurrent writes to each
-// store, and a write for the primary, the key whose record decides. After the answer it costs a
-// write for each other store. A timestamp is one read of the oracle's store, shared by all that
-// wait for one.
+// In addition to its reads, a transaction costs two timestamps, concurrent writes to each
+// store (up to 64 keys each), and a write for the primary, the key whose record decides;
+// after the answer a write for each other store. A timestamp is one read of the oracle's
+// store, shared by all that wait for one.
 //
 // # Bounds
 //
@@ -36,7 +35,7 @@
 // find the key, in place of [ErrTooOld]. If a clock that is ahead by more than 40 s begins to
 // issue timestamps, a safe point can pass a [DB.Snapshot]: it gets ErrTooOld, and runs again.
 //
-// The algorithm is that of Peng and Dabek, "Large-scale incremental processing using distributed
-// transactions and notifications" (2010). It includes the corrections that TiKV and TiDB have
-// made since. DESIGN.md has the rules.
+// The algorithm is that of Peng and Dabek, "Large-scale incremental processing using
+// distributed transactions and notifications" (2010), with the corrections of TiKV and TiDB.
+// DESIGN.md has the rules.
 package percolator

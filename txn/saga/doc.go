@@ -35,20 +35,18 @@
 //
 // The saga decides once whether to commit or to abort. The pivot is the point of no return: once
 // that step is done, the saga can only commit. Undos run stage by stage in reverse; undos of one
-// stage run concurrently. The journal alone determines what has to be undone, without the
-// definition's code. An undo that fails for good does not stop the others.
+// stage run concurrently. An undo that fails for good does not stop the others.
 //
 // # Cost
 //
 // A record must be durable before a step is called that may have to be undone, and before the
-// pivot. The records of all steps before the pivot are written when the saga begins. The result
-// of a step is written with the next record that must be durable. A result that is 250 ms old is
-// written before the next call or wait. If the process dies before that, the next owner repeats
-// the call under the same key.
+// pivot. The result of a step is written with the next record that must be durable, or before
+// the next call if it is 250 ms old. If the process dies before that, the next owner repeats the
+// call under the same key.
 //
-// So a saga costs two appends to the journal, whatever its number of steps: one more if the pivot
-// is not the first step, one more if it is aborted, and two for each wait. What its targets write
-// is additional. The stages of a function are not known in advance: each is one append.
+// So a saga costs two appends to the journal, whatever its number of steps: one more if the
+// pivot is not the first step, one more if it is aborted, and two for each wait. The stages of a
+// function are not known in advance: each is one append.
 //
 // [Definition.StartTx] begins a saga in a transaction of the user's database. [StepTx] is a step
 // that commits there together with its record, exactly once.
@@ -70,13 +68,13 @@
 //   - accept the undo of a call that it never received
 //   - reject a call that arrives after its undo
 //
-// An unfinished saga never expires and always has a due time. A dead letter counts as unfinished.
-// An [Operator] retries or skips its undos, or closes it. An Operator also aborts a saga, skips
-// an impossible step after the pivot, and records the outcome of a pivot that does not answer.
+// An unfinished saga never expires; a dead letter counts as unfinished. An [Operator] retries or
+// skips its undos, or closes it. An Operator also aborts a saga, skips an impossible step after
+// the pivot, and records the outcome of a pivot that does not answer.
 //
 // A step that crashes its process also crashes the next owner. After TakeOvers of the
-// coordinator's Options (10 by default) without an answer, the saga is halted: it is a dead
-// letter until an operator changes it, for example by Retry.
+// coordinator's Options (10 by default) without an answer, the saga is halted: a dead letter
+// until an operator acts.
 //
 // # Versions
 //
@@ -89,15 +87,14 @@
 //
 // Each shard of the journal is driven by the holder of its claim. A former owner that resumes
 // after a pause can append nothing, because the journal compares the owner's epoch. A call that
-// it had begun may still arrive beside the new owner's: both have the same key, and guards can
-// compare the call's Epoch.
+// it had begun may still arrive beside the new owner's, under the same key.
 //
 // # Limits
 //
 // The journal has the last error of a failing step and its number of failures. Both are written
-// after the first, second, fourth, eighth … failure, and once an hour. A new owner counts from
-// there. Deadlines are wall-clock times of the process that started the saga, compared with the
-// clock of the process that drives it: a clock that is set back aborts later. If an action does
-// not return when its context ends, its saga waits for it. The shard's hand-over then waits for up
-// to Options.Drain of the coordinator.
+// after the first, second, fourth, eighth … failure, and once an hour. Deadlines are wall-clock
+// times of the process that started the saga, compared with the clock of the process that drives
+// it: a clock that is set back aborts later. If an action does not return when its context ends,
+// its saga waits for it. The shard's hand-over then waits for up to Options.Drain of the
+// coordinator.
 package saga

@@ -27,12 +27,9 @@
 //
 // # Decisions
 //
-// An [Engine.Run] writes nothing to the journal while it tries branches. The decision is its first
-// append, with all branches that were tried. An id has at most one decision: a second Run of it
-// takes the first one's. No outcome is returned, confirmed or cancelled before the decision is
-// durable. So a Run that fails does no harm to another Run of the same id that succeeds. A
-// transaction of n branches costs n tries and one forced write before the answer, and n calls and
-// one write after it.
+// An [Engine.Run] writes nothing to the journal while it tries branches. The decision is its
+// first append, with all branches that were tried. An id has at most one decision. No outcome is
+// returned, confirmed or cancelled before the decision is durable.
 //
 // If the append of the decision gets no answer, Run tries to decide to cancel, and learns which
 // of the two came first.
@@ -44,10 +41,10 @@
 //
 // A hold has a time, but is not released because that time has passed. The participant asks
 // [Engine.Decide], which decides to cancel if there is no decision; from then on the transaction
-// cannot be confirmed. So a wrong clock can make a transaction fail or a hold last, and breaks
-// nothing. A Run decides to confirm only until Options.Margin before the time of its holds, by
-// the monotonic and the wall clock, whichever is later. What a crashed engine leaves is released
-// after the time of its holds, the pause between two sweeps, and one request to the journal.
+// cannot be confirmed. A wrong clock can make a transaction fail or a hold last. A Run decides
+// to confirm only until Options.Margin before the time of its holds, by the monotonic and the
+// wall clock, whichever is later. What a crashed engine leaves is released after the time of its
+// holds, the pause between two sweeps, and one request to the journal.
 //
 // Delete transactions from the journal, and holds from their tables, only when no client repeats
 // a Run any more: a deleted id can run again. A participant that deletes by the journal's
@@ -60,9 +57,7 @@
 // crashed Run of the id has tried is released after its time.
 //
 // Do not wait for a person, such as for a payment, in a Run: hold by guard/stock, or use a saga.
-// Each owner counts refusals from zero. A transaction that is taken over 10 times in a row
-// without an answer (TakeOvers of the coordinator's Options) probably crashes its processes. It
-// is halted: a dead letter with its decision, until [Operator.Retry]. A decided transaction that
-// waits for a participant stays in memory: see Held of coordinator.Options. A resource whose
-// methods do not return when their context ends delays Run.
+// A transaction that is taken over 10 times in a row without an answer (TakeOvers of the
+// coordinator's Options) is halted: a dead letter with its decision, until [Operator.Retry]. A
+// resource whose methods do not return when their context ends delays Run.
 package tcc

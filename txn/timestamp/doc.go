@@ -15,8 +15,8 @@
 // epoch; if it has changed, the leader is fenced, and must take over again. So correctness
 // depends on no lease and no clock. Requests that arrive during a batch form the next one.
 //
-// Any process may lead. A single process costs one read for each batch, and one write
-// every few seconds. Processes that alternate cost one write for each change.
+// A leader costs one read for each batch, and one write every few seconds; a change of the
+// leader costs one write.
 //
 // The upper bits of a timestamp are a time in milliseconds, which advances with the
 // leader's monotonic clock. The oracle follows a clock that is set forward only when a

@@ -40,25 +40,22 @@
 // it first, so that a slow committer finds it: the first of the two decisions counts. Any process
 // with the participants registered finishes transactions of others.
 //
-// n participants cost n prepares and one append before the answer, n commits and one append after
-// it. A participant without changes receives no decision. A single participant commits in one
-// phase, without a record. The journal is read once before the work.
+// A participant without changes receives no decision. A single participant commits in one phase,
+// without a record.
 //
 // # In doubt
 //
 // A branch that has voted yes waits for its decision and keeps its locks. [Engine.Watch] asks
 // every participant for the branches of its namespace, and finishes each according to the
-// journal. If the journal is on etcd or on a replicated database, a decision survives the machine
-// that made it, and needs only a majority. While the journal cannot be reached, the branches are
-// blocked, and reported as such: no timeout lets a participant decide alone.
+// journal. While the journal cannot be reached, the branches are blocked, and reported as such:
+// no timeout lets a participant decide alone.
 //
 // If a person or a system has finished a branch against the decision, the transaction is
 // HEURISTIC. It stays unfinished in the journal, and is reported until an operator acknowledges it
 // ([Operator.Resolve]).
 //
-// A transaction that crashes its processes is taken over again and again. After 10 times in a
-// row without an answer to the commit (TakeOvers of the coordinator's Options), it is halted
-// until [Operator.Retry]. Its branches stay prepared.
+// A transaction that is taken over 10 times in a row without an answer to the commit (TakeOvers
+// of the coordinator's Options) is halted until [Operator.Retry]. Its branches stay prepared.
 //
 // # Limits
 //
@@ -68,6 +65,6 @@
 // doubt.
 //
 // Options.Retention bounds the age of a branch whose abort is presumed: keep finished
-// transactions in the journal for longer. Clocks of processes and participants serve to compute
-// ages only. A wrong clock aborts early or late, or leaves a branch to an operator.
+// transactions in the journal for longer. A wrong clock aborts early or late, or leaves a branch
+// to an operator.
 package twopc

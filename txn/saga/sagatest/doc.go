@@ -1,7 +1,6 @@
 // Package sagatest runs a user's saga with one fault at a time, and reports the steps that do not
-// tolerate it. It does not prove that a saga is correct: it compares snapshots only. The actions and
-// undos of a test are mostly fakes, or use a database of the test. It injects no two faults at once,
-// and finds no error of an action without a fault.
+// tolerate it. It does not prove that a saga is correct: it compares snapshots only, injects no
+// two faults at once, and finds no error of an action without a fault.
 //
 //	func TestBooking(t *testing.T) {
 //		sagatest.Explore(t, func() sagatest.Scene[Order] {
@@ -13,19 +12,11 @@
 //
 // # Scenarios
 //
-// First the saga runs without faults, twice: it must succeed, with the same world both times. Each
-// saga that succeeds must lead to this world, and one that is undone must leave the world
-// unchanged. Then, for each step:
-//
-//   - its answer is lost and it is called again; it arrives twice
-//   - with an undo: later steps are refused, and it is undone
-//   - with an undo: its answer is lost permanently, or it never arrives, and its undo is called
-//     without its output
-//   - the undo does not arrive; its answer is lost; it arrives twice
-//   - the action arrives again, or for the first time, after its undo
-//
-// If there are no findings, each stage is refused as a whole. The engine crashes before and
-// after each call and each append to its journal, and another one continues.
+// First the saga runs without faults, twice: it must succeed, with the same world both times.
+// Then each call is lost, repeated, late or refused; each saga that succeeds must lead to this
+// world, and one that is undone must leave the world unchanged. If there are no findings, the
+// engine crashes before and after each call and each append to its journal, and another one
+// continues. docs/how-to/testing-sagas.md lists the runs.
 //
 // # Time
 //

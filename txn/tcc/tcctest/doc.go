@@ -1,7 +1,7 @@
 // Package tcctest runs a user's TCC transaction with one fault at a time, and reports the
-// branches that do not tolerate it. It does not prove that a transaction is correct: it compares
-// snapshots only. The resources of a test are mostly fakes, or use a database of the test. It
-// injects no two faults at once, and finds no error of a try without a fault.
+// branches that do not tolerate it. It does not prove that a transaction is correct: it
+// compares snapshots only, injects no two faults at once, and finds no error of a try without a
+// fault.
 //
 //	func TestBooking(t *testing.T) {
 //		tcctest.Explore(t, func() tcctest.Scene {
@@ -20,23 +20,11 @@
 // # Scenarios
 //
 // First the transaction runs without faults, twice: it must be confirmed, with a branch of each
-// resource and the same world both times. Each confirmed transaction must lead to this world,
-// and a cancelled one must leave the world unchanged. Then, for each branch:
-//
-//   - its try does not arrive; its answer is lost; it arrives twice; it arrives again after the
-//     confirmation
-//   - its confirmation does not arrive; its answer is lost; it arrives twice
-//   - it is tried alone, and cancelled
-//   - the answer of its try is lost permanently, or the try never arrives, and it is cancelled
-//     without its hold
-//   - the cancellation does not arrive; its answer is lost; it arrives twice
-//   - the try arrives again, or for the first time, after its cancellation
-//
-// If there are no findings, each branch is refused after all others were tried. Another process
-// runs the same transaction between the tries and the confirmations. If the scene has a Sweep,
-// the holds expire before they are confirmed, and are swept while the coordinator does not
-// answer. The engine crashes before and after each call and each append to its journal. Then the
-// transaction runs again, or with a Sweep only the expired holds are swept.
+// resource and the same world both times. Then each call is lost, repeated, late or refused;
+// each confirmed transaction must lead to this world, and a cancelled one must leave the world
+// unchanged. If the scene has a Sweep, the holds expire before they are confirmed. If there are
+// no findings, the engine crashes before and after each call and each append to its journal.
+// docs/how-to/testing-sagas.md lists the runs.
 //
 // # Time
 //
