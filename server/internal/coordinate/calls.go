@@ -151,16 +151,17 @@ func signerOf(text string) (webhook.Signer, error) {
 
 // RoundTrip sends a signed copy of a call.
 func (s *signing) RoundTrip(r *http.Request) (*http.Response, error) {
-	signer, err := s.signer()
-	if err != nil {
-		return nil, err
-	}
 	var body []byte
 	if r.Body != nil {
+		defer r.Body.Close()
+		var err error
 		if body, err = io.ReadAll(r.Body); err != nil {
 			return nil, err
 		}
-		_ = r.Body.Close()
+	}
+	signer, err := s.signer()
+	if err != nil {
+		return nil, err
 	}
 	id, at := messageID(r), strconv.FormatInt(time.Now().Unix(), 10)
 	r = r.Clone(r.Context())

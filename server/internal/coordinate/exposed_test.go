@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/interlock-dev/interlock/flow/outbox/webhook"
@@ -163,6 +164,34 @@ func TestCallsAreSigned(t *testing.T) {
 	ok(t, os.Chmod(open, 0o604))
 	if _, err := (Calls{SecretFile: open}).client(nil); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a file that others can read: %v", err)
+	}
+}
+
+// closeRecorder records that a body was closed.
+type closeRecorder struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closeRecorder) Close() error {
+	c.closed = true
+	return nil
+}
+
+// TestUnsentBodiesAreClosed checks calls that are not sent: http.RoundTripper requires it of them too.
+func TestUnsentBodiesAreClosed(t *testing.T) {
+	t.Parallel()
+	for secret, body := range map[string]io.Reader{
+		"whsec_!":               strings.NewReader("{}"), // it cannot sign
+		strings.Repeat("s", 24): iotest.ErrReader(io.ErrUnexpectedEOF),
+	} {
+		b := &closeRecorder{Reader: body}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/", b)
+		testbed.OK(t, err)
+		s := &signing{secrets: &secretFile{looked: time.Now().Add(time.Hour), secrets: []string{secret}}}
+		if answer, err := s.RoundTrip(r); err == nil || !b.closed {
+			t.Errorf("%.8s: %v, %v, closed %v", secret, answer, err, b.closed)
+		}
 	}
 }
 
