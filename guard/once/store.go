@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
@@ -47,6 +48,7 @@ type BestEffort struct {
 	once     driver.Once
 	consumer string
 	options  BestEffortOptions
+	now      func() boottime.Instant // boottime.Now, except in tests
 }
 
 // NewBestEffort returns a BestEffort that records in once, which a driver package provides, for
@@ -59,7 +61,7 @@ func NewBestEffort(once driver.Once, consumer string, o *BestEffortOptions) (*Be
 	if err := validateName("consumer", consumer); err != nil {
 		return nil, err
 	}
-	s := &BestEffort{once: once, consumer: consumer}
+	s := &BestEffort{once: once, consumer: consumer, now: boottime.Now}
 	s.options = *cmp.Or(o, &BestEffortOptions{})
 	for _, d := range []struct {
 		value    *time.Duration
@@ -111,10 +113,10 @@ func (s *BestEffort) admit(m Message, effect bool) (driver.Delivery, error) {
 }
 
 // claim returns Done if the effect may run, until a time.
-func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, until time.Time, err error) {
+func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, until boottime.Instant, err error) {
 	var found driver.Claimed
 	err = s.retry(ctx, func() (err error) {
-		until = time.Now().Add(s.options.Lease)
+		until = s.now().Add(s.options.Lease)
 		found, err = s.once.Claim(ctx, d, s.options.Lease)
 		return err
 	})
@@ -133,7 +135,7 @@ func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outc
 const storeTimeout = 5 * time.Second
 
 // run runs the effect, and then records it or releases the claim.
-func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) (Outcome, error) {
+func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until boottime.Instant, fn func(context.Context) error) (Outcome, error) {
 	made := false
 	defer func() {
 		if !made {
@@ -156,9 +158,10 @@ func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until time.Time
 	return Done, nil
 }
 
-// within runs the effect while the lease lasts.
-func (s *BestEffort) within(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) error {
-	ctx, leave := context.WithTimeoutCause(ctx, time.Until(until), interlock.ErrExpired)
+// within runs the effect while the lease lasts. The lease also passes while the machine is suspended, but
+// the context of an effect that has begun ends only that much later.
+func (s *BestEffort) within(ctx context.Context, d driver.Delivery, until boottime.Instant, fn func(context.Context) error) error {
+	ctx, leave := context.WithTimeoutCause(ctx, until.Sub(s.now()), interlock.ErrExpired)
 	defer leave()
 	if ctx.Err() != nil {
 		return &interlock.Error{Op: "receive", Name: d.ID, Kind: interlock.Retryable, Err: context.Cause(ctx)}
