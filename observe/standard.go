@@ -39,7 +39,7 @@ func OnNil[E any](hook *func(E), log *slog.Logger, level slog.Level, message fun
 		if text == "" {
 			return
 		}
-		suppressed, ok := limitOf(kind{reflect.TypeFor[E](), text}).admit(time.Now())
+		suppressed, ok := limitOf(kind{reflect.TypeFor[E](), text}).Admit()
 		if !ok {
 			return
 		}
@@ -91,25 +91,29 @@ type kind struct {
 	text  string
 }
 
-// limit counts the lines of one kind of event in a period.
-type limit struct {
+// A LogLimit admits at most 20 lines in a second, as the hooks of [OnNil] do for each kind of event. It is
+// for packages that log without hooks. The zero value works. It is safe for concurrent use.
+type LogLimit struct {
 	mu              sync.Mutex
 	since           time.Time
 	logged, skipped int
 }
 
-var limits sync.Map // of kind to *limit
+var limits sync.Map // of kind to *LogLimit
 
-func limitOf(k kind) *limit {
+func limitOf(k kind) *LogLimit {
 	l, ok := limits.Load(k)
 	if !ok {
-		l, _ = limits.LoadOrStore(k, &limit{})
+		l, _ = limits.LoadOrStore(k, &LogLimit{})
 	}
-	return l.(*limit)
+	return l.(*LogLimit)
 }
 
-// admit reports whether one more line may be logged, and how many were left out.
-func (l *limit) admit(now time.Time) (suppressed int, ok bool) {
+// Admit reports whether a line may be logged now. suppressed is the number of lines that were left out
+// before it; log it as the attribute "suppressed".
+func (l *LogLimit) Admit() (suppressed int, ok bool) { return l.admit(time.Now()) }
+
+func (l *LogLimit) admit(now time.Time) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if since := now.Sub(l.since); since >= period || since < 0 {

@@ -233,7 +233,7 @@ func TestLogIsLimited(t *testing.T) {
 	if n := strings.Count(out.String(), "\n"); n > 5*burst {
 		t.Errorf("%d lines", n)
 	}
-	l, now := &limit{}, time.Now()
+	l, now := &LogLimit{}, time.Now()
 	for range burst {
 		if _, ok := l.admit(now); !ok {
 			t.Fatal("refused too early")

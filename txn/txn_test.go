@@ -1,11 +1,9 @@
 package txn_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -241,10 +239,7 @@ func TestHungStart(t *testing.T) {
 // TestLogIsLimited: while a store is down, the failures of all shards do not flood the log.
 func TestLogIsLimited(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
-		var lines bytes.Buffer
-		before := slog.Default()
-		defer slog.SetDefault(before)
-		slog.SetDefault(slog.New(slog.NewTextHandler(&lines, nil)))
+		lines := testbed.CaptureLog(t)
 		d := memory.NewSpace().Open(nil)
 		defer d.Close(context.Background())
 		rt, err := txn.New(t.Context(), memory.NewJournal(), d, nil, nil)
@@ -255,7 +250,7 @@ func TestLogIsLimited(t *testing.T) {
 		synctest.Wait()
 		ok(t, rt.Close(t.Context()))
 		if n := strings.Count(lines.String(), `not served here for now" error="no connection"`); n != 20 {
-			t.Errorf("%d lines:\n%.1000s", n, &lines)
+			t.Errorf("%d lines:\n%.1000s", n, lines)
 		}
 	})
 }

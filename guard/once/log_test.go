@@ -1,22 +1,17 @@
 package once
 
 import (
-	"bytes"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
 // TestZeroValueLogsFailures: an inbox has no constructor, but logs by default.
 func TestZeroValueLogsFailures(t *testing.T) {
-	var out bytes.Buffer
-	before := slog.Default()
-	t.Cleanup(func() { slog.SetDefault(before) })
-	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
-
+	out := testbed.CaptureLog(t)
 	report(nil, "c", Message{ID: "m"}, Mismatched, &MismatchError{})
 	reportCleaned(nil, observe.OnceCleaned{Consumer: "c", Err: errors.New("boom")})
 	if got := out.String(); !strings.Contains(got, "another payload") || !strings.Contains(got, "boom") {

@@ -22,6 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/transact"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 // A Table deletes rows that it no longer needs. Examples are stock.Table, once.Inbox and
@@ -49,8 +50,8 @@ type Options struct {
 	// Batch is how many rows one transaction deletes; 0 means 500. A table may have a lower
 	// limit.
 	Batch int
-	// Failed is called if a table cannot be swept. The next pass tries again. Nil logs a
-	// warning.
+	// Failed is called if a table cannot be swept. The next pass tries again. While Failed runs,
+	// nothing is swept. Nil logs a warning, up to 20 in a second.
 	Failed func(error)
 }
 
@@ -62,6 +63,7 @@ type Sweeper struct {
 	options Options
 	pass    []func(ctx context.Context) error // one for each table
 	backend *backend.Backend                  // nil if the database is the caller's
+	logged  observe.LogLimit
 	stop    context.CancelFunc
 	ended   chan struct{}
 }
@@ -139,7 +141,9 @@ func (s *Sweeper) failed(err error) {
 		f(err)
 		return
 	}
-	slog.Default().Warn("a table could not be swept", "error", err)
+	if suppressed, ok := s.logged.Admit(); ok {
+		slog.Warn("a table could not be swept", "error", err, "suppressed", suppressed)
+	}
 }
 
 // Close stops the sweeper and, after [Start], disconnects. It waits for the running statement,

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,9 +34,12 @@ func (d *database) Rollback(context.Context) error                             {
 // the next pass, and Close ends it.
 func TestSweeper(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // for the race detector: virtual time orders nothing
 		rows, calls, broken := 25, 0, errors.New("broken")
 		var failed []error
 		full := sweep.Func(func(_ context.Context, _ interlock.SQL, limit int) (int, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			n := min(rows, limit)
 			rows -= n
 			return n, nil
@@ -46,15 +51,21 @@ func TestSweeper(t *testing.T) {
 			return 0, broken
 		})
 		db := &database{}
-		s, err := sweep.New(db, &sweep.Options{Every: time.Minute, Batch: 10, Failed: func(err error) { failed = append(failed, err) }}, fails, full)
+		s, err := sweep.New(db, &sweep.Options{Every: time.Minute, Batch: 10, Failed: func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			failed = append(failed, err)
+		}}, fails, full)
 		if err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
+		mu.Lock()
 		if rows != 0 || db.committed != 4 || len(failed) != 1 || !errors.Is(failed[0], broken) {
 			t.Errorf("%d rows are left after %d transactions; failed: %v", rows, db.committed, failed)
 		}
 		rows = 1
+		mu.Unlock()
 		time.Sleep(75 * time.Second)
 		synctest.Wait()
 		if rows != 0 || len(failed) != 2 || interlock.Kind(failed[1]) != interlock.Bug {
@@ -66,6 +77,22 @@ func TestSweeper(t *testing.T) {
 		time.Sleep(time.Hour)
 		if calls != 2 {
 			t.Errorf("%d passes", calls)
+		}
+	})
+}
+
+// TestFailuresFloodNoLog: a table that cannot be swept is logged, up to 20 times in a second.
+func TestFailuresFloodNoLog(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		lines := testbed.CaptureLog(t)
+		s, err := sweep.New(&database{}, &sweep.Options{Every: time.Millisecond}, sweep.Func(func(context.Context, interlock.SQL, int) (int, error) {
+			return 0, errors.New("broken")
+		}))
+		testbed.OK(t, err)
+		time.Sleep(999 * time.Millisecond)
+		testbed.OK(t, s.Close(t.Context()))
+		if n := strings.Count(lines.String(), "could not be swept"); n != 20 {
+			t.Errorf("logged %d times", n)
 		}
 	})
 }

@@ -456,6 +456,19 @@ func TestUnusableOutput(t *testing.T) {
 	}
 }
 
+// TestUnusableOutputFloodsNoLog: a participant with a fault is called often.
+func TestUnusableOutputFloodsNoLog(t *testing.T) {
+	lines := testbed.CaptureLog(t)
+	url := participant(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "OK") }))
+	for range 200 {
+		_, err := caller(t).Post(t.Context(), url, a(branch.Do), nil)
+		testbed.OK(t, err)
+	}
+	if n := strings.Count(lines.String(), "cannot be used"); n == 0 || n > 100 {
+		t.Errorf("logged %d times", n)
+	}
+}
+
 // TestRequestThatIsNoCall gets an error with the reason.
 func TestRequestThatIsNoCall(t *testing.T) {
 	h := branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/httpclient"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -54,7 +55,7 @@ type Caller struct {
 	// followed, and its CheckRedirect is ignored.
 	Client *http.Client
 	// Unusable receives each 2xx whose output is not JSON or above [MaxBody], where the
-	// call counts as done without an output; nil logs it with slog.Default.
+	// call counts as done without an output; nil logs it with slog.Default, up to 20 in a second.
 	Unusable func(c branch.Call, err error)
 }
 
@@ -176,11 +177,15 @@ func (caller Caller) read(c branch.Call, answer *http.Response) ([]byte, error) 
 	}
 	if caller.Unusable != nil {
 		caller.Unusable(c, err)
-	} else {
-		slog.Warn("a participant's output cannot be used: the call counts as done without an output", "transaction", c.Transaction, "branch", c.Branch, "operation", c.Operation, "error", err)
+	} else if suppressed, ok := unusable.Admit(); ok {
+		slog.Warn("a participant's output cannot be used: the call counts as done without an output",
+			"transaction", c.Transaction, "branch", c.Branch, "operation", c.Operation, "error", err, "suppressed", suppressed)
 	}
 	return nil, nil
 }
+
+// unusable limits the log of all callers.
+var unusable observe.LogLimit
 
 // answerError returns an answer that is not 2xx as an error.
 func answerError(answer *http.Response) *AnswerError {

@@ -152,6 +152,21 @@ func TestTheInsideIsNotShown(t *testing.T) {
 	}
 }
 
+// TestFailuresFloodNoLog: requests whose owner does not answer are logged, up to 20 in a second.
+func TestFailuresFloodNoLog(t *testing.T) {
+	s := open(t)
+	a := s.join("a")
+	s.settled(a)
+	testbed.Eventually(t, "it is found", 20*time.Second, func() bool { return a.Map().Locate("7").Epoch != 0 })
+	router, lines := route.Router(a.Map(), keyOf, &route.Options{Transport: lost{}}), testbed.CaptureLog(t)
+	for range 200 {
+		router.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/orders/7", nil))
+	}
+	if n := strings.Count(lines.String(), "not routed"); n == 0 || n > 100 {
+		t.Errorf("logged %d times", n)
+	}
+}
+
 // TestConnectionsAreUpgraded: WebSockets and the like reach the owner.
 func TestConnectionsAreUpgraded(t *testing.T) {
 	s := open(t)

@@ -26,6 +26,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/partition"
+	"github.com/interlock-dev/interlock/observe"
 )
 
 // EpochHeader carries the epoch by which a request was routed, and in a refusal the epoch that
@@ -60,7 +61,7 @@ type Options struct {
 	// reply waits forever.
 	MaxBody int64
 	// Failed receives the full reason why a request reached no owner; the client sees only a
-	// summary. Nil logs it with slog.Default as a warning.
+	// summary. Nil logs it with slog.Default as a warning, up to 20 in a second.
 	Failed func(r *http.Request, err error)
 }
 
@@ -70,8 +71,11 @@ func (o *Options) resolve() Options {
 		r.Transport = http.DefaultTransport
 	}
 	if r.Failed == nil {
+		var limit observe.LogLimit
 		r.Failed = func(q *http.Request, err error) {
-			slog.WarnContext(q.Context(), "request not routed", "method", q.Method, "path", q.URL.Path, "error", err.Error())
+			if suppressed, ok := limit.Admit(); ok {
+				slog.WarnContext(q.Context(), "request not routed", "method", q.Method, "path", q.URL.Path, "error", err.Error(), "suppressed", suppressed)
+			}
 		}
 	}
 	r.Scheme = cmp.Or(r.Scheme, "http")

@@ -296,29 +296,27 @@ func (warningHandler) Enabled(_ context.Context, l slog.Level) bool { return l >
 func (h warningHandler) Handle(_ context.Context, r slog.Record) error {
 	t := line("%s:", r.Message)
 	r.Attrs(func(a slog.Attr) bool {
-		if own, ok := a.Value.Any().(text); ok {
-			t = own
-		} else {
-			t += line(" %s", a)
-		}
+		t += line(" %s", a)
 		return true
 	})
 	h.app.say("%s", t)
 	return nil
 }
 
-// A notice is an event with a line of its own, which [warningHandler] prints without the message.
-type notice[E any] struct{ line text }
-
-// LogValue implements [slog.LogValuer].
-func (n notice[E]) LogValue() slog.Value { return slog.GroupValue(slog.Any("line", n.line)) }
-
-// told returns a hook that prints a line for each event, with the limit that [observe.OnNil] has for
-// hooks that log.
+// told returns a hook that prints a line for each event, up to 20 in a second.
 func told[E any](a *app, format func(E) text) func(E) {
-	var log func(notice[E])
-	observe.OnNil(&log, a.warnings(), slog.LevelWarn, func(notice[E]) string { return "notice" })
-	return func(e E) { log(notice[E]{format(e)}) }
+	var limit observe.LogLimit
+	return func(e E) {
+		suppressed, ok := limit.Admit()
+		if !ok {
+			return
+		}
+		t := format(e)
+		if suppressed > 0 {
+			t += line(" suppressed=%d", suppressed)
+		}
+		a.say("%s", t)
+	}
 }
 
 // tried reports a failed call.
