@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // KeyValues is a key-value store with compare-and-swap: a row for each key, and one statement
@@ -17,16 +18,21 @@ type KeyValues struct {
 	pool     *pgxpool.Pool
 	table    string // quoted, as is the sequence
 	sequence string
+	invalid  error // of the name
 }
 
 var _ driver.KeyValues = (*KeyValues)(nil)
 
 // NewKeyValues keeps values in table, "name" or "schema.name", which is created with the first
-// swap. Revisions are of the sequence "name_revision". The pool stays the caller's. It does no
-// I/O.
+// swap. The name has at most 62 bytes; with another one each call is a Bug. Revisions are of the
+// sequence "name_revision", cut at 63 bytes. The pool stays the caller's. It does no I/O.
 func NewKeyValues(pool *pgxpool.Pool, table string) *KeyValues {
-	quoted := func(name string) string { return pgx.Identifier(strings.Split(name, ".")).Sanitize() }
-	return &KeyValues{pool: pool, table: quoted(table), sequence: quoted(table + "_revision")}
+	k := &KeyValues{pool: pool}
+	const suffix = "_revision"
+	room := 63 - len(table[strings.LastIndexByte(table, '.')+1:])
+	k.sequence, k.invalid = sqltable.Identifier(driver.Postgres, table, suffix[:min(len(suffix), max(room, 1))])
+	k.table, _ = sqltable.Identifier(driver.Postgres, table, "") // shorter
+	return k
 }
 
 // Get reads keys; see driver.KeyValues.
@@ -75,6 +81,9 @@ func cutAtNUL(b, whole, cut string) (operator, text string) {
 
 // read is the rows of a query; none if there is no table yet.
 func (k *KeyValues) read(ctx context.Context, op, name, text string, args ...any) ([]driver.KeyValue, error) {
+	if k.invalid != nil {
+		return nil, k.invalid
+	}
 	if ctx.Err() != nil {
 		return nil, fail.Unsent(ctx, op, name)
 	}
@@ -120,6 +129,9 @@ select coalesce((select revision from step), 0)`
 // keys at the same time may fail, Retryable.
 func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (revision int64, err error) {
 	const op = "swap keys"
+	if k.invalid != nil {
+		return 0, k.invalid
+	}
 	if err := driver.CheckSwaps(swaps); err != nil {
 		return 0, problem(op, "", interlock.Bug, err)
 	}

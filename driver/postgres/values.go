@@ -15,14 +15,16 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Values keeps small values that a stale token cannot write, one row each. One statement compares the
 // token and writes the row. While there are watches, it has one goroutine and one connection for all of
 // them; behind a pooler watches read once a second. It is safe for concurrent use.
 type Values struct {
-	pool  *pgxpool.Pool
-	table string // quoted
+	pool    *pgxpool.Pool
+	table   string // quoted
+	invalid error  // of its name
 
 	mu      sync.Mutex
 	watches int
@@ -32,10 +34,13 @@ type Values struct {
 
 var _ driver.Values = (*Values)(nil)
 
-// NewValues keeps values in table, "name" or "schema.name", which the first Put creates. The caller
-// owns the pool. NewValues does no I/O.
+// NewValues keeps values in table, "name" or "schema.name", which the first Put creates. The name
+// has at most 63 bytes; with another one each call is a Bug. The caller owns the pool. NewValues
+// does no I/O.
 func NewValues(pool *pgxpool.Pool, table string) *Values {
-	return &Values{pool: pool, table: pgx.Identifier(strings.Split(table, ".")).Sanitize()}
+	v := &Values{pool: pool}
+	v.table, v.invalid = sqltable.Identifier(driver.Postgres, table, "")
+	return v
 }
 
 // Bounds of a request, and of the pause between two reads of a watch.
@@ -113,6 +118,9 @@ func (v *Values) put(ctx context.Context, args []any) (stored interlock.Token, e
 }
 
 func (v *Values) row(ctx context.Context, text string, args []any, dest ...any) error {
+	if v.invalid != nil {
+		return v.invalid
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()
 	return v.pool.QueryRow(ctx, strings.ReplaceAll(text, "{table}", v.table),

@@ -1,9 +1,11 @@
 package postgres
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -34,6 +36,28 @@ func TestKeyValues(t *testing.T) {
 			})
 		},
 	})
+}
+
+// TestLongTableNames: Postgres cuts names above 63 bytes, so two stores would be one.
+func TestLongTableNames(t *testing.T) {
+	t.Parallel()
+	pool := operator(t, urlAt(testbed.Postgres(t).Addr()))
+	want := func(table string, err error, valid bool) {
+		t.Helper()
+		if valid && err != nil || !valid && (interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName)) {
+			t.Errorf("a name of %d bytes: %v", len(table), err)
+		}
+	}
+	for _, length := range []int{54, 55, 62, 63, 64} {
+		table, other := strings.Repeat("t", length), strings.Repeat("t", length-1)+"v"
+		kv := NewKeyValues(pool, "public."+table)
+		_, err := kv.Swap(t.Context(), driver.Swap{Key: table, Value: []byte("x")})
+		want(table, err, length <= 62)
+		_, err = kv.Get(t.Context(), table)
+		want(table, err, length <= 62)
+		_, err = NewValues(pool, "public."+other).Get(t.Context(), table)
+		want(other, err, length <= 63)
+	}
 }
 
 func TestNotifierSuite(t *testing.T) {
