@@ -195,6 +195,12 @@ func (t Calls) withdraw(ctx context.Context, db driver.SQL, c *Call, called time
 		c.Key, int64(c.Token), called.UnixMicro())
 }
 
+// uncount takes an attempt after the first out of the count, if no other followed.
+func (t Calls) uncount(ctx context.Context, db driver.SQL, c *Call, number int64) error {
+	return t.exec(ctx, db, "withdraw call", `update {calls} set attempts = attempts - 1 where id = ? and attempts = ? and token = ? and settled_at is null`,
+		c.Key, number, int64(c.Token))
+}
+
 // Settle resolves a doubt by a result that the caller has found out. A status from 200 to 499
 // means that the call was made, with that status. Status 0 means that it was not made and may
 // be sent. If the call is settled, Settle does nothing.

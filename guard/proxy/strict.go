@@ -130,13 +130,19 @@ func (s *strict) record(ctx context.Context, tx driver.SQL, call *Call, a attemp
 	return s.calls.answered(ctx, tx, call, a.number, a.status)
 }
 
-// withdraw removes the record of an attempt that was certainly not sent. If an earlier attempt
+// withdraw removes an attempt that was certainly not sent from the record. If an earlier attempt
 // exists, it may have been sent, so the record stays. If withdraw fails, the call stays in
 // doubt.
 func (s *strict) withdraw(ctx context.Context, call *Call, a attempt) {
-	if a.number == 1 {
-		_ = s.outside(ctx, func(ctx context.Context, tx driver.SQL) error { return s.calls.withdraw(ctx, tx, call, a.called) })
+	if a.number == 0 {
+		return
 	}
+	_ = s.outside(ctx, func(ctx context.Context, tx driver.SQL) error {
+		if a.number > 1 {
+			return s.calls.uncount(ctx, tx, call, a.number)
+		}
+		return s.calls.withdraw(ctx, tx, call, a.called)
+	})
 }
 
 // outside runs fn in a transaction that enters no mark, even if ctx has ended.
