@@ -208,7 +208,7 @@ func (c *Consumer) renew() {
 		}
 		c.mu.Lock()
 		for _, h := range lost {
-			c.drop(grants[h], interlock.ErrLost)
+			c.lose(grants[h])
 		}
 		c.mu.Unlock()
 	}

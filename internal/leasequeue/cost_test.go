@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
@@ -142,4 +143,70 @@ func TestEndOfReceiveLeavesNoLease(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// unanswered settles, and loses its first answers. Whatever is held is gone then.
+type unanswered struct {
+	plenty
+	failures int
+	mute     bool // it does not answer renewals
+}
+
+func (u *unanswered) Settle(_ context.Context, settled []Settled) (lost []Held, err error) {
+	if u.failures--; u.failures >= 0 {
+		return nil, &interlock.Error{Op: "settle", Kind: interlock.Uncertain, Err: errors.New("no answer")}
+	}
+	for _, s := range settled {
+		lost = append(lost, s.Held)
+	}
+	return lost, nil
+}
+
+func (u *unanswered) Renew(ctx context.Context, held []Held, lease time.Duration) (kept, lost []Held, err error) {
+	if u.mute {
+		return u.slow.Renew(ctx, held, lease)
+	}
+	return nil, held, nil
+}
+
+// TestSettleIsRepeated: a group that is gone while its lease lasts was freed by a Settle whose answer was
+// lost. Without such a Settle, or after the lease, it is lost.
+func TestSettleIsRepeated(t *testing.T) {
+	for _, c := range []struct {
+		failures int
+		pause    time.Duration // before the repetition
+		mute     bool
+		want     error
+	}{
+		{failures: 0, want: interlock.ErrLost},
+		{failures: 1},
+		{failures: 2},
+		{failures: 1, pause: 4 * time.Second}, // a renewal has found it gone
+		{failures: 1, pause: 4 * time.Second, mute: true},
+		{failures: 1, pause: 11 * time.Second, mute: true, want: interlock.ErrLost},
+	} {
+		virtual.Test(t, func(t *testing.T) {
+			u := &unanswered{failures: c.failures, mute: c.mute}
+			q, err := Join(u, "q", driver.QueueOptions{Lease: 10 * time.Second}, nil)
+			testbed.OK(t, err)
+			some, err := q.Receive(t.Context(), driver.QueueLimit{Messages: 1, Bytes: 1})
+			testbed.OK(t, err)
+			ack := []driver.Settlement{{Received: some[0], Outcome: driver.Ack}}
+			for range c.failures {
+				if err := q.Settle(t.Context(), ack)[0]; interlock.Kind(err) != interlock.Uncertain {
+					t.Errorf("%+v: %v", c, err)
+				}
+			}
+			time.Sleep(c.pause)
+			for range 2 {
+				if err := q.Settle(t.Context(), ack)[0]; !errors.Is(err, c.want) {
+					t.Errorf("%+v: repeated: %v", c, err)
+				}
+			}
+			if cause := context.Cause(some[0].Claim.Context()); errors.Is(cause, interlock.ErrReleased) != (c.want == nil) {
+				t.Errorf("%+v: the claim ended with %v", c, cause)
+			}
+			testbed.OK(t, q.Close(t.Context()))
+		})
+	}
 }

@@ -18,8 +18,11 @@ type Grant struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 
-	unsettled int  // messages; the consumer's mutex guards unsettled and kept
+	// The consumer's mutex guards these.
+	unsettled int  // messages
 	kept      bool // a message was settled and kept
+	doubt     bool // a Settle of the last messages failed, and may have freed the group
+	freed     bool // it has
 }
 
 var _ driver.Assignment = (*Grant)(nil)

@@ -69,27 +69,45 @@ func (c *Consumer) record(ctx context.Context, grants []*Grant, settled []Settle
 		s.Finished, s.Kept = g.unsettled <= len(s.Outcomes), g.kept
 	}
 	c.mu.Unlock()
-	if lost, err = c.store.Settle(ctx, settled); err == nil {
-		c.counted(grants, settled, lost)
-	}
-	return lost, err
-}
-
-// counted applies recorded outcomes to the leases.
-func (c *Consumer) counted(grants []*Grant, settled []Settled, lost []Held) {
+	lost, err = c.store.Settle(ctx, settled)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err != nil {
+		for i, g := range grants {
+			g.doubt = g.doubt || settled[i].Finished
+		}
+		return nil, err
+	}
+	return c.counted(grants, settled, lost), nil
+}
+
+// counted applies recorded outcomes to the leases, and returns those that are lost. The mutex is held.
+func (c *Consumer) counted(grants []*Grant, settled []Settled, gone []Held) (lost []Held) {
 	for i, g := range grants {
 		s := &settled[i]
 		g.unsettled -= len(s.Outcomes)
 		g.kept = g.kept || slices.ContainsFunc(s.Outcomes, keeps)
 		switch {
-		case slices.Contains(lost, g.Held):
-			c.drop(g, interlock.ErrLost)
+		case slices.Contains(gone, g.Held):
+			if c.lose(g) {
+				lost = append(lost, g.Held)
+			}
 		case s.Finished:
 			c.drop(g, interlock.ErrReleased)
 		}
 	}
+	return lost
+}
+
+// lose ends a grant whose lease is gone, and reports whether it is lost. While it lasts, no other consumer
+// has it: then a Settle whose answer was lost has freed the group. The mutex is held.
+func (c *Consumer) lose(g *Grant) bool {
+	if g.freed = g.freed || g.doubt && g.lease.Remaining() > 0; g.freed {
+		c.drop(g, interlock.ErrReleased)
+		return false
+	}
+	c.drop(g, interlock.ErrLost)
+	return true
 }
 
 // keeps reports whether the message stays.
