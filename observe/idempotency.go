@@ -5,8 +5,11 @@ import (
 	"time"
 )
 
-// Idempotency receives the events of idempotent requests. Every hook may be nil. Hooks must
-// return at once and must not call the store that reports.
+// Idempotency receives the events of idempotent requests. Every hook may be nil. Hooks should
+// return at once and must not call the store that reports. A goroutine of the store calls Renewed,
+// one event at a time; if it blocks, at most 65,536 events wait, further ones are dropped, and
+// Close waits for them. Another hook that blocks delays the request, or the pass of the Completer or
+// Reaper, that called it.
 type Idempotency struct {
 	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger

@@ -70,11 +70,40 @@ func TestLostLeaseEndsTheHandler(t *testing.T) {
 	})
 }
 
-// unrenewed loses every renewal.
-type unrenewed struct{ driver.Idempotency }
+// TestABlockingHookStopsNoRenewal: the hook of a renewal that failed blocks. The lease is renewed all the
+// same, and Close waits for the hook.
+func TestABlockingHookStopsNoRenewal(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		unblock := make(chan struct{})
+		s := open(t, &unrenewed{Idempotency: memory.NewIdempotency(), answers: 3}, &idempotency.Options{Lease: 3 * time.Second, Hooks: &observe.Idempotency{
+			Renewed: func(observe.IdempotencyRenewed) { <-unblock },
+		}})
+		got, err := s.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+			defer close(unblock)
+			time.Sleep(10 * time.Second)
+			_, err := s.Do(t.Context(), order("k"), never)
+			as[*idempotency.InFlightError](t, err)
+			short, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := s.Close(short); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Close did not wait: %v", err)
+			}
+			return answer(200, "slow"), context.Cause(ctx)
+		})
+		wantAnswer(t, got, err, "slow", false)
+		ok(t, s.Close(t.Context()))
+	})
+}
+
+// unrenewed loses renewals: all if answers is 0, otherwise those before.
+type unrenewed struct {
+	driver.Idempotency
+	answers int // the first renewal that is answered
+	sent    atomic.Int64
+}
 
 func (u *unrenewed) Update(ctx context.Context, change driver.IdempotencyUpdate) error {
-	if change.Answer == nil && change.Points == nil && change.Lease > 0 {
+	if change.Answer == nil && change.Points == nil && change.Lease > 0 && (u.answers == 0 || int(u.sent.Add(1)) < u.answers) {
 		return &interlock.Error{Op: "renew", Kind: interlock.Uncertain, Err: errors.New("no reply")}
 	}
 	return u.Idempotency.Update(ctx, change)

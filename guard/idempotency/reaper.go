@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -145,10 +146,8 @@ func (r *Request) renew(ctx context.Context) {
 			r.lost(interlock.ErrExpired)
 			return
 		}
-		if hook := s.options.Hooks.Renewed; hook != nil {
-			hook(observe.IdempotencyRenewed{Scope: r.id.Scope, Operation: r.id.Operation, Key: r.id.Key,
-				Attempt: r.record.Attempt, Err: err})
-		}
+		report.Add(&s.reports, nil, s.options.Hooks.Renewed, observe.IdempotencyRenewed{Scope: r.id.Scope, Operation: r.id.Operation, Key: r.id.Key,
+			Attempt: r.record.Attempt, Err: err})
 		wait = min(lease/10, until.Sub(boottime.Now()))
 	}
 }

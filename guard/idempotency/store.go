@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -61,7 +62,8 @@ func (o *Options) orDefault() (Options, error) {
 type Store struct {
 	records driver.Idempotency
 	options Options
-	opened  *opened // nil if the records are the caller's
+	reports report.Queue // of Hooks.Renewed
+	opened  *opened      // nil if the records are the caller's
 }
 
 // New returns a store on records: an [SQL], or a type of a key-value driver. Invalid options
@@ -233,16 +235,17 @@ func (s *Store) Tables() *SQL[interlock.SQL] {
 	return s.opened.tables
 }
 
-// Close stops the reaper and disconnects. It waits for a running pass of the reaper, or until
-// ctx ends. For a store of [New] it does nothing.
+// Close stops the reaper and disconnects. It waits for a running pass of the reaper, and for events
+// of Hooks.Renewed that are not reported, or until ctx ends. For a store of [New] it only waits for
+// the events.
 func (s *Store) Close(ctx context.Context) error {
 	if s.opened == nil {
-		return nil
+		return s.reports.Wait(ctx)
 	}
 	s.opened.stop()
 	select {
 	case <-s.opened.ended:
 	case <-ctx.Done():
 	}
-	return s.opened.backend.Close(ctx)
+	return errors.Join(s.reports.Wait(ctx), s.opened.backend.Close(ctx))
 }
