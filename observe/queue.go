@@ -7,8 +7,10 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Queue receives the events of a queue's consumer. Every hook may be nil. Hooks must return at
-// once and must not call the consumer that reports.
+// Queue receives the events of a queue's consumer. Every hook may be nil. A goroutine of the consumer
+// calls them, one at a time, in the order of the events. Hooks should return at once. A hook that
+// blocks delays later events: at most 65,536 wait, further ones are dropped. Close waits for them, for
+// up to five seconds; no hook may call it.
 type Queue struct {
 	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger

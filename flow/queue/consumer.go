@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -52,6 +53,7 @@ type Consumer struct {
 	source  driver.QueueConsumer
 	retry   backoff.Policy
 	backend *backend.Backend // nil unless Open opened it
+	reports report.Queue     // of all hooks
 
 	intake   context.Context // ends when no more messages are received
 	stop     context.CancelFunc
@@ -127,9 +129,7 @@ func (c *Consumer) fetch() {
 }
 
 func (c *Consumer) trouble(op string, err error) {
-	if hook := c.options.Hooks.Trouble; hook != nil {
-		hook(observe.QueueTrouble{Queue: c.name, Op: op, Err: err})
-	}
+	report.Add(&c.reports, nil, c.options.Hooks.Trouble, observe.QueueTrouble{Queue: c.name, Op: op, Err: err})
 }
 
 // accept passes messages to the machine. All count as in flight before the first begins: if that one
@@ -222,10 +222,8 @@ func (c *Consumer) failed(ctx context.Context, m *driver.Received, err error) dr
 	if v.Outcome == driver.Park && m.Key == "" {
 		v.Outcome = driver.Dead // no operator could resume it
 	}
-	if hook := c.options.Hooks.Failed; hook != nil {
-		hook(observe.QueueFailed{Queue: c.name, ID: m.ID, Key: m.Key, Attempt: m.Attempt, Dead: v.Outcome == driver.Dead,
-			Parked: v.Outcome == driver.Park, Held: v.Uncounted, Pause: v.After, Err: err})
-	}
+	report.Add(&c.reports, nil, c.options.Hooks.Failed, observe.QueueFailed{Queue: c.name, ID: m.ID, Key: m.Key, Attempt: m.Attempt,
+		Dead: v.Outcome == driver.Dead, Parked: v.Outcome == driver.Park, Held: v.Uncounted, Pause: v.After, Err: err})
 	return v
 }
 
@@ -305,17 +303,15 @@ func (c *Consumer) recorded(batch []result, answers []error) {
 	}
 }
 
-// report calls the hooks for outcomes that were not recorded.
+// report reports outcomes that were not recorded to the hooks.
 func (c *Consumer) report(all []driver.Settlement, answers []error) {
 	for i, err := range answers {
-		if err == nil {
-			continue
-		}
-		if hook := c.options.Hooks.Lost; hook != nil && errors.Is(err, interlock.ErrLost) {
+		switch {
+		case errors.Is(err, interlock.ErrLost):
 			for m := range all[i].All() {
-				hook(observe.QueueLost{Queue: c.name, ID: m.ID, Key: m.Key, Token: m.Claim.Token()})
+				report.Add(&c.reports, nil, c.options.Hooks.Lost, observe.QueueLost{Queue: c.name, ID: m.ID, Key: m.Key, Token: m.Claim.Token()})
 			}
-		} else {
+		case err != nil:
 			c.trouble("settle", err)
 			return
 		}
@@ -323,8 +319,8 @@ func (c *Consumer) report(all []driver.Settlement, answers []error) {
 }
 
 // Close stops receiving, waits for the handlers until ctx ends, then cancels them; returns
-// unhandled messages to the queue; and disconnects if [Open] connected. It returns an error if a
-// handler was interrupted.
+// unhandled messages to the queue; disconnects if [Open] connected; and waits for events that are not
+// reported to the hooks. It returns an error if a handler was interrupted, or if a hook blocks.
 func (c *Consumer) Close(ctx context.Context) error {
 	c.stop()
 	c.fetcher.Wait() // Receive returns when its context ends
@@ -338,7 +334,7 @@ func (c *Consumer) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
 	c.giveUp()
-	return errors.Join(err, c.source.Close(ctx), c.backend.Close(ctx)) // the source ends the contexts of handlers
+	return errors.Join(err, c.source.Close(ctx), c.backend.Close(ctx), c.reports.Wait(ctx)) // the source ends the contexts of handlers
 }
 
 // abandon stops beginning messages. Its error has the numbers of what is left, if anything is.

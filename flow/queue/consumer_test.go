@@ -279,6 +279,40 @@ func TestRefusedDeadLetter(t *testing.T) {
 	})
 }
 
+// TestBlockingHook: a hook that blocks delays no other key, and Close only for a while.
+func TestBlockingHook(t *testing.T) {
+	unblock := make(chan struct{})
+	for name, hooks := range map[string]*observe.Queue{
+		"failed":  {Log: observe.Silent, Failed: func(observe.QueueFailed) { <-unblock }},
+		"trouble": {Log: observe.Silent, Trouble: func(observe.QueueTrouble) { <-unblock }},
+	} {
+		virtual.Test(t, func(t *testing.T) {
+			var r record
+			q := memory.NewQueue()
+			unblock = make(chan struct{})
+			c, err := queue.New(t.Context(), noLetters{q}, "q", func(_ context.Context, m queue.Received) error {
+				if m.Key == "a" {
+					return queue.Dead(errors.New("it always fails"))
+				}
+				r.add(m.ID)
+				return nil
+			}, &queue.Options{InFlight: 4, Concurrency: 1, Hooks: hooks})
+			ok(t, err)
+			fill(t, q, 1, "a")
+			time.Sleep(time.Second)
+			fill(t, q, 9, "b")
+			time.Sleep(time.Minute)
+			if n := len(r.of("b")); n != 9 {
+				t.Errorf("%s: %d of 9 messages were handled", name, n)
+			} else if err := c.Close(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: close: %v", name, err)
+			}
+			close(unblock)
+			ok(t, c.Close(t.Context()))
+		})
+	}
+}
+
 // TestParkWithoutKey: a message that no operator could resume is a dead letter.
 func TestParkWithoutKey(t *testing.T) {
 	bubble(t, queue.Options{Failing: queue.Pause, Attempts: 1}, func(context.Context, queue.Received) error {
