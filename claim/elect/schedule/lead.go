@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/report"
 )
 
 // key is the key under which the state is saved.
@@ -90,9 +91,7 @@ func (l *leader) run(ctx context.Context, tick Tick) error {
 	}
 	began := boottime.Now()
 	err := l.job(ctx, tick)
-	if f := l.hooks.Ran; f != nil {
-		f(Ran{Tick: tick, Took: boottime.Now().Sub(began), Err: err})
-	}
+	report.Add(&l.reports, nil, l.hooks.Ran, Ran{Tick: tick, Took: boottime.Now().Sub(began), Err: err})
 	if interrupted := err != nil && ctx.Err() != nil; interrupted || !l.state.Open {
 		return nil
 	}
@@ -105,14 +104,13 @@ const batch = 1000
 
 // giveUp skips or reports a tick and those after it that are also dropped.
 func (l *leader) giveUp(ctx context.Context, tick Tick) error {
+	l.awaitReports(ctx)
 	next := l.state
 	for n := 0; n < batch && ctx.Err() == nil; n++ {
 		if l.plan.missed == Report {
 			l.report(ctx, tick)
 		}
-		if f := l.hooks.Missed; f != nil {
-			f(tick)
-		}
+		report.Add(&l.reports, nil, l.hooks.Missed, tick)
 		next = state{Tick: tick.At}
 		do, following, err := l.plan.next(next, now())
 		if err != nil || do != give {
@@ -125,12 +123,11 @@ func (l *leader) giveUp(ctx context.Context, tick Tick) error {
 
 // drop skips ticks while at least MaxLate newer ones are due.
 func (l *leader) drop(ctx context.Context, tick Tick) error {
+	l.awaitReports(ctx)
 	next, now := l.state, now()
 	newer := l.plan.newer(tick.At)
 	for n := 0; n < batch && ctx.Err() == nil && l.plan.isDue(newer, now); n++ {
-		if f := l.hooks.Missed; f != nil {
-			f(tick)
-		}
+		report.Add(&l.reports, nil, l.hooks.Missed, tick)
 		next = state{Tick: tick.At}
 		newer = l.plan.times.Next(newer)
 		tick.At = l.plan.times.Next(tick.At).UTC()

@@ -32,6 +32,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -108,8 +109,10 @@ type Options struct {
 	Hooks *Hooks
 }
 
-// Hooks receive the events of a schedule. Both may be nil. The leader calls them between jobs, so
-// they must return at once: while one blocks, no process runs a job.
+// Hooks receive the events of a schedule. Both may be nil. A goroutine of the schedule calls them, one
+// at a time, in the order of the events. Hooks should return at once. A hook that blocks delays later
+// events: at most 65,536 wait, further ones are dropped. The leader waits up to a second for them before
+// it skips ticks, and so does the end of Run.
 type Hooks struct {
 	// Log receives failed jobs and missed ticks if their hook is nil; nil means slog.Default,
 	// and [observe.Silent] disables logging.
@@ -174,6 +177,7 @@ type Schedule struct {
 	plan     plan
 	report   func(context.Context, Tick)
 	hooks    *Hooks
+	reports  report.Queue
 }
 
 // New returns a schedule whose leaders are elected by e. e must have Values; the schedule does
@@ -205,6 +209,7 @@ var between = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second
 // Run blocks until ctx ends and returns its cause. It returns nil if there are no more ticks,
 // and the first error that a retry cannot fix.
 func (s *Schedule) Run(ctx context.Context, name string, job func(ctx context.Context, tick Tick) error) error {
+	defer s.awaitReports(context.WithoutCancel(ctx))
 	for n := 1; ; n++ {
 		err := s.election.Run(ctx, name, func(leading context.Context, term *elect.Term) error {
 			n = 1
@@ -222,6 +227,13 @@ func (s *Schedule) Run(ctx context.Context, name string, job func(ctx context.Co
 			return fail("schedule", name, interlock.Definite, context.Cause(ctx))
 		}
 	}
+}
+
+// awaitReports waits up to a second until the hooks have received all events, so that few are dropped.
+func (s *Schedule) awaitReports(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = s.reports.Wait(ctx)
 }
 
 // worthAnother reports whether to campaign again after a leadership that ended with err.

@@ -306,6 +306,24 @@ func TestAJobLongerThanItsPeriod(t *testing.T) {
 	})
 }
 
+// TestBlockingHook: a hook that blocks stops no job, also if ticks are skipped.
+func TestBlockingHook(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, unblock := &diary{}, make(chan struct{})
+		defer close(unblock)
+		b.process(schedule.Options{Times: schedule.Every(10 * time.Second), Hooks: &schedule.Hooks{Ran: func(schedule.Ran) { <-unblock }}},
+			func(_ context.Context, tick schedule.Tick) error {
+				l.note(tick, "run")
+				if tick.At.Equal(begin.Add(20 * time.Second)) {
+					time.Sleep(16 * time.Second)
+				}
+				return nil
+			})
+		after(45 * time.Second)
+		b.logged(l, "10s run", "20s run", "40s run")
+	})
+}
+
 // thrice is due three times.
 type thrice struct{}
 
