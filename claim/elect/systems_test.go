@@ -51,9 +51,19 @@ var systems = map[string]system{
 	"mysql-table":    {server: testbed.MariaDB, args: []string{"--innodb-flush-method=fsync"}, url: "mysql://root@%s/test?mode=table", accept: interlock.AsyncFailover},
 }
 
-func (s system) start(t *testing.T) system {
-	s.paths = paths.New[driver.Fenced](s.server(t, s.args...))
-	return s
+// eachSystem runs a test on each system, each on a server of its own.
+func eachSystem(t *testing.T, test func(t *testing.T, s system)) {
+	t.Parallel()
+	for name, s := range systems {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() {
+				t.Skip("runs a server: not with -short")
+			}
+			t.Parallel()
+			s.paths = paths.New[driver.Fenced](s.server(t, s.args...))
+			test(t, s)
+		})
+	}
 }
 
 // open opens a driver over its own path.
@@ -76,59 +86,51 @@ func (s system) open(t *testing.T) (d driver.Fenced, v driver.Values) {
 // TestSystems hands a leadership over, cuts the successor's connection, then all
 // connections for a while, and compares an observer's events.
 func TestSystems(t *testing.T) {
-	t.Parallel()
-	for name, s := range systems {
-		t.Run(name, func(t *testing.T) {
-			if testing.Short() {
-				t.Skip("runs a server: not with -short")
-			}
-			t.Parallel()
-			s = s.start(t)
-			a, b, c, d := s.candidate(t, "a"), s.candidate(t, "b"), s.candidate(t, "c"), s.candidate(t, "d")
-			seen := s.observe(t)
-			seen.until(t, "")
-			a.campaign(t)
-			a.leads(t, patience)
-			seen.until(t, "a")
-			if a.named {
-				b.campaign(t)
-			}
-			c.campaign(t)
-			a.handOver(t, c)
-			seen.until(t, "c")
-			if !a.named {
-				b.campaign(t)
-			}
+	eachSystem(t, func(t *testing.T, s system) {
+		a, b, c, d := s.candidate(t, "a"), s.candidate(t, "b"), s.candidate(t, "c"), s.candidate(t, "d")
+		seen := s.observe(t)
+		seen.until(t, "")
+		a.campaign(t)
+		a.leads(t, patience)
+		seen.until(t, "a")
+		if a.named {
+			b.campaign(t)
+		}
+		c.campaign(t)
+		a.handOver(t, c)
+		seen.until(t, "c")
+		if !a.named {
+			b.campaign(t)
+		}
 
-			crashed := time.Now()
-			s.paths.Crash(t, c.driver)
-			b.leads(t, 3*leaseOfServers)
-			t.Logf("the leader died, and another led %v later", b.elected.Sub(crashed))
-			seen.until(t, "b")
-			c.lost(t)
+		crashed := time.Now()
+		s.paths.Crash(t, c.driver)
+		b.leads(t, 3*leaseOfServers)
+		t.Logf("the leader died, and another led %v later", b.elected.Sub(crashed))
+		seen.until(t, "b")
+		c.lost(t)
 
-			s.paths.Cut() // also the observer
-			b.lost(t)
-			s.paths.Heal()
-			d.campaign(t)
-			d.leads(t, patience)
-			seen.until(t, "d")
-			if err := d.resign(); err != nil {
-				t.Errorf("Run returned %v", err)
-			}
-			seen.until(t, "")
-			if got, want := seen.leaders(), []string{"a", "c", "b", "d"}; !slices.Equal(got, want) {
-				t.Errorf("observed %q, want %q", got, want)
-			}
-			if s.accept == 0 {
-				return
-			}
-			var unmet *interlock.UnmetError
-			if _, err := elect.New(a.driver, nil); !errors.As(err, &unmet) {
-				t.Errorf("without its weakness accepted: %v", err)
-			}
-		})
-	}
+		s.paths.Cut() // also the observer
+		b.lost(t)
+		s.paths.Heal()
+		d.campaign(t)
+		d.leads(t, patience)
+		seen.until(t, "d")
+		if err := d.resign(); err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		seen.until(t, "")
+		if got, want := seen.leaders(), []string{"a", "c", "b", "d"}; !slices.Equal(got, want) {
+			t.Errorf("observed %q, want %q", got, want)
+		}
+		if s.accept == 0 {
+			return
+		}
+		var unmet *interlock.UnmetError
+		if _, err := elect.New(a.driver, nil); !errors.As(err, &unmet) {
+			t.Errorf("without its weakness accepted: %v", err)
+		}
+	})
 }
 
 // handOver resigns in favor of another contender, which campaigns.
@@ -267,17 +269,9 @@ func (s *sight) leaders() []string {
 
 // TestOutagesLeaveNoCandidateBehind: the test for etcd is in its driver.
 func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
-	t.Parallel()
-	for name, s := range systems {
-		t.Run(name, func(t *testing.T) {
-			if testing.Short() {
-				t.Skip("runs a server: not with -short")
-			}
-			t.Parallel()
-			s := s.start(t)
-			electtest.Outages(t, electtest.World{Open: s.open, Accept: s.accept, Faults: outages(s.paths)})
-		})
-	}
+	eachSystem(t, func(t *testing.T, s system) {
+		electtest.Outages(t, electtest.World{Open: s.open, Accept: s.accept, Faults: outages(s.paths)})
+	})
 }
 
 // outages returns faults that last longer than a lease, except one.
