@@ -66,7 +66,7 @@ const (
 	BarrierStarted   BarrierState = "started"   // a first call failed, and may have had part of its effect
 	BarrierDone      BarrierState = "done"      // a first call succeeded
 	BarrierRefused   BarrierState = "refused"   // the business logic refused a first call
-	BarrierDoubted   BarrierState = "doubted"   // the business logic refused a first call, after another one had failed
+	BarrierDoubted   BarrierState = "doubted"   // the business logic refused a first call, after another one had failed; or its result was too long
 	BarrierConfirmed BarrierState = "confirmed" // confirmed; it cannot be undone
 	BarrierUndone    BarrierState = "undone"    // undone, or cancelled before any effect
 )
@@ -159,6 +159,9 @@ func (s BarrierState) Refuse() BarrierState {
 	return BarrierRefused
 }
 
+// MaxBarrierResult is the maximum length of a result, in bytes.
+const MaxBarrierResult = 1 << 20
+
 // A BarrierAnswer is the result of a call.
 type BarrierAnswer struct {
 	Outcome BarrierOutcome
@@ -178,6 +181,9 @@ type BarrierAnswer struct {
 // recorded, so that its undo runs the business logic. If a call failed, repeating it runs the
 // business logic again. Business logic must therefore check everything before it changes
 // anything.
+//
+// A first call with a result above [MaxBarrierResult] has failed too, but does not run again: the
+// branch becomes [BarrierDoubted], which refuses repeated calls with the reason.
 type Barrier[B any] interface {
 	// Call answers c, and runs business if [BarrierState.Meet] returns BarrierRun. Reading the
 	// state, running business and recording the result are one atomic step. Repeating the call

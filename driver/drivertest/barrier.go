@@ -53,6 +53,7 @@ func RunBarrier[B any](t *testing.T, h BarrierHarness[B]) {
 		{"BarrierFailedFirstIsUndone", 0, testBarrierFailedFirst[B]},
 		{"BarrierFailedUndoRunsAgain", 0, testBarrierFailedUndo[B]},
 		{"BarrierOnlyAFirstRefuses", 0, testBarrierOnlyAFirstRefuses[B]},
+		{"BarrierLongResult", 0, testBarrierLongResult[B]},
 		// Forgetting.
 		{"BarrierForgetsBelowTheMark", 0, testBarrierForgets[B]},
 		{"BarrierForgetsInBatches", 0, testBarrierForgetsInBatches[B]},

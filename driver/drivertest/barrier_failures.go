@@ -1,6 +1,8 @@
 package drivertest
 
 import (
+	"strings"
+
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -45,4 +47,24 @@ func testBarrierOnlyAFirstRefuses[B any](s *barrierScene[B]) {
 		s.fails(p, BarrierWork{Key: "n", Limit: 1}, 3)
 	}
 	s.mustCall(driver.BarrierUndo, driver.BarrierIsDone, true, 0)
+}
+
+// testBarrierLongResult checks that a first with a result above the bound fails and does not run
+// again, and that its undo runs.
+func testBarrierLongResult[B any](s *barrierScene[B]) {
+	longest := s.call(driver.BarrierFirst)
+	longest.Branch = "longest"
+	w := BarrierWork{Key: "n", Add: 1, Result: strings.Repeat("x", driver.MaxBarrierResult)}
+	for _, ran := range []bool{true, false} {
+		if got := s.must(longest, w, driver.BarrierIsDone, ran, 1); string(got.Result) != w.Result {
+			s.Errorf("a result of %d bytes", len(got.Result))
+		}
+	}
+	w.Result += "x"
+	s.fails(driver.BarrierFirst, w, 2)
+	if got := s.must(s.call(driver.BarrierFirst), w, driver.BarrierSaysNo, false, 2); !strings.Contains(string(got.Result), "1048577 bytes") {
+		s.Errorf("refused: %s", got.Result)
+	}
+	s.mustCall(driver.BarrierConfirm, driver.BarrierViolation, false, 2)
+	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -1}, driver.BarrierIsDone, true, 1)
 }

@@ -105,6 +105,10 @@ func (r *remembered) run(c driver.BarrierCall, next driver.BarrierState, busines
 	case err != nil:
 		return driver.BarrierAnswer{}, fail.New("pass barrier", c.Transaction, interlock.Uncertain,
 			fmt.Errorf("the business of %s failed; its earlier effects remain: %w", c.Phase, err))
+	case first && len(result) > driver.MaxBarrierResult:
+		r.state, r.result = driver.BarrierDoubted, fmt.Appendf(nil, "its result has %d bytes, at most %d are stored", len(result), driver.MaxBarrierResult)
+		return driver.BarrierAnswer{}, fail.New("pass barrier", c.Transaction, interlock.Uncertain,
+			fmt.Errorf("the business of %s failed; its effects remain: %s", c.Phase, r.result))
 	case first:
 		r.result = bytes.Clone(result)
 	}

@@ -18,7 +18,7 @@ var bodyLua, barrierLua = lua("body"), lua("barrier")
 
 var barrierForgetScript = newScript(lua("barrier_forget"))
 
-// barrierMoves is driver.BarrierState.Meet as a Lua table.
+// barrierMoves is driver.BarrierState.Meet as a Lua table, and driver.MaxBarrierResult.
 var barrierMoves = func() string {
 	var b strings.Builder
 	b.WriteString("local MOVES = {\n")
@@ -30,7 +30,7 @@ var barrierMoves = func() string {
 		}
 		b.WriteString(" },\n")
 	}
-	b.WriteString("}\n")
+	fmt.Fprintf(&b, "}\nlocal MAX_RESULT = %d\n", driver.MaxBarrierResult)
 	return b.String()
 }()
 
@@ -39,7 +39,8 @@ var barrierMoves = func() string {
 // nil if that is unknown or this call is the first. `return refuse(why)` refuses;
 // nothing may be written before. Any other value is the result: text unchanged,
 // integers in digits, tables as JSON. Nothing, false and the reply of SET are the
-// empty result. An empty Text does nothing.
+// empty result. An empty Text does nothing. A result has at most driver.MaxBarrierResult
+// bytes: check that before anything is written.
 //
 // Text is trusted code. Pass data in Args, never in Text, also because the server
 // keeps every distinct text.

@@ -175,7 +175,7 @@ func hash(c claim, input any) ([]byte, error) {
 }
 
 // maxOutput bounds an output, as JSON: it equals branchhttp.MaxBody, the longest answer of a participant.
-const maxOutput = 1 << 20
+const maxOutput = driver.MaxBarrierResult
 
 // encode returns the stored form of an output. It is empty for the zero value, so that a branch
 // without output costs no statement.

@@ -32,7 +32,8 @@ var phases = map[event]driver.BarrierPhase{
 
 // Call answers the call of ctx, with the errors of [Do], [Confirm] and [Undo]. The output is that
 // of the business of a do, try or prepare. Pass Call to branchhttp.Handler if it is JSON. A
-// business that failed half-way is an Uncertain error: its effects stay, see driver.Barrier.
+// business that failed half-way is an Uncertain error: its effects stay, see driver.Barrier. So is an
+// output of more than 1 MiB; its business does not run again, and its undo runs.
 func (k Keyed[B]) Call(ctx context.Context, input []byte) (output []byte, err error) {
 	c, err := callOf(ctx, operations[branch.From(ctx).Operation])
 	switch {

@@ -1,7 +1,7 @@
 -- KEYS: the branch's marker, the index of markers, the low-water mark, the transactions
 -- that it excepts, then the body's. ARGV: member of the index, phase, hash, begun_ms,
 -- transaction, then the body's. body.lua comes before, and MOVES: MOVES[state][phase] is
--- the outcome, and the next state. RESULT is that of the first call, or nil.
+-- the outcome, and the next state; and MAX_RESULT. RESULT is that of the first call, or nil.
 local phase, begun = ARGV[2], ARGV[4]
 if tonumber(begun) < tonumber(redis.call('GET', KEYS[3]) or 0) and redis.call('SISMEMBER', KEYS[4], ARGV[5]) == 0 then
   return { 'forgotten', '', '', '0' }
@@ -55,5 +55,10 @@ if why then
   return answer('no', '1')
 end
 if phase == 'first' then result = value end
+if phase == 'first' and #value > MAX_RESULT then
+  result = 'its result has ' .. #value .. ' bytes, at most ' .. MAX_RESULT .. ' are stored'
+  become('doubted')
+  return { 'failed', state, result, '1' }
+end
 become(next)
 return answer('done', '1')
