@@ -7,8 +7,10 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Outbox receives the events of an outbox's messages and of its relay. Every hook may be nil.
-// Hooks must return at once and must not call the relay that reports.
+// Outbox receives the events of an outbox's messages and of its relay. Every hook may be nil. For
+// each slice that a relay serves, a goroutine calls them, one at a time, in the order of the events.
+// Hooks should return at once. A hook that blocks delays later events of its slice: at most 65,536
+// wait, further ones are dropped. The end of the relay waits for them, for up to five seconds.
 type Outbox struct {
 	// Log receives failures whose hook is nil: nil means slog.Default, [Silent] none.
 	Log *slog.Logger

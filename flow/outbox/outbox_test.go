@@ -57,6 +57,7 @@ func TestOutbox(t *testing.T) {
 		{"a relay ends with its claim", testEnds, false},
 		{"a sink that is stuck", testStuckSink, false},
 		{"a sink that is away", testSinkAway, false},
+		{"hooks that block", testBlockingHooks, false},
 		{"wakes", testWakes, false},
 		{"a key is freed while the relay waits", testFreedWhileIdle, false},
 		{"other layouts are refused", testLayouts, false},
@@ -128,9 +129,12 @@ func TestPicture(t *testing.T) {
 		defer mu.Unlock()
 		rows = append(rows, picture.Row{Cells: []picture.Cell{c}})
 	}
-	refused := false
+	refused, reported := false, make(chan struct{})
 	var sink memory.Sink
 	sink.Refuse(func(m driver.Message) error {
+		if m.ID == "ann/1" && refused {
+			<-reported
+		}
 		show(picture.Cell{Lane: sender, To: receiver, Text: "sends " + m.ID})
 		if m.ID == "ann/1" && !refused {
 			refused = true
@@ -151,6 +155,7 @@ func TestPicture(t *testing.T) {
 	show(picture.Cell{Lane: table, To: table, Text: strings.Join(ids, ", ") + ": each committed with its data"})
 	r, err := outbox.NewRelay(db, one, &sink, &outbox.Options{Hooks: &observe.Outbox{Failed: func(e observe.OutboxFailed) {
 		show(picture.Cell{Lane: sender, To: table, Text: "the key " + e.Key + " waits for a pause; other keys go on", Tone: picture.Dim})
+		close(reported)
 	}}})
 	ok(t, err)
 	serve(t, r, grant(1))

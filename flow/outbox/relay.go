@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -91,7 +92,8 @@ func (r *Relay) check(ctx context.Context, s store) error {
 func (r *Relay) Wake() { hints.Signal(r.announced) }
 
 // Run delivers the messages of one slice, counted from 0, until the claim or ctx ends. Then it lets a
-// running call of the sink finish, within Options.Drain, and returns the cause of the end.
+// running call of the sink finish, within Options.Drain, and returns the cause of the end. Before that it
+// waits up to five seconds for hooks that are to receive events.
 //
 // It reports errors of the sink and temporary errors of the database to the hooks, and retries. It
 // returns an [interlock.StaleTokenError] if a newer claim has served the slice. It returns a
@@ -119,15 +121,12 @@ func (r *Relay) run(ctx context.Context, c interlock.Claim, slice, of int) error
 		return failure.Bug("run relay", r.table.name(), "no slice %d, or no claim", slice)
 	}
 	s := newService(r, c, slice, of)
-	if f := r.options.Hooks.Serving; f != nil {
-		f(observe.OutboxServing{Slice: slice, Token: c.Token(), Owner: c.Owner()})
-	}
+	defer s.awaitReports()
+	report.Add(&s.reports, nil, r.options.Hooks.Serving, observe.OutboxServing{Slice: slice, Token: c.Token(), Owner: c.Owner()})
 	leave := r.enter(s)
 	defer leave()
 	err := s.run(ctx)
-	if f := r.options.Hooks.Stopped; f != nil {
-		f(observe.OutboxStopped{Slice: slice, Err: err})
-	}
+	report.Add(&s.reports, nil, r.options.Hooks.Stopped, observe.OutboxStopped{Slice: slice, Err: err})
 	return err
 }
 
@@ -247,7 +246,7 @@ func (c lastingClaim) Context() context.Context { return c.ctx }
 // that, failures count for each message.
 const maxOutages = 3
 
-// closing bounds the last settlement, after Options.Drain.
+// closing bounds the last settlement, after Options.Drain, and then the wait for hooks.
 const closing = 5 * time.Second
 
 // persist retries an operation while its error is retryable and the claim is valid.
@@ -259,9 +258,7 @@ func (s *service) persist(ctx context.Context, op string, do func() error) error
 		if err == nil || kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil || !s.claim.Valid() {
 			return err
 		}
-		if f := s.options.Hooks.Trouble; f != nil {
-			f(observe.OutboxTrouble{Slice: s.slice, Op: op, Err: err})
-		}
+		report.Add(&s.reports, nil, s.options.Hooks.Trouble, observe.OutboxTrouble{Slice: s.slice, Op: op, Err: err})
 		if !backoff.Sleep(ctx, pause.Delay(failed, s.options.random())) {
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
@@ -273,9 +270,7 @@ func (s *service) waitForSink(life context.Context, first error) error {
 	s.outages++
 	d := max(s.judge.retry.Delay(s.outages, s.options.random()), min(retryAfter(first), s.judge.retry.Max))
 	d = min(d, time.Second)
-	if f := s.options.Hooks.Paused; f != nil {
-		f(observe.OutboxPaused{Slice: s.slice, For: d, Err: first})
-	}
+	report.Add(&s.reports, nil, s.options.Hooks.Paused, observe.OutboxPaused{Slice: s.slice, For: d, Err: first})
 	backoff.Sleep(life, d)
 	return nil
 }

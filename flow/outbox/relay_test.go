@@ -46,9 +46,10 @@ func testCosts(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	var batches atomic.Int64
 	c = &databases.Counted{BeginnerAt: db}
-	serve(t, relay(t, c, &sink, outbox.Options{Batch: 100, Hooks: &observe.Outbox{Published: func(observe.OutboxPublished) { batches.Add(1) }}}), grant(1))
+	stop := serve(t, relay(t, c, &sink, outbox.Options{Batch: 100, Hooks: &observe.Outbox{Published: func(observe.OutboxPublished) { batches.Add(1) }}}), grant(1))
 	delivered(t, &sink, total)
 	empty(t, db)
+	_ = stop() // now all batches are reported
 	n := batches.Load()
 	if most := int64(total/100 + 2*box.Slices); n > most {
 		t.Errorf("%d batches, want %d at most", n, most)
@@ -278,6 +279,20 @@ func testSinkAway(t *testing.T, db *databases.DB) {
 	if paused.Load() == 0 || failed.Load() > 0 {
 		t.Errorf("paused %d times, %d messages were blamed", paused.Load(), failed.Load())
 	}
+}
+
+// testBlockingHooks: hooks that block delay no message.
+func testBlockingHooks(t *testing.T, db *databases.DB) {
+	var sink memory.Sink
+	unblock := make(chan struct{})
+	defer close(unblock)
+	serve(t, relay(t, db, &sink, outbox.Options{Hooks: &observe.Outbox{
+		Serving:   func(observe.OutboxServing) { <-unblock },
+		Published: func(observe.OutboxPublished) { <-unblock },
+	}}), grant(1))
+	add(t, db, keyed("k", 1, 10)...)
+	delivered(t, &sink, 10)
+	empty(t, db)
 }
 
 // testWakes: a notification after the commit is faster than a poll.

@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/report"
 )
 
 // service serves one slice. One goroutine calls its methods; only publish starts another one.
@@ -24,10 +25,19 @@ type service struct {
 	outages int       // how often in a row the sink seemed to be unavailable
 	trimAt  time.Time // next deletion of old audit records
 	next    time.Time // when a lane that this service made wait is due; zero if unknown
+
+	reports report.Queue // of all hooks
 }
 
 func newService(r *Relay, c interlock.Claim, slice, of int) *service {
 	return &service{Relay: r, claim: c, slice: slice, of: of, judge: r.options.judgement(), awake: make(chan struct{}, 1), limit: r.options.Batch}
+}
+
+// awaitReports waits for a while until the hooks have received all events.
+func (s *service) awaitReports() {
+	ctx, cancel := context.WithTimeout(context.Background(), closing)
+	defer cancel()
+	_ = s.reports.Wait(ctx)
 }
 
 func (s *service) wake() { hints.Signal(s.awake) }
@@ -114,6 +124,7 @@ func (s *service) layout(life context.Context) (l Layout, err error) {
 
 // count returns the number of slices, before the service serves one.
 func (s *service) count(ctx context.Context) (int, error) {
+	defer s.awaitReports()
 	life, leave := join.Context(ctx, s.claim.Context())
 	defer leave()
 	l, err := s.layout(life)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/observe"
@@ -144,8 +145,8 @@ func (s *service) trim(ctx context.Context) {
 			return err
 		})
 		if err != nil {
-			if f := s.options.Hooks.Trouble; f != nil && ctx.Err() == nil {
-				f(observe.OutboxTrouble{Slice: s.slice, Op: "trim audit", Err: err})
+			if ctx.Err() == nil {
+				report.Add(&s.reports, nil, s.options.Hooks.Trouble, observe.OutboxTrouble{Slice: s.slice, Op: "trim audit", Err: err})
 			}
 			return
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -119,8 +120,7 @@ func interrupted(answers []error) {
 }
 
 func (s *service) published(b batch, answers []error, took time.Duration) {
-	f := s.options.Hooks.Published
-	if f == nil {
+	if s.options.Hooks.Published == nil {
 		return
 	}
 	e := observe.OutboxPublished{Slice: s.slice, Took: took, Oldest: b.send[0].age}
@@ -132,7 +132,7 @@ func (s *service) published(b batch, answers []error, took time.Duration) {
 			e.Failed++
 		}
 	}
-	f(e)
+	report.Add(&s.reports, nil, s.options.Hooks.Published, e)
 }
 
 // verdict judges a batch and reports its failures.
@@ -143,9 +143,7 @@ func (s *service) verdict(b batch, answers []error) settlement {
 	d, failures := s.judge.judge(b, answers)
 	for _, e := range failures {
 		e.Slice = s.slice
-		if f := s.options.Hooks.Failed; f != nil {
-			f(e)
-		}
+		report.Add(&s.reports, nil, s.options.Hooks.Failed, e)
 	}
 	for _, c := range d.changes {
 		now := s.options.now()
