@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -30,7 +32,9 @@ func main() {
 	if len(os.Args) > 1 {
 		endpoint = os.Args[1]
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := run(ctx, endpoint); err != nil {
 		log.Fatal("quickstart: ", err)

@@ -1,10 +1,17 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/etcd"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -38,4 +45,33 @@ func TestQuickstart(t *testing.T) {
 			t.Errorf("run %d has token %d, the one before it %d; all: %v", n, tokens[n], tokens[n-1], tokens)
 		}
 	}
+}
+
+// TestInterrupted: a signal ends the wait for the lock, and no place is left in its queue.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	endpoint := testbed.Etcd(t).Addr()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
+	testbed.OK(t, err)
+	defer client.Close()
+	d, err := etcd.Open(t.Context(), client, nil)
+	testbed.OK(t, err)
+	defer d.Close(context.Background())
+	locks, err := lock.NewFenced(d, nil)
+	testbed.OK(t, err)
+	contenders := func() int64 {
+		found, err := client.Get(t.Context(), "runs/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		testbed.OK(t, err)
+		return found.Count
+	}
+	testbed.OK(t, locks.Do(t.Context(), "runs", func(context.Context, interlock.Claim) error {
+		p := testbed.Command(t, testbed.Self(t, "quickstart"), endpoint)
+		testbed.Eventually(t, "it waits", time.Minute, func() bool { return contenders() == 2 })
+		p.Signal(syscall.SIGTERM)
+		if end, left := p.Wait(time.Minute), contenders(); end.ExitCode() != 1 || left != 1 {
+			t.Errorf("%v, and %d contenders are left: %s", end, left, p.Stderr())
+		}
+		return nil
+	}))
+	testbed.OK(t, locks.Close(t.Context()))
 }
