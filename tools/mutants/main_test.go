@@ -3,13 +3,14 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// TestListFits: every right line stands in its file, so that no mutant is
-// silently out of date.
+// TestListFits: every right line stands in its file, and every name of a test selects one, so that no
+// mutant is silently out of date.
 func TestListFits(t *testing.T) {
 	t.Chdir("../..")
 	files, err := filepath.Glob("tools/mutants/*/*.txt")
@@ -21,16 +22,75 @@ func TestListFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	var names []string
+	checked := map[string]bool{}
 	for _, m := range mutants {
 		if _, err := m.plant(); err != nil {
 			t.Errorf("%s: %v", m.name, err)
 		}
 		names = append(names, m.name)
+		if tests := strings.Join(m.test, " "); !checked[tests] {
+			checked[tests] = true
+			selectsTests(t, m.test)
+		}
 	}
 	slices.Sort(names)
 	if len(names) < 15 || len(slices.Compact(names)) != len(mutants) {
 		t.Fatalf("%d mutants, or two of one name", len(mutants))
 	}
+}
+
+var declared = regexp.MustCompile(`(?m)^func ((?:Test|Example|Fuzz)\w*)\(`)
+
+// selectsTests requires that each name in the patterns of -run and -skip selects a test of the packages.
+func selectsTests(t *testing.T, args []string) {
+	var tests []string
+	for _, dir := range args {
+		if !strings.HasPrefix(dir, "./") {
+			continue
+		}
+		files, err := filepath.Glob(dir + "/*_test.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, found := range declared.FindAllStringSubmatch(string(text), -1) {
+				tests = append(tests, found[1])
+			}
+		}
+	}
+	for i, arg := range args {
+		if arg != "-run" && arg != "-skip" {
+			continue
+		}
+		for _, name := range namesIn(args[i+1]) {
+			if !slices.ContainsFunc(tests, regexp.MustCompile(name).MatchString) {
+				t.Errorf("%s selects no test: %s", name, strings.Join(args, " "))
+			}
+		}
+	}
+}
+
+// namesIn returns the alternatives of a pattern without subtests: ^A$, ^B$ and C of ^(A|B)$|C/d.
+func namesIn(pattern string) (names []string) {
+	for pattern != "" {
+		before, within, after := pattern, "", ""
+		if end := strings.IndexAny(pattern, "|("); end >= 0 && pattern[end] == '(' {
+			before = pattern[:end]
+			within, after, _ = strings.Cut(pattern[end+1:], ")")
+			after, pattern, _ = strings.Cut(after, "|")
+		} else {
+			before, pattern, _ = strings.Cut(pattern, "|")
+		}
+		for one := range strings.SplitSeq(within, "|") {
+			name, _, _ := strings.Cut(before+one+after, "/")
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func TestPlantReplacesOneLineAndKeepsItsIndent(t *testing.T) {
