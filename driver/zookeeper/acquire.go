@@ -75,10 +75,16 @@ func (d *Driver) knows(id identity) bool {
 	return d.contenders[id] != nil
 }
 
-// peek refuses a request that must not wait before it creates a node.
+// peek refuses a request that must not wait before it creates a node. Its server may be behind the
+// leader, so that a holder counts only if it is still there after a sync.
 func (d *Driver) peek(ctx context.Context, s *session, name string) error {
 	lock := d.layout.lock(name)
 	list, err := s.children(ctx, opAcquire, name, lock)
+	if err == nil && len(queueOf(list)) > 0 {
+		if err = s.sync(ctx, opAcquire, name); err == nil {
+			list, err = s.children(ctx, opAcquire, name, lock)
+		}
+	}
 	if err != nil {
 		return prelude(err)
 	}

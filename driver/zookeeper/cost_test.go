@@ -1,8 +1,10 @@
 package zookeeper
 
 import (
+	"context"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -95,5 +97,38 @@ func TestRefusalLeavesNoTrace(t *testing.T) {
 	_, after, err := dial(t, server.Addr()).Exists("/interlock/n")
 	if err != nil || after.Cversion != before.Cversion {
 		t.Fatalf("it stood in line: %+v became %+v, %v", before, after, err)
+	}
+}
+
+// TestWaitersShareAWatch: waiters of one process set one watch on the holder's node, even if they
+// come and go. The client keeps what it needs for a watch until the node changes.
+func TestWaitersShareAWatch(t *testing.T) {
+	t.Parallel()
+	var set atomic.Int64
+	d := open(t, &Options{Servers: []string{borrow(t).Addr()}, Dial: tapped(func() *tap {
+		return &tap{sending: func(op uint32, body []byte) {
+			if op == opGetData && body[len(body)-1] == 1 {
+				set.Add(1)
+			}
+		}}
+	})})
+	mustAcquire(t, d, demand("n", "holder"))
+	for i := range 5 {
+		r := demand("n", fmt.Sprint("waiter ", i))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := d.Acquire(ctx, r.Request)
+			done <- err
+		}()
+		if p := testbed.Receive(t, r.Waiting, "word of waiting"); p.Ahead != 0 || p.Holder == "" {
+			t.Fatalf("received %+v", p)
+		}
+		cancel()
+		testbed.Receive(t, done, "the end")
+		mustRelease(t, d, r)
+	}
+	if got := set.Load(); got != 1 {
+		t.Fatalf("%d watches on the holder's node", got)
 	}
 }

@@ -1,12 +1,15 @@
 package zookeeper
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -58,5 +61,58 @@ func TestClaimEndsBeforeTheSessionOfACutFollower(t *testing.T) {
 	mustAcquire(t, open(t, &Options{Servers: []string{leader.Addr()}, TTL: ttl}), demand("n", "next"))
 	if left := claim.Lease.Remaining(); left > 0 {
 		t.Fatalf("the next contender holds, and the claim has %v left", left)
+	}
+}
+
+// TestLateServerRefusesNothing: a request that does not wait is granted after a release that its
+// server has not seen yet.
+func TestLateServerRefusesNothing(t *testing.T) {
+	t.Parallel()
+	e := testbed.ZooKeeperEnsemble(t, 3)
+	leader := e.Leader()
+	follower := e.Peers[0]
+	if follower == leader {
+		follower = e.Peers[1]
+	}
+	asked := make(chan struct{}, 1)
+	behind := open(t, &Options{Servers: []string{follower.Addr()}, TTL: 20 * time.Second, Dial: tapped(func() *tap {
+		return &tap{sending: func(op uint32, _ []byte) {
+			if op == opGetChildren {
+				hints.Signal(asked)
+			}
+		}}
+	})})
+	ahead, operator := open(t, &Options{Servers: []string{leader.Addr()}}), dial(t, leader.Addr())
+	for i := range 5 {
+		holder, next := demand("n", fmt.Sprint("holder ", i)), demand("n", fmt.Sprint("next ", i))
+		mustAcquire(t, ahead, holder)
+		next.NoWait = true
+		testbed.Eventually(t, "the follower sees the holder", patience, func() bool {
+			_, err := behind.Acquire(bounded(t), next.Request)
+			if err == nil {
+				t.Fatal("granted twice")
+			}
+			return errors.Is(err, interlock.ErrHeld)
+		})
+		for len(asked) > 0 {
+			<-asked
+		}
+		follower.Pause()
+		for range 200 { // the follower has these to do first
+			_, err := operator.Set("/interlock", nil, -1)
+			testbed.OK(t, err)
+		}
+		mustRelease(t, ahead, holder)
+		done := make(chan error, 1)
+		go func() {
+			_, err := behind.Acquire(bounded(t), next.Request)
+			done <- err
+		}()
+		testbed.Receive(t, asked, "the request")
+		follower.Resume()
+		if err := testbed.Receive(t, done, "the answer"); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		mustRelease(t, behind, next)
 	}
 }

@@ -13,8 +13,8 @@ type tap struct {
 	// received receives each packet of the server without its length, first the greeting. It
 	// may change the packet; false drops it. Nil passes all packets.
 	received func(packet []byte, greeting bool) bool
-	// sending receives the operation of each packet of the client; may be nil.
-	sending func(op uint32)
+	// sending receives the operation of each packet of the client, and the rest of it; may be nil.
+	sending func(op uint32, body []byte)
 	rest    []byte
 	greeted bool
 }
@@ -42,7 +42,7 @@ func (c *tap) Read(p []byte) (int, error) {
 // Write is called with whole packets: length, number and operation.
 func (c *tap) Write(p []byte) (int, error) {
 	if c.sending != nil && len(p) >= 12 {
-		c.sending(binary.BigEndian.Uint32(p[8:]))
+		c.sending(binary.BigEndian.Uint32(p[8:]), p[12:])
 	}
 	return c.Conn.Write(p)
 }

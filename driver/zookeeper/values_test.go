@@ -45,7 +45,7 @@ func (b *valuesBackend) DropReplies() { b.armed.Store(true) }
 
 func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (*Values, error) {
-		return valuesAt(t, path.Addr(), b.root, func(op uint32) {
+		return valuesAt(t, path.Addr(), b.root, func(op uint32, _ []byte) {
 			if (op == opCreate || op == opSetData) && b.armed.CompareAndSwap(true, false) {
 				path.DropReplies()
 			}
@@ -59,11 +59,11 @@ func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
 
 func (b *valuesBackend) Faults() drivertest.Faults { return b }
 
-// The write operations of the protocol.
-const opCreate, opSetData = 1, 5
+// Operations of the protocol.
+const opCreate, opGetData, opSetData, opGetChildren = 1, 4, 5, 12
 
 // valuesAt connects, as far as the path allows. sending is that of a tap.
-func valuesAt(t *testing.T, addr, root string, sending func(op uint32)) *Values {
+func valuesAt(t *testing.T, addr, root string, sending func(op uint32, body []byte)) *Values {
 	t.Helper()
 	dial := func(network, addr string, timeout time.Duration) (net.Conn, error) {
 		conn, err := net.DialTimeout(network, addr, timeout)
@@ -98,7 +98,7 @@ func TestValueIsWrittenOverWhatWasRead(t *testing.T) {
 	testbed.OK(t, other.Put(t.Context(), "n", value(1, "first")))
 	between := make(chan error, 1)
 	var once sync.Once
-	v := valuesAt(t, server.Addr(), "/x", func(op uint32) {
+	v := valuesAt(t, server.Addr(), "/x", func(op uint32, _ []byte) {
 		if op == opSetData {
 			once.Do(func() { between <- other.Put(t.Context(), "n", value(3, "highest")) })
 		}

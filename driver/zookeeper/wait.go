@@ -124,7 +124,7 @@ func (d *Driver) awaitPredecessor(ctx context.Context, s *session, c *contender,
 	}()
 	place := driver.Place{Ahead: i - 1}
 	if !watched || i == 1 && d.holderUnknown(c) {
-		f, err := d.watch(ctx, s, c, before)
+		f, err := d.read(ctx, s, c, before, watched)
 		if err != nil || f == nil {
 			return err
 		}
@@ -150,9 +150,13 @@ func (d *Driver) holderUnknown(c *contender) bool {
 	return c.place.Ahead != 0 || c.place.Holder == ""
 }
 
-// watch reads the node at path and watches for its deletion; nil if there is none. If it fails,
-// all contenders that rely on the watch are woken to look again.
-func (d *Driver) watch(ctx context.Context, s *session, c *contender, path string) (*found, error) {
+// read reads the node at path; nil if there is none. Unless it is watched, read watches for its
+// deletion. If that fails, all contenders that rely on the watch are woken to look again. A second
+// watch would stay in the client until the node changes.
+func (d *Driver) read(ctx context.Context, s *session, c *contender, path string, watched bool) (*found, error) {
+	if watched {
+		return s.get(ctx, opAcquire, c.name, path)
+	}
 	f, err := ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) (*found, error) {
 		data, stat, _, err := conn.GetW(path)
 		return &found{data: data, stat: stat}, err
