@@ -165,3 +165,36 @@ func newID() string {
 // nodeForm matches the nodes of all clients: the random part, the marker, and the number that
 // the server appends, which is negative after 2^31 nodes.
 var nodeForm = regexp.MustCompile(`^(?:_c_)?([0-9a-fA-F-]{32,36})(-lock-|__lock__|__rlock__)(-?\d{9,10})$`)
+
+// text is a user's string. In JSON it is a string, or an object with its bytes if they are not
+// UTF-8.
+type text string
+
+// MarshalJSON implements json.Marshaler.
+func (t text) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(t)) {
+		return json.Marshal(string(t))
+	}
+	return json.Marshal(map[string][]byte{"bytes": []byte(t)})
+}
+
+// isPlain reports whether JSON needs no escapes for t.
+func (t text) isPlain() bool {
+	for i := range len(t) {
+		if c := t[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *text) UnmarshalJSON(data []byte) error {
+	if len(data) > 0 && data[0] != '{' {
+		return json.Unmarshal(data, (*string)(t))
+	}
+	var raw struct{ Bytes []byte }
+	err := json.Unmarshal(data, &raw)
+	*t = text(raw.Bytes)
+	return err
+}

@@ -85,7 +85,7 @@ func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, e
 	if l.conn != nil {
 		l.conn.Close() // the client does not close it when a session has expired
 	}
-	l.conn = &wire{Conn: raw, link: l, buffer: bufio.NewReader(raw)}
+	l.conn = &wire{greeted: greeted{Conn: raw, patience: l.patience}, link: l, buffer: bufio.NewReader(raw)}
 	return l.conn, nil
 }
 
@@ -116,19 +116,20 @@ func (l *link) length() time.Duration {
 
 // wire is one connection.
 type wire struct {
-	net.Conn
+	greeted
 	link     *link
 	buffer   *bufio.Reader // the client reads the length of each answer by itself
 	greeting [12]byte      // its length, the version of the protocol, milliseconds
-	heard    int
+	known    int           // bytes of the greeting
 }
 
 // Read parses the greeting, the first message of a server.
 func (w *wire) Read(p []byte) (int, error) {
 	n, err := w.buffer.Read(p)
-	if w.heard < len(w.greeting) && n > 0 {
-		w.heard += copy(w.greeting[w.heard:], p[:n])
-		if w.heard == len(w.greeting) {
+	w.heard = w.heard || n > 0
+	if w.known < len(w.greeting) {
+		w.known += copy(w.greeting[w.known:], p[:n])
+		if w.known == len(w.greeting) {
 			w.link.mu.Lock()
 			w.link.granted = time.Duration(binary.BigEndian.Uint32(w.greeting[8:])) * time.Millisecond
 			w.link.mu.Unlock()
@@ -137,17 +138,57 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline bounds the wait for the greeting.
-func (w *wire) SetReadDeadline(t time.Time) error {
-	if w.heard == 0 && !t.IsZero() {
-		if soon := time.Now().Add(w.link.patience); t.After(soon) {
-			t = soon
-		}
-	}
-	return w.Conn.SetReadDeadline(t)
-}
-
 // quiet drops the client's log: errors and events report everything.
 type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
+
+// Dialer returns a dialer for zk.WithDialer that bounds by patience how long a client waits for a
+// server's greeting. Then the client tries the next server, or the same again. It is for your own
+// clients, such as that of [NewValues]. Without it, a client waits almost seven times its session's
+// length for a server that accepts connections but does not answer, and sends nothing meanwhile.
+//
+// dial connects to a server; nil means plain TCP. For TLS pass the DialContext of a tls.Dialer. If
+// certificates are checked for the names of servers, also pass the client a zk.HostProvider that
+// does not resolve them: see [Hosts].
+func Dialer(patience time.Duration, dial func(ctx context.Context, network, addr string) (net.Conn, error)) zk.Dialer {
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	return func(network, address string, timeout time.Duration) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &greeted{Conn: c, patience: patience}, nil
+	}
+}
+
+// greeted is a connection whose first answer must come within patience.
+type greeted struct {
+	net.Conn
+	patience time.Duration
+	heard    bool
+}
+
+// Read records the first answer. The client reads in one goroutine.
+func (g *greeted) Read(p []byte) (int, error) {
+	n, err := g.Conn.Read(p)
+	g.heard = g.heard || n > 0
+	return n, err
+}
+
+// SetReadDeadline bounds the wait for the greeting.
+func (g *greeted) SetReadDeadline(t time.Time) error {
+	if soon := time.Now().Add(g.patience); !g.heard && t.After(soon) {
+		t = soon
+	}
+	return g.Conn.SetReadDeadline(t)
+}
+
+// Hosts returns a host provider that offers the servers in order, by their given names,
+// for which TLS checks certificates. The client's own provider, zk.NewDNSHostProvider,
+// resolves names once.
+func Hosts() zk.HostProvider { return new(link) }

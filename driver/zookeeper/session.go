@@ -248,9 +248,16 @@ func (s *session) endLocked(cause error) {
 	}
 	s.cancel()
 	for _, c := range s.d.contenders {
-		if c.session == s {
-			c.sessionEnded(!ranOut)
+		if c.session != s {
+			continue
 		}
+		if !ranOut {
+			c.reportLost(interlock.ErrSessionEnded)
+		}
+		if c.state != leaving {
+			c.state = outdated
+		}
+		c.wake()
 	}
 	s.nodes.wake()
 }
