@@ -14,6 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
+const opAcquireAll = "acquire all"
+
 // mostTogether bounds the names of one transaction: each takes two operations, and
 // etcd allows 128 by default.
 const mostTogether = 60
@@ -59,9 +61,8 @@ func (d *Driver) acquireAll(ctx context.Context, requests []driver.Request) ([]d
 }
 
 func (d *Driver) checkAll(ctx context.Context, requests []driver.Request) error {
-	const op = "acquire all"
 	if !driver.Distinct(requests) {
-		return problem(op, "", interlock.Bug, errNotDistinct)
+		return problem(opAcquireAll, "", interlock.Bug, errNotDistinct)
 	}
 	for _, r := range requests {
 		if err := check(ctx, r); err != nil {
@@ -78,7 +79,7 @@ func (d *Driver) checkAll(ctx context.Context, requests []driver.Request) error 
 }
 
 func notInOneStep(why error) error {
-	return problem("acquire all", "", interlock.Definite, fmt.Errorf("%w: %w", driver.ErrNotInOneStep, why))
+	return problem(opAcquireAll, "", interlock.Definite, fmt.Errorf("%w: %w", driver.ErrNotInOneStep, why))
 }
 
 // nested returns two names if contenders of one are in the line of the other, too.
@@ -99,10 +100,7 @@ func (l layout) nested(requests []driver.Request) (outer, inner string, yes bool
 func (d *Driver) enlistAll(ctx context.Context, s *session, requests []driver.Request) ([]*contender, error) {
 	cs := make([]*contender, len(requests))
 	for i, r := range requests {
-		if err := d.clear(ctx, s, identity{r.Name, r.Owner}); err != nil {
-			return nil, err
-		}
-		c, err := d.register(s, r)
+		c, err := d.enlist(ctx, s, r)
 		if err != nil {
 			return nil, err
 		}
@@ -124,7 +122,7 @@ func (d *Driver) removeStale(ctx context.Context, c *contender) error {
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
 	if _, err := d.delete(rctx, stale...); err != nil {
-		return failed(rctx, "acquire all", c.name, err)
+		return failed(rctx, opAcquireAll, c.name, err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -151,7 +149,7 @@ func (d *Driver) askAll(ctx context.Context, s *session, cs []*contender) (*inte
 			return held, err
 		}
 	}
-	return nil, again(cs[0].name, errors.New("the base of tokens kept changing"))
+	return nil, errBaseChanges(cs[0].name)
 }
 
 func (d *Driver) allUnanswered(cs []*contender) (missing []*contender) {
@@ -185,7 +183,7 @@ func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, ba
 		r.Failure = append(r.Failure, opReadLine(c.line))
 	}
 	r.Success, r.Failure = append(r.Success, r.Failure...), append(r.Failure, d.readBase)
-	if err := d.connected(ctx, "acquire all", cs[0].name); err != nil {
+	if err := d.connected(ctx, opAcquireAll, cs[0].name); err != nil {
 		return nil, err
 	}
 	floor := s.floor()
@@ -195,13 +193,10 @@ func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, ba
 	defer d.addPending(-1, cs...)
 	reply, err := d.commit(rctx, r)
 	switch {
-	case leaseGone(err):
-		s.end(interlock.ErrSessionEnded)
-		return nil, again(cs[0].name, fmt.Errorf("%w (%w)", interlock.ErrSessionEnded, err))
 	case errors.Is(err, rpctypes.ErrTooManyOps):
 		return nil, notInOneStep(err)
 	case err != nil:
-		return nil, s.unknown(failed(rctx, "acquire all", cs[0].name, err), cs...)
+		return nil, s.unasked(rctx, opAcquireAll, err, cs...)
 	}
 	if err := s.proceeds(floor, reply.Header.Revision); err != nil {
 		return nil, err

@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -59,6 +61,71 @@ const (
 	leaving               // Release was called
 )
 
+// enlist returns the owner's contender. It first deletes the owner's key if another client wrote it,
+// because the request would only find it again.
+func (d *Driver) enlist(ctx context.Context, s *session, r driver.Request) (*contender, error) {
+	d.mu.Lock()
+	c := d.contenders[identity{r.Name, r.Owner}]
+	barred := c != nil && c.session == s && s.queues.isDeleting(c.key)
+	d.mu.Unlock()
+	if !barred {
+		return d.register(s, r)
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	rev, err := d.delete(rctx, c.key)
+	if err != nil {
+		return nil, failed(rctx, opAcquire, r.Name, err)
+	}
+	s.removed(rev, c.key)
+	return d.register(s, r)
+}
+
+// register returns the owner's contender. A new one joins its line, so that no later event
+// about its key is missed.
+func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, errClosed(opAcquire, r.Name)
+	}
+	if s.queues.ended {
+		return nil, again(r.Name, interlock.ErrSessionEnded)
+	}
+	id := identity{r.Name, r.Owner}
+	old := d.contenders[id]
+	if old != nil && old.session == s && old.state < dropped {
+		old.events = r.Events
+		if old.state == waiting {
+			old.reportPlace()
+		}
+		return old, nil
+	}
+	c := &contender{identity: id, line: d.layout.line(r.Name), session: s, events: r.Events}
+	if old != nil {
+		c.stale = old.remains(s)
+		old.session.queues.leave(old)
+	}
+	c.key = s.queues.free(c.line, s.id)
+	d.contenders[id] = c
+	s.queues.join(c)
+	return c, nil
+}
+
+// remains lists the keys of an old contender that etcd may still keep.
+func (c *contender) remains(now *session) []string {
+	if c.session == now || c.session.revoked && !c.aside || c.state == dropped {
+		return c.stale
+	}
+	return append(slices.Clone(c.stale), c.key)
+}
+
+func (d *Driver) unanswered(c *contender) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.state == asking
+}
+
 // addPending counts n more requests that may write or delete the keys of cs.
 func (d *Driver) addPending(n int, cs ...*contender) {
 	d.mu.Lock()
@@ -108,14 +175,6 @@ func (c *contender) reportPlace() {
 	}
 }
 
-// resume passes a contender to a repeated Acquire.
-func (c *contender) resume(events driver.Events) {
-	c.events = events
-	if c.state == waiting {
-		c.reportPlace()
-	}
-}
-
 // dropEvents ends the events of an owner whose Acquire returns an error, even if
 // its place is granted later.
 func (d *Driver) dropEvents(id identity) {
@@ -141,6 +200,69 @@ func (c *contender) reportLost(cause error) {
 		c.events.Lost(cause)
 	}
 	c.granted = false
+}
+
+// released records that one release of c was confirmed.
+func (d *Driver) released(c *contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.pending--
+	d.forget(c)
+}
+
+// endClaim ends the claim in this process, and returns the keys that etcd may have of it. The
+// contender stays known until etcd has confirmed; nil means that there is nothing to confirm.
+func (d *Driver) endClaim(name, owner string) (*contender, []string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, nil, errClosed("release", name)
+	}
+	c := d.contenders[identity{name, owner}]
+	if c == nil {
+		return nil, nil, nil
+	}
+	gone := c.goneWithSession() || c.state == dropped && !c.session.queues.isDeleting(c.key) && len(c.stale) == 0
+	c.over.Store(true)
+	c.granted, c.state, c.events = false, leaving, driver.Events{}
+	c.session.queues.stepOut(c)
+	c.wake()
+	if gone {
+		d.forget(c)
+		return nil, nil, nil
+	}
+	c.pending++ // permanently if the outcome is unknown
+	return c, c.keys(), nil
+}
+
+// keys returns all keys that etcd may have of a contender.
+func (c *contender) keys() []string { return append(slices.Clone(c.stale), c.key) }
+
+// goneWithSession reports whether its keys ended with its session.
+func (c *contender) goneWithSession() bool { return c.session.revoked && !c.aside && len(c.stale) == 0 }
+
+// forget removes a contender. The caller holds the driver's mutex.
+func (d *Driver) forget(c *contender) {
+	c.session.queues.leave(c)
+	if d.contenders[c.identity] == c {
+		delete(d.contenders, c.identity)
+	}
+}
+
+// retryDelete makes the present session repeat the deletion of a failed release, until etcd
+// confirms it or has ended the contender's session. The contender stays known until then, so
+// that the release can be repeated.
+func (d *Driver) retryDelete(c *contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.goneWithSession() {
+		d.forget(c)
+		return
+	}
+	c.session.queues.leave(c) // from here on no contender has the key
+	if d.session != nil {
+		d.session.queues.inherit(c)
+	}
 }
 
 // lease is the lease of one claim: that of its session, until the claim is over.

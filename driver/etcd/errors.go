@@ -63,6 +63,11 @@ func problem(op, name string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
 }
 
+// unsent returns the error of a call whose ctx had ended before.
+func unsent(ctx context.Context, op, what string) error {
+	return problem(op, what, interlock.Definite, context.Cause(ctx))
+}
+
 // failed wraps the error of a request that was sent under ctx.
 func failed(ctx context.Context, op, what string, err error) error {
 	switch {

@@ -183,11 +183,6 @@ func (f *Fence) checkKey(op, resource, key string) error {
 	return problem(op, resource, interlock.Bug, fmt.Errorf("the key %q cannot be written: it is empty, or begins with %s", key, f.prefix+reserved))
 }
 
-// unsent returns the error of a call whose ctx had ended before.
-func unsent(ctx context.Context, op, resource string) error {
-	return problem(op, resource, interlock.Definite, context.Cause(ctx))
-}
-
 // plausible rejects a token that no counter can have reached.
 func plausible(op, resource string, t interlock.Token, now time.Time) error {
 	if t.Counter() <= interlock.CounterAt(now.Add(interlock.MaxAhead)) {

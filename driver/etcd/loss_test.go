@@ -1,9 +1,11 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,6 +195,50 @@ func TestGhostIsRemoved(t *testing.T) {
 			}
 			mustAcquire(t, d, ask("n", "next"))
 		})
+	}
+}
+
+// TestLateEntryOfARefusedRequest: a request whose outcome is unknown was repeated and refused, and is
+// executed late. Nobody wants its key any more. It blocks the name until the next search for such
+// keys, at most maxPause heartbeats later.
+func TestLateEntryOfARefusedRequest(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	var withhold atomic.Bool
+	d := open(t, dial(t, server.Addr(), func(config *clientv3.Config) {
+		intercept(config, func(ctx context.Context, _ string, call func() error) error {
+			if withhold.Load() {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return call()
+		})
+	}), &Options{TTL: 2 * time.Second})
+	other, operator := open(t, dial(t, server.Addr()), nil), dial(t, server.Addr())
+	holder, r := ask("n", "holder"), ask("n", "me")
+	r.NoWait = true
+	mustAcquire(t, other, holder)
+	withhold.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := d.Acquire(ctx, r.Request); interlock.Kind(err) != interlock.Uncertain {
+		t.Fatal(err)
+	}
+	withhold.Store(false)
+	if _, err := d.Acquire(bounded(t), r.Request); !errors.Is(err, interlock.ErrHeld) {
+		t.Fatal(err)
+	}
+	mustRelease(t, other, holder)
+	d.mu.Lock()
+	s := d.session
+	s.strays = strays{pause: maxPause, left: maxPause} // the search is as far away as it can be
+	d.mu.Unlock()
+	mustPut(t, operator, slot("n/", s.id, 0), string(record{Owner: r.Owner, Base: 1}.encode()), clientv3.WithLease(s.id))
+	began := time.Now()
+	mustAcquire(t, other, ask("n", "next"))
+	const requests = 2 // the search, and the deletion
+	if took, bound := time.Since(began), (maxPause+1)*d.pace.heartbeat+requests*d.pace.request; took > bound {
+		t.Fatalf("it blocked the name for %v, the bound is %v", took, bound)
 	}
 }
 

@@ -34,18 +34,29 @@ func waitingTTL(ttl time.Duration) time.Duration {
 	return 0
 }
 
-// waiting returns the lease for waiting, granting one if there is none; nil if it is that
-// of the session.
-func (s *session) waiting(ctx context.Context, name string) (*waitLease, error) {
+// leaseToWait returns the lease for c, whose line is not empty.
+func (s *session) leaseToWait(ctx context.Context, c *contender) (clientv3.LeaseID, error) {
 	ttl := waitingTTL(s.ttl)
 	if ttl == 0 {
-		return nil, nil
+		return s.id, nil
 	}
+	w, err := s.waiting(ctx, c.name, ttl)
+	if err != nil {
+		return 0, err
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	c.aside = true
+	return w.id, nil
+}
+
+// waiting returns the lease for waiting, granting one if there is none.
+func (s *session) waiting(ctx context.Context, name string, ttl time.Duration) (*waitLease, error) {
 	select {
 	case s.granting <- struct{}{}:
 		defer func() { <-s.granting }()
 	case <-ctx.Done():
-		return nil, unsent(ctx, "acquire", name)
+		return nil, unsent(ctx, opAcquire, name)
 	}
 	if w := s.waitingNow(); w != nil {
 		return w, nil
@@ -55,7 +66,7 @@ func (s *session) waiting(ctx context.Context, name string) (*waitLease, error) 
 	sent := boottime.Sent()
 	reply, err := s.d.client.Grant(rctx, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
-		return nil, prelude(failed(rctx, "acquire", name, err))
+		return nil, prelude(failed(rctx, opAcquire, name, err))
 	}
 	granted := time.Duration(reply.TTL) * time.Second
 	w := &waitLease{id: reply.ID, ttl: granted, term: boottime.NewLease(sent, granted)}
@@ -224,7 +235,7 @@ func (s *session) moveOne(c *contender) error {
 		s.end(interlock.ErrSessionEnded)
 		return again(c.name, interlock.ErrSessionEnded)
 	case err != nil:
-		return failed(ctx, "acquire", c.name, err)
+		return failed(ctx, opAcquire, c.name, err)
 	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()

@@ -131,7 +131,7 @@ func TestRemainingUnderAWaitLease(t *testing.T) {
 	s.wait = w
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c.win(effect{key: c.key, created: 5, base: 1, owner: "me", lease: w.id})
+	c.win(effect{place: place{key: c.key, created: 5, base: 1, owner: "me", lease: w.id}})
 	if left := (lease{c}).Remaining(); left <= 0 || left > time.Minute {
 		t.Fatalf("it has %v left", left)
 	}
@@ -140,7 +140,7 @@ func TestRemainingUnderAWaitLease(t *testing.T) {
 		t.Fatalf("it has %v left in state %d", left, c.state)
 	}
 	c.state = waiting
-	c.win(effect{key: c.key, created: 5, base: 1, owner: "me", lease: w.id})
+	c.win(effect{place: place{key: c.key, created: 5, base: 1, owner: "me", lease: w.id}})
 	if c.state != dropped {
 		t.Fatal("a lease that is not renewed any more grants")
 	}
@@ -157,7 +157,7 @@ func TestEndOfAWaitLeaseIsNoLoss(t *testing.T) {
 		testbed.OK(t, err)
 		d.mu.Lock()
 		s.wait = &waitLease{id: 8, term: boottime.NewLease(boottime.Now().Add(left-time.Hour), time.Hour)}
-		c.win(effect{key: c.key, created: 5, base: 1, owner: c.owner, lease: 8})
+		c.win(effect{place: place{key: c.key, created: 5, base: 1, owner: c.owner, lease: 8}})
 		c.grant()
 		d.mu.Unlock()
 		s.waitingGone(8)
