@@ -253,6 +253,8 @@ type nodes struct {
 	ahead   map[string]map[*contender]bool // contenders that wait for the deletion of the node at this path
 	watched map[string]bool                // such paths that have a watch
 	hints   map[*subscription]bool
+	// lists are the paths whose children a call of Watch watches: true once the watch is set.
+	lists map[string]*bool
 
 	successions map[string]*succession // by the path of the lock's node
 	lockWatches int                    // watches of theirs
@@ -260,7 +262,7 @@ type nodes struct {
 
 func newNodes() nodes {
 	return nodes{own: map[string]*contender{}, ahead: map[string]map[*contender]bool{},
-		watched: map[string]bool{}, hints: map[*subscription]bool{}, successions: map[string]*succession{}}
+		watched: map[string]bool{}, hints: map[*subscription]bool{}, lists: map[string]*bool{}, successions: map[string]*succession{}}
 }
 
 // event wakes the contenders and subscriptions that a change of a node concerns. A watch fires
@@ -275,6 +277,7 @@ func (n *nodes) event(ev zk.Event) (rewatch bool) {
 		}
 	}
 	n.unwatch(ev.Path)
+	delete(n.lists, ev.Path)
 	if ev.Type != zk.EventNodeChildrenChanged {
 		n.forgetLock(ev.Path)
 	}

@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"fmt"
+	"net"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -100,18 +101,70 @@ func TestRefusalLeavesNoTrace(t *testing.T) {
 	}
 }
 
+// watching counts the requests of a driver with operation op that set a watch.
+func watching(set *atomic.Int64, op uint32) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return tapped(func() *tap {
+		return &tap{sending: func(sent uint32, body []byte) {
+			if sent == op && body[len(body)-1] == 1 {
+				set.Add(1)
+			}
+		}}
+	})
+}
+
+// TestCallsOfWatchShareWatches: a call of Watch sets no watch that an earlier one has set. The client
+// keeps what it needs for a watch until the node changes.
+func TestCallsOfWatchShareWatches(t *testing.T) {
+	t.Parallel()
+	var set atomic.Int64
+	d := open(t, &Options{Servers: []string{borrow(t).Addr()}, Dial: watching(&set, opGetChildren)})
+	holder := demand("n", "holder")
+	mustAcquire(t, d, holder)
+	receive := func(from []chan string, what string) {
+		for _, told := range from {
+			for testbed.Receive(t, told, what) != "n" {
+			}
+		}
+	}
+	watch := func() (told chan string, end func()) {
+		told = make(chan string, 100)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- d.Watch(ctx, "", func(name string) { told <- name }) }()
+		if name := testbed.Receive(t, told, "the beginning"); name != "" {
+			t.Fatalf("first %q", name)
+		}
+		return told, func() {
+			cancel()
+			testbed.Receive(t, done, "the end")
+		}
+	}
+	for range 5 {
+		_, end := watch()
+		end()
+	}
+	if got := set.Load(); got != 2 {
+		t.Fatalf("%d watches of the root and one lock", got)
+	}
+	first, endFirst := watch()
+	defer endFirst()
+	second, endSecond := watch()
+	defer endSecond()
+	for i := range 3 {
+		mustRelease(t, d, holder)
+		receive([]chan string{first, second}, "the release")
+		holder = demand("n", fmt.Sprint("holder ", i))
+		mustAcquire(t, d, holder)
+		receive([]chan string{first, second}, "the grant")
+	}
+}
+
 // TestWaitersShareAWatch: waiters of one process set one watch on the holder's node, even if they
 // come and go. The client keeps what it needs for a watch until the node changes.
 func TestWaitersShareAWatch(t *testing.T) {
 	t.Parallel()
 	var set atomic.Int64
-	d := open(t, &Options{Servers: []string{borrow(t).Addr()}, Dial: tapped(func() *tap {
-		return &tap{sending: func(op uint32, body []byte) {
-			if op == opGetData && body[len(body)-1] == 1 {
-				set.Add(1)
-			}
-		}}
-	})})
+	d := open(t, &Options{Servers: []string{borrow(t).Addr()}, Dial: watching(&set, opGetData)})
 	mustAcquire(t, d, demand("n", "holder"))
 	for i := range 5 {
 		r := demand("n", fmt.Sprint("waiter ", i))

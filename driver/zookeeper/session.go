@@ -309,6 +309,7 @@ func (s *session) sessionEvent(state zk.State) {
 		s.endLocked(interlock.ErrSessionEnded)
 	case zk.StateDisconnected, zk.StateConnecting:
 		s.connected, s.reconnected = false, false
+		clear(s.nodes.lists)
 		clear(s.nodes.successions)
 		s.nodes.lockWatches = 0
 	}

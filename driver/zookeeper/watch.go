@@ -16,7 +16,7 @@ var _ driver.Watcher = (*Driver)(nil)
 const opWatch = "watch"
 
 // Watch implements driver.Watcher, by one watch of ZooKeeper on the root and one
-// on each lock's node with the prefix, while that node exists. After each change
+// on each lock's node with the prefix, while that node exists. All calls share them. After each change
 // the node is read once, which sets the watch again. The end of the session ends
 // Watch with a Retryable error. After a broken connection Watch reports that
 // changes may have been missed, and continues.
@@ -140,10 +140,7 @@ func (sub *subscription) look(ctx context.Context, path string) error {
 // is set.
 func (sub *subscription) arm(ctx context.Context, path string, notify bool) error {
 	l := sub.s.d.layout
-	list, err := ask(ctx, sub.s, opWatch, sub.prefix, func(c *zk.Conn) ([]string, error) {
-		list, _, _, err := c.ChildrenW(path)
-		return list, err
-	})
+	list, err := sub.list(ctx, path)
 	if errors.Is(err, zk.ErrNoNode) && path != l.root {
 		delete(sub.armed, path)
 		return nil
@@ -167,4 +164,31 @@ func (sub *subscription) arm(ctx context.Context, path string, notify bool) erro
 		}
 	}
 	return nil
+}
+
+// list lists the children of a node, and watches them unless another call does: a second watch would
+// stay in the client until a change.
+func (sub *subscription) list(ctx context.Context, path string) ([]string, error) {
+	s, own := sub.s, new(bool)
+	s.d.mu.Lock()
+	first := s.nodes.lists[path]
+	if first == nil {
+		s.nodes.lists[path], first = own, own
+	}
+	watched := *first
+	s.d.mu.Unlock()
+	list, err := ask(ctx, s, opWatch, sub.prefix, func(c *zk.Conn) (list []string, err error) {
+		if watched {
+			list, _, err = c.Children(path)
+		} else {
+			list, _, _, err = c.ChildrenW(path)
+		}
+		return list, err
+	})
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if *own = err == nil; !*own && s.nodes.lists[path] == own {
+		delete(s.nodes.lists, path)
+	}
+	return list, err
 }
