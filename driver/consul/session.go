@@ -252,7 +252,7 @@ func (s *session) dropLeft() {
 	ctx, cancel := s.d.bounded(s.ctx)
 	defer cancel()
 	for _, c := range left {
-		_ = s.d.dropAll(ctx, c) // a failure is repeated with the next renewal
+		_ = s.d.leave(ctx, c) // a failure is repeated with the next renewal
 	}
 }
 
