@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +16,111 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
+
+// contender is one owner's attempt at a name, and its outcome. The driver's mutex
+// guards its mutable fields.
+type contender struct {
+	identity
+	object string
+	events driver.Events
+	stage  stage
+	base   int64 // of the last acquiring write
+	// doubtful: a write on revision risk, 0 if there was no Lease, is under way or
+	// its outcome is unknown. It can arrive while the Lease has that revision.
+	doubtful bool
+	risk     int64
+
+	grant   driver.Grant
+	term    *boottime.Lease
+	now     object           // the Lease as we last wrote or read it
+	stamp   time.Time        // the last one written, or tried
+	due     boottime.Instant // when to renew
+	renewal bool             // one is under way
+}
+
+type stage int
+
+const (
+	asking  stage = iota // it holds nothing, as far as known
+	holding              // it has a term, and is renewed
+	ended                // its term is over; the Lease may still name it
+	lost                 // its term is over, and the Lease no longer names it
+	leaving              // its release is due
+)
+
+// register returns the owner's contender, or a new one.
+func (d *Driver) register(ctx context.Context, r driver.Request) (*contender, error) {
+	at, err := d.layout.locate("acquire", r.Name)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Owner == "" || len(r.Owner) > driver.MaxName || !utf8.ValidString(r.Owner):
+		return nil, refused("acquire", r.Name, fmt.Errorf("the owner must be 1 to %d bytes of UTF-8", driver.MaxName))
+	case ctx.Err() != nil:
+		return nil, problem("acquire", r.Name, interlock.Definite, context.Cause(ctx))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, errClosed("acquire", r.Name)
+	}
+	id := identity{r.Name, r.Owner}
+	c := d.contenders[id]
+	if c == nil {
+		c = &contender{identity: id, object: at}
+		d.contenders[id] = c
+	}
+	if c.stage == lost || c.stage == leaving || c.stage == ended {
+		c.stage, c.doubtful = asking, true // the present state must be read
+	}
+	c.events = r.Events
+	return c, nil
+}
+
+// abandon ends the events of a failed call, and forgets it if it left nothing.
+func (d *Driver) abandon(c *contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.stage == holding {
+		return
+	}
+	c.events = driver.Events{}
+	if c.stage == asking && !c.doubtful {
+		d.forget(c)
+	}
+}
+
+func (d *Driver) forget(c *contender) {
+	if d.contenders[c.identity] == c {
+		delete(d.contenders, c.identity)
+	}
+}
+
+// endClaim ends the claim in this process; nil means that there is nothing to send.
+// known means that the Lease should be as we left it.
+func (d *Driver) endClaim(name, owner string) (c *contender, known bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, false, errClosed("release", name)
+	}
+	if c = d.contenders[identity{name, owner}]; c == nil {
+		return nil, false, nil
+	}
+	known = c.stage == holding
+	c.events = driver.Events{}
+	if c.term != nil {
+		c.term.End()
+	}
+	nothing := c.stage == lost || c.stage == asking && !c.doubtful
+	c.stage = leaving
+	d.view.wake(c.object) // a waiting Acquire
+	if nothing {
+		d.forget(c)
+		return nil, false, nil
+	}
+	return c, known, nil
+}
 
 // maxRenewals bounds the renewals under way. More would not end sooner, and would
 // delay acquires and releases.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
-	"unicode/utf8"
 
 	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,40 +15,23 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
+// This file is the protocol of a lock, that of k8s.io/client-go/tools/leaderelection, with a token. A
+// lock is a Lease, and each write of it requires the revision that was read.
+//
+//	acquire  write: puts the owner into a Lease without a holder, or whose holder has not renewed it
+//	         for as long as it wrote, by our clock. The decision is judge, in machine.go.
+//	token    base + revision of the first write that names the owner; see token.go and pin.
+//	wait     queue: until the view changes (view.go), or the holder's lease ends. Those who wait race.
+//	renewal  hold.go renews each held Lease.
+//	loss     hold.go finds another holder in the Lease, or its time over.
+//	release  leave: clears the holder and keeps the Lease.
+//
+// If the outcome of a write is unknown, settle reads the Lease. A Release touches it if that write could
+// still arrive, which then fails by its revision.
+
 // attempts bounds how often one call reads again because the Lease changed before
 // its write. Each of these answers is a definite refusal.
 const attempts = 8
-
-// contender is one owner's attempt at a name, and its outcome. The driver's mutex
-// guards its mutable fields.
-type contender struct {
-	identity
-	object string
-	events driver.Events
-	stage  stage
-	base   int64 // of the last acquiring write
-	// doubtful: a write on revision risk, 0 if there was no Lease, is under way or
-	// its outcome is unknown. It can arrive while the Lease has that revision.
-	doubtful bool
-	risk     int64
-
-	grant   driver.Grant
-	term    *boottime.Lease
-	now     object           // the Lease as we last wrote or read it
-	stamp   time.Time        // the last one written, or tried
-	due     boottime.Instant // when to renew
-	renewal bool             // one is under way
-}
-
-type stage int
-
-const (
-	asking  stage = iota // it holds nothing, as far as known
-	holding              // it has a term, and is renewed
-	ended                // its term is over; the Lease may still name it
-	lost                 // its term is over, and the Lease no longer names it
-	leaving              // its release is due
-)
 
 // Acquire implements driver.Fenced. It blocks until the claim is granted or ctx is
 // done; a single request is bounded by half of the TTL, at most five seconds.
@@ -66,54 +49,6 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		d.abandon(c)
 	}
 	return grant, err
-}
-
-// register returns the owner's contender, or a new one.
-func (d *Driver) register(ctx context.Context, r driver.Request) (*contender, error) {
-	at, err := d.layout.locate("acquire", r.Name)
-	switch {
-	case err != nil:
-		return nil, err
-	case r.Owner == "" || len(r.Owner) > driver.MaxName || !utf8.ValidString(r.Owner):
-		return nil, refused("acquire", r.Name, fmt.Errorf("the owner must be 1 to %d bytes of UTF-8", driver.MaxName))
-	case ctx.Err() != nil:
-		return nil, problem("acquire", r.Name, interlock.Definite, context.Cause(ctx))
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil, errClosed("acquire", r.Name)
-	}
-	id := identity{r.Name, r.Owner}
-	c := d.contenders[id]
-	if c == nil {
-		c = &contender{identity: id, object: at}
-		d.contenders[id] = c
-	}
-	if c.stage == lost || c.stage == leaving || c.stage == ended {
-		c.stage, c.doubtful = asking, true // the present state must be read
-	}
-	c.events = r.Events
-	return c, nil
-}
-
-// abandon ends the events of a failed call, and forgets it if it left nothing.
-func (d *Driver) abandon(c *contender) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if c.stage == holding {
-		return
-	}
-	c.events = driver.Events{}
-	if c.stage == asking && !c.doubtful {
-		d.forget(c)
-	}
-}
-
-func (d *Driver) forget(c *contender) {
-	if d.contenders[c.identity] == c {
-		delete(d.contenders, c.identity)
-	}
 }
 
 func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver.Grant, error) {
@@ -335,4 +270,199 @@ func (d *Driver) settle(ctx context.Context, c *contender) error {
 		c.grant.Token = 0
 	}
 	return nil
+}
+
+// Release implements driver.Fenced: one request, which clears the holder as
+// client-go does and keeps the Lease. If the outcome of an Acquire is unknown, and
+// its write could still arrive, Release touches the Lease so that it cannot. For an
+// owner unknown to this driver it sends nothing.
+func (d *Driver) Release(ctx context.Context, name, owner string) error {
+	if _, err := d.layout.locate("release", name); err != nil {
+		return err
+	}
+	c, known, err := d.endClaim(name, owner)
+	if c == nil || err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return problem("release", name, interlock.Uncertain, context.Cause(ctx))
+	}
+	for range attempts {
+		if !known {
+			if c.now, _, err = d.read(ctx, "release", name, c.object); err != nil {
+				return doubtful("release", name, err)
+			}
+		}
+		done, err := d.leave(ctx, c)
+		if done || err != nil {
+			return err
+		}
+		known = false
+	}
+	return problem("release", name, interlock.Retryable, errOthers)
+}
+
+// leave removes the owner from the Lease as it was last read. done means that the server has
+// confirmed that no term or pending write of the owner remains.
+func (d *Driver) leave(ctx context.Context, c *contender) (done bool, err error) {
+	named := c.now.holder() == c.owner
+	if !named && (!c.doubtful || c.now.rev != c.risk) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.forget(c)
+		return true, nil
+	}
+	draft := c.now.draft(d.options.Namespace, c.object)
+	if named || !c.now.exists() {
+		clearHolder(draft, d.options.Now())
+	}
+	if !named {
+		touch(draft, d.options.Now())
+	}
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	o, err := d.client.write(rctx, draft)
+	switch {
+	case moved(err), apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, failed(rctx, "release", c.name, err)
+	}
+	d.learn(c.object, o)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forget(c)
+	return true, nil
+}
+
+// queue is a waiting call of Acquire. Kubernetes does not know it. It wakes by the
+// watch, at the end of the holder's lease, and after a long time without an event. A live holder
+// renews, so it causes no such time.
+type queue struct {
+	d        *Driver
+	c        *contender
+	noWait   bool
+	fresh    bool             // the Lease was read during the call
+	woken    chan struct{}    // nil until its first look
+	reported bool             // Events.Waiting was called
+	holder   string           // the last reported holder
+	silent   boottime.Instant // when it last read the Lease
+}
+
+// rounds returns how often a call may try.
+func (q *queue) rounds() int {
+	if q.noWait {
+		return attempts
+	}
+	return math.MaxInt
+}
+
+// read reads the Lease, for a call that does not wait.
+func (q *queue) read(ctx context.Context) error {
+	q.fresh = true
+	_, _, err := q.d.read(ctx, "acquire", q.c.name, q.c.object)
+	return err
+}
+
+// look returns the known state of the Lease. Later changes wake the queue.
+func (q *queue) look() sight {
+	d := q.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.woken == nil {
+		q.woken = make(chan struct{}, 1)
+		if d.view.waiting[q.c.object] == nil {
+			d.view.waiting[q.c.object] = map[chan struct{}]bool{}
+		}
+		d.view.waiting[q.c.object][q.woken] = true
+	}
+	return d.view.now(q.c.object)
+}
+
+func (q *queue) leave() {
+	d := q.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.view.waiting[q.c.object], q.woken)
+	if len(d.view.waiting[q.c.object]) == 0 {
+		delete(d.view.waiting, q.c.object)
+	}
+}
+
+// wait returns when another try is useful.
+func (q *queue) wait(ctx context.Context, v verdict) error {
+	q.reportWaiting(v.holder)
+	return q.sleep(ctx, v.until)
+}
+
+// awaitView waits until the view shows the change that a write over tried met; a call
+// that does not wait reads it.
+func (q *queue) awaitView(ctx context.Context, tried sight) error {
+	if q.noWait {
+		return q.read(ctx)
+	}
+	q.reportWaiting("")
+	for {
+		if s := q.look(); s.rev != tried.rev || s.exists() != tried.exists() {
+			return nil
+		}
+		if err := q.sleep(ctx, boottime.Now().Add(q.d.pace.quiet)); err != nil {
+			return err
+		}
+	}
+}
+
+// reportWaiting reports that it waits, and for which holder once that is known.
+func (q *queue) reportWaiting(holder string) {
+	if q.reported && (holder == "" || holder == q.holder) {
+		return
+	}
+	q.reported, q.holder = true, holder
+	q.d.mu.Lock()
+	defer q.d.mu.Unlock() // so that the report does not follow a Release
+	if waiting := q.c.events.Waiting; waiting != nil {
+		waiting(driver.Place{Ahead: -1, Holder: holder})
+	}
+}
+
+// sleep returns when the Lease changed, at until, or after reading a Lease that had
+// no event for long.
+func (q *queue) sleep(ctx context.Context, until boottime.Instant) error {
+	now := boottime.Now()
+	heard := max(q.d.look(q.c.object).heard, q.silent)
+	if heard == 0 {
+		heard, q.silent = now, now
+	}
+	quiet := heard.Add(q.d.pace.quiet)
+	timer := time.NewTimer(min(until, quiet).Sub(now))
+	defer timer.Stop()
+	select {
+	case <-q.woken:
+		return q.d.wanted(q.c)
+	case <-ctx.Done():
+		return problem("acquire", q.c.name, interlock.Uncertain, context.Cause(ctx))
+	case <-q.d.ctx.Done():
+		return errClosed("acquire", q.c.name)
+	case <-timer.C:
+	}
+	if boottime.Now() < quiet {
+		return nil
+	}
+	return q.ask(ctx)
+}
+
+// ask reads the Lease, and reopens the watch if that missed a change. A server that
+// does not answer now may do so later.
+func (q *queue) ask(ctx context.Context) error {
+	q.silent = boottime.Now()
+	_, news, err := q.d.read(ctx, "acquire", q.c.name, q.c.object)
+	if news {
+		q.d.mu.Lock()
+		q.d.view.reopen()
+		q.d.mu.Unlock()
+	}
+	if interlock.Kind(err) == interlock.Retryable && ctx.Err() == nil {
+		return nil
+	}
+	return err
 }
