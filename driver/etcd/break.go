@@ -43,7 +43,7 @@ type breaking struct {
 // Reason and By must be UTF-8.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	const op = "break"
-	if err := d.breakable(ctx, op, b); err != nil {
+	if err := d.breakable(op, b); err != nil {
 		return driver.BreakRecord{}, false, err
 	}
 	holder, old, err := d.first(ctx, op, b.Name)
@@ -66,7 +66,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 	return record, true, nil
 }
 
-func (d *Driver) breakable(ctx context.Context, op string, b driver.Break) error {
+func (d *Driver) breakable(op string, b driver.Break) error {
 	if d.isClosed() {
 		return errClosed(op, b.Name)
 	}
@@ -76,24 +76,19 @@ func (d *Driver) breakable(ctx context.Context, op string, b driver.Break) error
 	if err := b.ValidateUTF8(); err != nil {
 		return problem(op, b.Name, interlock.Bug, err)
 	}
-	if ctx.Err() != nil {
-		return unsent(ctx, op, b.Name)
-	}
 	return nil
 }
 
 // first reads the holder of a line, nil if there is none, and the oldest records beyond
 // maxBreaks. It changes nothing.
 func (d *Driver) first(ctx context.Context, op, name string) (holder *mvccpb.KeyValue, old []string, err error) {
-	rctx, cancel := d.bounded(ctx)
-	defer cancel()
-	reply, err := d.client.Txn(rctx).Then(
+	reply, err := d.keys.do(ctx, op, name, nil, []clientv3.Op{
 		clientv3.OpGet(d.layout.line(name), clientv3.WithFirstCreate()...),
 		clientv3.OpGet(d.layout.breaks(), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(trim),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)),
-	).Commit()
+	}, nil)
 	if err != nil {
-		return nil, nil, failed(rctx, op, name, err)
+		return nil, nil, err
 	}
 	records := reply.Responses[1].GetResponseRange()
 	for i, kv := range records.Kvs {
@@ -122,13 +117,10 @@ func (d *Driver) take(ctx context.Context, op string, holder *mvccpb.KeyValue, o
 	for _, key := range old {
 		ops = append(ops, clientv3.OpDelete(key))
 	}
-	rctx, cancel := d.bounded(ctx)
-	defer cancel()
-	reply, err := d.client.Txn(rctx).
-		If(clientv3.Compare(clientv3.CreateRevision(key), "=", holder.CreateRevision)).
-		Then(ops...).Commit()
+	same := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", holder.CreateRevision)}
+	reply, err := d.keys.do(ctx, op, b.Name, same, ops, nil)
 	if err != nil {
-		return false, failed(rctx, op, b.Name, err)
+		return false, err
 	}
 	return reply.Succeeded, nil
 }
@@ -136,22 +128,17 @@ func (d *Driver) take(ctx context.Context, op string, holder *mvccpb.KeyValue, o
 // Breaks implements driver.Breaker with one request.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	const op = "show forced releases"
-	switch {
-	case d.isClosed():
+	if d.isClosed() {
 		return nil, errClosed(op, name)
-	case ctx.Err() != nil:
-		return nil, unsent(ctx, op, name)
 	}
-	rctx, cancel := d.bounded(ctx)
-	defer cancel()
 	from := d.layout.breaks()
 	if name != "" {
 		from = d.layout.breaksOf(name)
 	}
-	reply, err := d.client.Get(rctx, from, clientv3.WithPrefix(),
+	reply, err := d.keys.get(ctx, op, name, from, clientv3.WithPrefix(),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend))
 	if err != nil {
-		return nil, failed(rctx, op, name, err)
+		return nil, err
 	}
 	var all []driver.BreakRecord
 	for _, kv := range reply.Kvs {

@@ -195,18 +195,17 @@ func (c *tokenCounter) observe(kvs []*mvccpb.KeyValue) {
 // the same guard. It reads the base as of that revision. Once etcd has compacted
 // the revision, the error is Definite.
 func (d *Driver) Token(ctx context.Context, createRevision int64) (interlock.Token, error) {
-	rctx, cancel := d.bounded(ctx)
-	defer cancel()
-	reply, err := d.client.Get(rctx, d.layout.base(), clientv3.WithRev(createRevision))
+	const op = "convert create revision"
+	reply, err := d.keys.get(ctx, op, "", d.layout.base(), clientv3.WithRev(createRevision))
 	if err != nil {
-		return 0, failed(rctx, "convert create revision", "", err)
+		return 0, err
 	}
 	if len(reply.Kvs) == 0 {
-		return 0, problem("convert create revision", "", interlock.Definite, fmt.Errorf("the namespace had no base at revision %d", createRevision))
+		return 0, problem(op, "", interlock.Definite, fmt.Errorf("the namespace had no base at revision %d", createRevision))
 	}
 	b, err := readBase(reply.Kvs[0])
 	if err != nil {
-		return 0, problem("convert create revision", "", interlock.Definite, err)
+		return 0, problem(op, "", interlock.Definite, err)
 	}
 	return interlock.NewToken(b.value+createRevision, 0)
 }
@@ -219,13 +218,10 @@ func (d *Driver) Revision(ctx context.Context, token interlock.Token) (int64, er
 	const op = "convert token"
 	var opts []clientv3.OpOption
 	for {
-		rctx, cancel := d.bounded(ctx)
-		reply, err := d.client.Get(rctx, d.layout.base(), opts...)
+		reply, err := d.keys.get(ctx, op, "", d.layout.base(), opts...)
 		if err != nil {
-			defer cancel()
-			return 0, failed(rctx, op, "", err)
+			return 0, err
 		}
-		cancel()
 		if len(reply.Kvs) == 0 {
 			return 0, problem(op, "", interlock.Definite, fmt.Errorf("no base of this namespace yields %v", token))
 		}

@@ -150,6 +150,7 @@ func (o *Options) complete() (Options, error) {
 // driver.Inspector, driver.Watcher and driver.Breaker.
 type Driver struct {
 	client     *clientv3.Client
+	keys       keyspace    // for requests that are not of Acquire, Release or the session
 	direct     pb.KVClient // see directly
 	requests   requests    // of Acquire and Release
 	options    Options
@@ -219,6 +220,7 @@ func Open(ctx context.Context, client *clientv3.Client, options *Options) (*Driv
 		contenders: map[identity]*contender{},
 		listeners:  map[*driver.Mailbox]bool{},
 	}
+	d.keys = keyspace{client, o.Prefix, d.pace.request}
 	d.direct, d.base = directly(client), []byte(d.layout.base())
 	d.readBase = opRead(d.base, nil)
 	d.groupRequests()

@@ -41,7 +41,7 @@ var _ driver.Fence = (*Fence)(nil)
 // "interlock.rebase:" + resource + … (resources are escaped like names). They are
 // not in the line of any lock. It does not block.
 func NewFence(client *clientv3.Client, prefix string) *Fence {
-	return &Fence{keyspace{client, prefix}, time.Now}
+	return &Fence{keyspace{client: client, prefix: prefix}, time.Now}
 }
 
 // reserved begins, after the prefix, every key that is neither a lock's nor the user's.

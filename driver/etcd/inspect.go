@@ -24,12 +24,9 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 	if err := checkName("show", name); err != nil {
 		return driver.LockState{}, err
 	}
-	rctx, cancel := d.bounded(ctx)
-	defer cancel()
-	line := d.layout.line(name)
-	reply, err := d.client.Get(rctx, line, clientv3.WithPrefix())
+	reply, err := d.keys.get(ctx, "show", name, d.layout.line(name), clientv3.WithPrefix())
 	if err != nil {
-		return driver.LockState{}, failed(rctx, "show", name, err)
+		return driver.LockState{}, err
 	}
 	return d.describe(ctx, name, reply.Kvs, map[int64]time.Duration{}), nil
 }
@@ -61,13 +58,10 @@ func (d *Driver) scan(ctx context.Context, from string) (map[string][]*mvccpb.Ke
 		next, end = "\x00", "\x00"
 	}
 	for {
-		rctx, cancel := d.bounded(ctx)
-		reply, err := d.client.Get(rctx, next, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev))
+		reply, err := d.keys.get(ctx, "list locks", "", next, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev))
 		if err != nil {
-			defer cancel()
-			return nil, failed(rctx, "list locks", "", err)
+			return nil, err
 		}
-		cancel()
 		d.group(found, reply.Kvs)
 		if !reply.More {
 			break

@@ -40,7 +40,7 @@ var _ driver.Journal = (*Journal)(nil)
 // are in the line of no lock. It does not block, and the client must outlive the
 // journal.
 func NewJournal(client *clientv3.Client, prefix string) *Journal {
-	return &Journal{keyspace: keyspace{client, prefix + reserved + "journal:"}, now: time.Now}
+	return &Journal{keyspace: keyspace{client: client, prefix: prefix + reserved + "journal:"}, now: time.Now}
 }
 
 // The keys. Ids are last, or before a NUL, which none contains, and unescaped, so

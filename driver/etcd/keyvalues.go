@@ -19,7 +19,7 @@ var _ driver.KeyValues = (*KeyValues)(nil)
 // NewKeyValues keeps values under prefix, in the keys "interlock.kv:" + key. It does no I/O,
 // and the client must outlive the store.
 func NewKeyValues(client *clientv3.Client, prefix string) *KeyValues {
-	return &KeyValues{keyspace{client, prefix + reserved + "kv:"}}
+	return &KeyValues{keyspace{client: client, prefix: prefix + reserved + "kv:"}}
 }
 
 // getsAtOnce is etcd's default limit of operations in a transaction.

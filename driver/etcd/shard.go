@@ -52,7 +52,7 @@ var _ driver.Preparer[*ShardBranch] = (*Shard)(nil)
 // the line of no lock. Shards of different prefixes are independent. It does not
 // block, and the client must outlive the shard.
 func NewShard(client *clientv3.Client, prefix string) *Shard {
-	return &Shard{keyspace: keyspace{client, prefix + reserved + "shard:"}, now: time.Now}
+	return &Shard{keyspace: keyspace{client: client, prefix: prefix + reserved + "shard:"}, now: time.Now}
 }
 
 // The keys. Items are "balance/" or "value/" and a name, escaped like that of a lock,

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -215,13 +216,18 @@ func (d *Driver) commitTogether(calls []*call) {
 	}
 }
 
-// requestTimeout bounds one request of a keyspace.
+// requestTimeout bounds one request of a keyspace that has no bound of its own.
 const requestTimeout = 5 * time.Second
 
 // keyspace sends requests about the keys that begin with a prefix.
 type keyspace struct {
 	client *clientv3.Client
 	prefix string
+	bound  time.Duration // of one request; 0 means requestTimeout
+}
+
+func (k keyspace) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, cmp.Or(k.bound, requestTimeout), errSlow)
 }
 
 // do sends one transaction.
@@ -229,7 +235,7 @@ func (k keyspace) do(ctx context.Context, op, name string, when []clientv3.Cmp, 
 	if ctx.Err() != nil {
 		return nil, unsent(ctx, op, name)
 	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	rctx, cancel := k.bounded(ctx)
 	defer cancel()
 	reply, err := k.client.Txn(rctx).If(when...).Then(then...).Else(otherwise...).Commit()
 	if err != nil {
@@ -243,7 +249,7 @@ func (k keyspace) get(ctx context.Context, op, name, key string, options ...clie
 	if ctx.Err() != nil {
 		return nil, unsent(ctx, op, name)
 	}
-	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	rctx, cancel := k.bounded(ctx)
 	defer cancel()
 	reply, err := k.client.Get(rctx, key, options...)
 	if err != nil {

@@ -37,7 +37,7 @@ var _ driver.Values = (*Values)(nil)
 // lock's queue. Names are escaped like those of locks. It does not block, and the client must
 // outlive the values.
 func NewValues(client *clientv3.Client, prefix string) *Values {
-	return &Values{keyspace{client, prefix}, time.Now, lookAgain}
+	return &Values{keyspace{client: client, prefix: prefix}, time.Now, lookAgain}
 }
 
 func (v *Values) key(name string) string {

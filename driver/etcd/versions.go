@@ -28,7 +28,7 @@ var _ driver.Versions = (*Versions)(nil)
 // no lock's queue. Names are escaped like those of locks. It does not block, and the client must
 // outlive the versions.
 func NewVersions(client *clientv3.Client, prefix string) *Versions {
-	return &Versions{keyspace{client, prefix}}
+	return &Versions{keyspace{client: client, prefix: prefix}}
 }
 
 func (s *Versions) key(name string) string {
