@@ -268,8 +268,8 @@ func (q *queues) removed(rev int64, keys ...string) (over []*contender) {
 	return over
 }
 
-// leftovers returns up to most keys that a closing driver deletes.
-func (q *queues) leftovers(most int) (keys []string, held bool) {
+// leftovers returns the keys that a closing driver deletes.
+func (q *queues) leftovers() (keys []string, held bool) {
 	for key := range q.deleting {
 		keys = append(keys, key)
 	}
@@ -279,7 +279,7 @@ func (q *queues) leftovers(most int) (keys []string, held bool) {
 			keys = append(keys, key)
 		}
 	}
-	return keys[:min(len(keys), most)], held
+	return keys, held
 }
 
 // own handles a key under our lease. If no contender has it, it comes from a late request

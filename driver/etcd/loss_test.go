@@ -280,10 +280,15 @@ func TestCloseLeavesNothing(t *testing.T) {
 	busy := open(t, dial(t, server.Addr()), nil)
 	mustAcquire(t, busy, ask("held", "me"))
 	mustPut(t, operator, "awaited/foreign", "")
-	done := queue(t, busy, ask("awaited", "me"))
+	var waiters []<-chan outcome
+	for i := range batch + 1 { // more than one request deletes
+		waiters = append(waiters, queue(t, busy, ask("awaited", fmt.Sprint(i))))
+	}
 	testbed.OK(t, busy.Close(t.Context()))
-	if o := testbed.Receive(t, done, "the waiter"); !errors.Is(o.Err, interlock.ErrClosed) {
-		t.Fatal(o.Err)
+	for _, done := range waiters {
+		if o := testbed.Receive(t, done, "a waiter"); !errors.Is(o.Err, interlock.ErrClosed) {
+			t.Fatal(o.Err)
+		}
 	}
 	if left := strings.Join(keys(t, operator, "awaited/"), " "); left != "awaited/foreign" {
 		t.Fatalf("in line: %s", left)

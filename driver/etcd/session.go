@@ -247,18 +247,19 @@ func (s *session) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(time.Second, s.d.pace.request))
 	defer cancel()
 	s.d.mu.Lock()
-	keys, held := s.queues.leftovers(batch)
+	keys, held := s.queues.leftovers()
 	w := s.wait
 	s.d.mu.Unlock()
-	switch {
-	case !held:
-		if w != nil {
-			_, _ = s.d.client.Revoke(ctx, w.id)
+	if held {
+		for chunk := range slices.Chunk(keys, batch) {
+			_, _ = s.d.delete(ctx, chunk...)
 		}
-		_, _ = s.d.client.Revoke(ctx, s.id)
-	case len(keys) > 0:
-		_, _ = s.d.delete(ctx, keys...)
+		return
 	}
+	if w != nil {
+		_, _ = s.d.client.Revoke(ctx, w.id)
+	}
+	_, _ = s.d.client.Revoke(ctx, s.id)
 }
 
 // openFor is how many heartbeats a watch may take to open.
