@@ -295,6 +295,25 @@ func TestSweepEndsSoon(t *testing.T) {
 	}
 }
 
+// TestHoldersOfFormerVersion: their table draws no counters.
+func TestHoldersOfFormerVersion(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin := open(t, server.URL())
+	admin.do(t, `create table interlock_holder (name varbinary(512) not null primary key, lock_name char(62) character set latin1 not null,
+		owner varbinary(512) not null, counter bigint not null, since datetime(6) not null, connection bigint not null) engine = InnoDB`)
+	d, err := modes[0].open(t.Context(), t, server.URL(), nil)
+	if err == nil {
+		_, err = d.Acquire(t.Context(), request("x"))
+		testbed.CloseAfter(t, d)
+	}
+	testbed.WantKind(t, err, interlock.Definite, nil)
+	if !strings.Contains(fmt.Sprint(err), "drop") {
+		t.Errorf("it does not say what to do: %v", err)
+	}
+	admin.do(t, "drop table interlock_holder")
+	acquire(t, modes[0].mustOpen(t, server.URL(), nil), request("x"))
+}
+
 // TestTokensDoNotFollowTheClockBack: a counter that is ahead of the clock goes on. A restart of
 // the server does not change that, nor an operator who empties the table of holders.
 func TestTokensDoNotFollowTheClockBack(t *testing.T) {

@@ -159,6 +159,9 @@ func (s *session) prepare(ctx context.Context, o Options) (err error) {
 	if err := create(ctx, s.conn, o, sessionSchema, "{ns}_holder", "{ns}_holder_reserved", "{ns}_break"); err != nil {
 		return err
 	}
+	if err := s.checkHolders(ctx, o); err != nil {
+		return err
+	}
 	if err := sessionCounters.seed(ctx, s.conn, o); err != nil {
 		return err
 	}
@@ -171,6 +174,18 @@ func (s *session) prepare(ctx context.Context, o Options) (err error) {
 		}
 		return err
 	})
+}
+
+// checkHolders refuses the table of a former version, in which programs of that version draw counters of
+// their own.
+func (s *session) checkHolders(ctx context.Context, o Options) error {
+	draws := 0
+	err := one(ctx, s.conn, o.sql(`select count(*) from information_schema.columns
+where table_schema = database() and table_name = '{ns}_holder' and extra = 'auto_increment'`), nil, &draws)
+	if err == nil && draws == 0 {
+		err = errors.New(o.sql("the table {ns}_holder is of a former version, which draws other tokens: stop all programs of that version, then drop the table"))
+	}
+	return err
 }
 
 // check asks which connection of the server answers, and whether that is a
