@@ -139,9 +139,8 @@ func (t Calls) Create(ctx context.Context, db driver.SQL) error {
 			attempts bigint not null,
 			status bigint not null,
 			called_at {time} not null,
-			settled_at {time}{maria ,
-			index (settled_at)}){maria  engine = InnoDB}`,
-		`{pg create index if not exists {settled} on {calls} (settled_at) where settled_at is not null}`)
+			settled_at {time}){maria  engine = InnoDB}`,
+		`create index if not exists {settled} on {calls} (settled_at){pg  where settled_at is not null}`)
 }
 
 // begin counts an attempt. Apart from the count, the returned record is the previous one.

@@ -280,6 +280,20 @@ func testCleaningBlocksNoCall(t *testing.T, db *databases.DB) {
 	}
 }
 
+// testOlderTable: Create adds the index of Clean to the table of a former version.
+func testOlderTable(t *testing.T, db *databases.DB) {
+	db.Exec(t, `drop table interlock_call`)
+	db.Exec(t, `create table interlock_call (id varchar(64) primary key, settled_at timestamp(6) null)`)
+	db.Do(t, proxy.Calls{}.Create)
+	query := `select count(*) from pg_indexes where schemaname = current_schema() and tablename = 'interlock_call' and indexdef like '%(settled_at)%'`
+	if db.Dialect == driver.MariaDB {
+		query = `select count(*) from information_schema.statistics where table_schema = database() and table_name = 'interlock_call' and column_name = 'settled_at'`
+	}
+	if n := databases.One[int64](t, db, query); n != 1 {
+		t.Errorf("%d indexes", n)
+	}
+}
+
 // testALivingCallKeepsItsTurn: it takes longer than the idle timeout of its session.
 func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 	api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) {

@@ -136,6 +136,7 @@ func TestStrict(t *testing.T) {
 		"StatusesMeanWhatTheTableSays":        testStatusesMeanWhatTheTableSays,
 		"DoubtsAreSettled":                    testDoubtsAreSettled,
 		"CleaningBlocksNoCall":                testCleaningBlocksNoCall,
+		"OlderTable":                          testOlderTable,
 		"ALivingCallKeepsItsTurn":             testALivingCallKeepsItsTurn,
 		"AnAnswerOutlivesTheClaim":            testAnAnswerOutlivesTheClaim,
 		"NothingIsSentUnderAnEndedClaim":      testNothingIsSentUnderAnEndedClaim,

@@ -75,8 +75,8 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 			ask_ms bigint,
 			changed_ms bigint not null,
 			primary key (transaction_id, branch)){maria  engine = InnoDB}`,
-		`create index if not exists {ask} on {holds} {pg (ask_ms) where ask_ms is not null}{maria (ask_ms, until_ms)}`,
-		`{pg create index if not exists {due} on {holds} (until_ms) where ask_ms is not null}`,
+		`{pg create index if not exists {ask} on {holds} (ask_ms) where ask_ms is not null}`,
+		`create index if not exists {due} on {holds} {pg (until_ms) where ask_ms is not null}{maria (ask_ms, until_ms)}`,
 		`create index if not exists {old} on {holds} (changed_ms){pg  where state <> 'held'}`)
 }
 
