@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -214,15 +213,8 @@ func refusal(c branch.Call, answer *http.Response) error {
 	return branch.Unknown(problem(c, interlock.Uncertain, err))
 }
 
-// retryAfter parses seconds or a date. Anything else, and a past date, is 0.
-func retryAfter(answer *http.Response) (after time.Duration) {
-	value := answer.Header.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		after = time.Duration(seconds) * time.Second
-	} else if at, err := http.ParseTime(value); err == nil {
-		after = max(0, time.Until(at))
-	}
-	return min(after, maxPause)
+func retryAfter(answer *http.Response) time.Duration {
+	return min(httpclient.RetryAfter(answer.Header, time.Now()), maxPause)
 }
 
 func problem(c branch.Call, kind interlock.ErrorKind, err error) error {

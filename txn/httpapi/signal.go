@@ -85,7 +85,21 @@ func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	}
 	_ = answer.Body.Close() // only the status counts
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
-		return fmt.Errorf("report the end to %s: answered %d", failure.RedactURL(o.OnEnd), answer.StatusCode)
+		return &endError{failure.RedactURL(o.OnEnd), answer.StatusCode, httpclient.RetryAfter(answer.Header, time.Now())}
 	}
 	return nil
 }
+
+// endError is an answer to the report of an end that is not 2xx.
+type endError struct {
+	address string
+	status  int
+	after   time.Duration
+}
+
+func (e *endError) Error() string {
+	return fmt.Sprintf("report the end to %s: answered %d", e.address, e.status)
+}
+
+// RetryAfter is when to report it again: see [branch.ClassOf].
+func (e *endError) RetryAfter() time.Duration { return e.after }

@@ -54,17 +54,22 @@ func TestStartAt(t *testing.T) {
 	s.do("POST", "/v1/sagas/3", body("tomorrow"), 400)
 }
 
-// TestOnEnd: the outcome of a saga is posted until the address answers.
+// TestOnEnd: the outcome of a saga is posted until the address answers, and not before its Retry-After.
 func TestOnEnd(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var told []string
+	var first time.Time
 	ear := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
 		mu.Lock()
 		defer mu.Unlock()
 		if told = append(told, r.Header.Get("Interlock-Operation")+" "+r.Header.Get("Interlock-Transaction")+" "+string(text)); len(told) == 1 {
+			first = time.Now()
+			w.Header().Set("Retry-After", "1")
 			w.WriteHeader(http.StatusServiceUnavailable)
+		} else if pause := time.Since(first); pause < time.Second {
+			t.Errorf("it was called again after %v", pause)
 		}
 	}))
 	t.Cleanup(ear.Close)
