@@ -146,7 +146,7 @@ txn/tcc/tcctest         -> . driver driver/memory txn/internal/rehearsal txn/bra
 txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/branchhttp txn/barrier txn/coordinator
 txn/choreography        -> . driver internal/... flow/outbox txn/branch txn/barrier
 txn/timestamp           -> . driver internal/...
-txn/percolator          -> . driver driver/boottime internal/... flow/keyed txn/timestamp
+txn/percolator          -> . driver driver/boottime internal/... txn/timestamp
 txn/percolator/percolatortest -> . driver history txn/percolator
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
 txn                     -> . driver driver/backend observe internal/... claim/lock claim/partition txn/journal txn/coordinator

@@ -75,40 +75,13 @@ func (s *Stripes) Lock(ctx context.Context, keys ...string) (inside context.Cont
 	if !s.take(ctx, stripes) {
 		return nil, nil, ended(op, first(keys), ctx)
 	}
-	held, unlock := s.unlock(stripes)
-	return context.WithValue(ctx, s, held), unlock, nil
-}
-
-// TryLock locks all keys if it need not wait, and reports whether it did. Keys that Lock
-// rejects are not locked.
-func (s *Stripes) TryLock(keys ...string) (unlock func(), locked bool) {
-	for _, key := range keys {
-		if checkKey("", key) != nil {
-			return nil, false
-		}
-	}
-	stripes := s.of(keys)
-	for n, stripe := range stripes {
-		select {
-		case s.locks[stripe] <- struct{}{}:
-		default:
-			s.release(stripes[:n])
-			return nil, false
-		}
-	}
-	_, unlock = s.unlock(stripes)
-	return unlock, true
-}
-
-// unlock returns a function that releases locked stripes once, and whether they are held.
-func (s *Stripes) unlock(stripes []int) (held *atomic.Bool, unlock func()) {
-	held = new(atomic.Bool)
+	held := new(atomic.Bool)
 	held.Store(true)
-	return held, func() {
+	return context.WithValue(ctx, s, held), func() {
 		if held.CompareAndSwap(true, false) {
 			s.release(stripes)
 		}
-	}
+	}, nil
 }
 
 // take locks stripes in order, or none if ctx ends.

@@ -141,38 +141,6 @@ func TestStripesGiveBackWhatTheyTook(t *testing.T) {
 	ok(t, s.Do(t.Context(), "b", nothing))
 }
 
-// TestTryLock locks all keys or none, and does not wait.
-func TestTryLock(t *testing.T) {
-	s := stripes(t, 1<<16)
-	unlock, locked := s.TryLock("b", "c")
-	if !locked {
-		t.Fatal("free keys were not locked")
-	}
-	free := strings.Split("defghijklmnopqrs", "") // some come before b in the order of stripes
-	if _, locked := s.TryLock(append(free, "b")...); locked {
-		t.Error("a locked key was locked again")
-	}
-	only, locked := s.TryLock(free...)
-	if !locked {
-		t.Fatal("a TryLock that failed left a key locked")
-	}
-	only()
-	unlock()
-	unlock()
-	again, locked := s.TryLock("a", "b")
-	if !locked {
-		t.Fatal("unlocked keys were not locked")
-	}
-	unlock() // not that of again
-	if _, locked := s.TryLock("b"); locked {
-		t.Error("a second unlock unlocked for another caller")
-	}
-	again()
-	if _, locked := s.TryLock(""); locked {
-		t.Error("an invalid key was locked")
-	}
-}
-
 // TestStripesInput: invalid input is an error, and a panic unlocks.
 func TestStripesInput(t *testing.T) {
 	for _, n := range []int{-1, 1<<20 + 1} {

@@ -43,15 +43,12 @@ func (tx *Tx) lock(ctx context.Context) (unlock func(), waited bool, err error) 
 	if tx.ended {
 		return nil, false, failed("commit", "", interlock.Bug, ErrDone)
 	}
-	keys := slices.Collect(maps.Keys(tx.writes))
-	end, locked := tx.db.turns.TryLock(keys...)
-	if !locked {
-		if _, end, err = tx.db.turns.Lock(ctx, keys...); err != nil {
-			return nil, true, failed("commit", "", interlock.Definite, context.Cause(ctx))
-		}
+	end, waited, err := tx.db.turns.lock(ctx, slices.Sorted(maps.Keys(tx.writes)))
+	if err != nil {
+		return nil, waited, failed("commit", "", interlock.Definite, err)
 	}
 	timer := time.AfterFunc(maxTurn, end)
-	return func() { timer.Stop(); end() }, !locked, nil
+	return func() { timer.Stop(); end() }, waited, nil
 }
 
 // commit calls finished after all keys are committed: until then, the next transaction

@@ -14,7 +14,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
@@ -66,8 +65,8 @@ type DB struct {
 	oracle  *timestamp.Oracle
 	places  []place // longest prefix first
 	options Options
-	turns   *keyed.Stripes // of commits that write the same keys
-	pending sync.Map       // contexts of running commits of secondaries
+	turns   turns    // of commits that write the same keys
+	pending sync.Map // contexts of running commits of secondaries
 }
 
 // A place is a prefix of keys and its store.
@@ -82,7 +81,7 @@ type place struct {
 // before, it fails with ErrStores. Invalid options and stores are a Bug.
 func Open(ctx context.Context, oracle *timestamp.Oracle, stores Stores, o *Options) (*DB, error) {
 	const op = "open percolator"
-	db := &DB{oracle: oracle}
+	db := &DB{oracle: oracle, turns: turns{keys: map[string]*turn{}}}
 	if o != nil {
 		db.options = *o
 	}
@@ -113,9 +112,7 @@ func Open(ctx context.Context, oracle *timestamp.Oracle, stores Stores, o *Optio
 			return nil, err
 		}
 	}
-	var err error
-	db.turns, err = keyed.NewStripes(4096)
-	return db, err
+	return db, nil
 }
 
 // A mapping is a store's list of all stores. It reveals processes that map a prefix to

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -507,6 +509,38 @@ func TestTurns(t *testing.T) {
 		}
 		if got := w.values(db, "y/b"); got[0] != clients*each {
 			t.Errorf("the sum is %d", got[0])
+		}
+		w.close(db)
+		if synctest.Wait(); len(db.turns.keys) > 0 {
+			t.Errorf("turns are left: %v", db.turns.keys)
+		}
+	})
+}
+
+// TestTurnsOfOtherKeys: no transaction waits for one that writes other keys, however many.
+func TestTurnsOfOtherKeys(t *testing.T) {
+	const clients, keys = 8, 64
+	inWorld(t, func(w *world) {
+		db := w.open(&process{delay: time.Millisecond}, nil)
+		var runs atomic.Int64
+		var running sync.WaitGroup
+		for client := range clients {
+			running.Go(func() {
+				err := db.Update(w.Context(), func(tx *Tx) (err error) {
+					runs.Add(1)
+					for i := range keys {
+						err = errors.Join(err, tx.Put(fmt.Sprint(client, " ", i), nil))
+					}
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		running.Wait()
+		if n := runs.Load(); n != clients {
+			t.Errorf("%d transactions ran %d times", clients, n)
 		}
 		w.close(db)
 	})
