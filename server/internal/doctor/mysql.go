@@ -74,12 +74,27 @@ func (p *mysqlProbe) inspect(ctx context.Context, r *Report) error {
 	if err := p.rights(ctx, r); err != nil {
 		return err
 	}
+	former, err := p.formerHolders(ctx)
+	if err != nil {
+		return err
+	}
 	if err := r.tables(ctx, "mysql.tables", p.namespace, catalog{driver.MariaDB, func(ctx context.Context, query string) (rows, error) {
 		return p.db.QueryContext(ctx, query)
-	}}); err != nil {
+	}}, former...); err != nil {
 		return err
 	}
 	return p.tokens(ctx, r, time.UnixMicro(micros))
+}
+
+// formerHolders returns the table of session locks if it is of a former version, which has the same columns.
+func (p *mysqlProbe) formerHolders(ctx context.Context) (wrong []string, err error) {
+	n, name := 0, p.namespace+"_holder"
+	err = p.db.QueryRowContext(ctx, `select count(*) from information_schema.columns where table_schema = database() and table_name = ?
+		and column_name = 'counter' and extra <> 'auto_increment'`, name).Scan(&n)
+	if n > 0 && !p.table {
+		wrong = []string{name + " (locks) draws no counters, drop it while no program uses it"}
+	}
+	return wrong, err
 }
 
 // noTable is MariaDB's error number for a missing table.

@@ -52,11 +52,13 @@ func (s statement) Create(ctx context.Context, db driver.SQL) error {
 	return err
 }
 
-// tables reports the tables with other columns than those of this version. It ignores missing tables:
-// their packages create them, or name the command that does.
-func (r *Report) tables(ctx context.Context, id, namespace string, c catalog) error {
-	var wrong []string
+// tables reports wrong tables, and those with other columns than those of this version. It ignores missing
+// tables: their packages create them, or name the command that does.
+func (r *Report) tables(ctx context.Context, id, namespace string, c catalog, wrong ...string) error {
 	severity := Warning
+	if len(wrong) > 0 {
+		severity = Critical
+	}
 	for _, p := range append([]backend.Part{backend.LockPart(namespace)}, backend.Parts...) {
 		statements, err := driver.Statements(c.dialect, p)
 		if err != nil {
