@@ -5,9 +5,12 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	coordination "k8s.io/api/coordination/v1"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -43,7 +46,7 @@ type withoutFaults struct{ *system }
 func (withoutFaults) Faults() drivertest.Faults { return nil }
 
 // testAdvisoryBesideFenced: they exclude each other; the advisory term shows no
-// token, and tokens rise over it.
+// token and keeps the base, and tokens rise over it.
 func testAdvisoryBesideFenced(s *scene) {
 	fenced := s.open(Options{})
 	s.leases.replace(saysItIs("34"))
@@ -57,9 +60,19 @@ func testAdvisoryBesideFenced(s *scene) {
 		s.Fatalf("beside a fenced holder: %v", err)
 	}
 	s.release(fenced, "n", "fenced")
-	s.sees(a.d, "n", "it is free", func(now sight) bool { return now.exists() && now.holder() == "" })
+	base, err := strconv.ParseInt(s.lease("n").Annotations[baseKey], 10, 64)
+	testbed.OK(s, err)
+	base += time.Hour.Microseconds() // ahead of the clock
+	s.edit("n", func(l *coordination.Lease) { l.Annotations[baseKey] = strconv.FormatInt(base, 10) })
+	s.sees(a.d, "n", "it is free", func(now sight) bool {
+		seen, _ := now.base()
+		return now.exists() && now.holder() == "" && seen == base
+	})
 	_, err = a.Acquire(s.Context(), ask)
 	testbed.OK(s, err)
+	if got := s.lease("n").Annotations[baseKey]; got != strconv.FormatInt(base, 10) {
+		s.Errorf("the base is %s, and was %d", got, base)
+	}
 	if token, ok := TokenOf(s.lease("n")); ok {
 		s.Errorf("token %d of an advisory term", token)
 	}

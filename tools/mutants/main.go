@@ -142,10 +142,12 @@ func parse(text string) ([]mutant, error) {
 		switch key {
 		case "file":
 			m.file = value
-		case "-":
-			m.old = value
-		case "+":
-			m.new = value
+		case "-", "+":
+			side := map[string]*string{"-": &m.old, "+": &m.new}[key]
+			if *side != "" {
+				return nil, fmt.Errorf("line %d: mutant %q has two lines %s: it can replace one", i+1, m.name, key)
+			}
+			*side = value
 		case "spare":
 			m.spared = append(m.spared, value)
 		case "test":

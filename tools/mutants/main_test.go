@@ -119,7 +119,7 @@ func TestParse(t *testing.T) {
 	if m := got[0]; m.name != "one: two" || m.file != "f.go" || m.old != "a  b" || m.new != "" || !slices.Equal(m.test, []string{"./x", "-run", "Y"}) {
 		t.Fatalf("%+v", m)
 	}
-	for _, bad := range []string{"file f.go\n", "mutant m\nnonsense x\n"} {
+	for _, bad := range []string{"file f.go\n", "mutant m\nnonsense x\n", "mutant m\n- a\n- b\n", "mutant m\n+ a\n+ b\n"} {
 		if _, err := parse(bad); err == nil {
 			t.Errorf("%q was understood", bad)
 		}

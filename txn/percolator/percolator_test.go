@@ -572,7 +572,8 @@ func TestSlowTurn(t *testing.T) {
 		began := time.Now()
 		bounded, cancel := context.WithTimeout(w.Context(), maxTurn/2)
 		defer cancel()
-		testbed.WantKind(t, db.Update(bounded, move("a", "b", 1)), interlock.Definite, context.DeadlineExceeded)
+		testbed.WantKind(t, db.Update(bounded, move("0", "a", 1)), interlock.Definite, context.DeadlineExceeded)
+		testbed.OK(t, db.Update(w.Context(), func(tx *Tx) error { return add(tx, "0", 1) })) // a wait that ended keeps no turn
 		testbed.WantKind(t, old.Commit(w.Context()), interlock.Bug, ErrDone)
 		if waited := time.Since(began); waited != maxTurn/2 {
 			t.Errorf("an ended transaction waited %v for its turn", waited-maxTurn/2)
