@@ -118,13 +118,13 @@ func Open(tb testing.TB, server *testbed.Server, client string) *DB {
 }
 
 type system struct {
-	dialect   driver.Dialect
-	start     func(testing.TB, ...string) *testbed.Server
-	library   string
-	clients   []string
-	modes     []string // of sessions, appended to URLs
-	collation string   // options of the databases
-	url       func(server, database string) string
+	dialect driver.Dialect
+	start   func(testing.TB, ...string) *testbed.Server
+	library string
+	clients []string
+	modes   []string // of sessions, appended to URLs
+	options string   // of the databases
+	url     func(server, database string) string
 }
 
 var systems = []system{{
@@ -133,6 +133,7 @@ var systems = []system{{
 	library: "pgx",
 	clients: []string{Pgx, PgxStd},
 	modes:   []string{""},
+	options: ` strategy file_copy`, // the default writes a copy of the template to the log, too
 	url:     func(url, name string) string { return strings.Replace(url, "/postgres?", "/"+name+"?", 1) },
 }, {
 	dialect: driver.MariaDB,
@@ -160,7 +161,7 @@ func create(tb testing.TB, sys system, server *testbed.Server, client, mode stri
 		tb.Fatal(err)
 	}
 	defer admin.Close()
-	if _, err := admin.ExecContext(tb.Context(), "create database "+name+sys.collation); err != nil {
+	if _, err := admin.ExecContext(tb.Context(), "create database "+name+sys.options); err != nil {
 		tb.Fatal(err)
 	}
 	d := &DB{Client: client, Dialect: sys.dialect, URL: sys.url(server.URL(), name) + mode, Server: server}
@@ -184,7 +185,7 @@ func (d *DB) Again(tb testing.TB) driver.BeginnerAt[driver.SQL] {
 func (d *DB) Collated(tb testing.TB) *DB {
 	tb.Helper()
 	sys := systems[0]
-	sys.collation = ` template template0 locale_provider icu icu_locale 'en'`
+	sys.options += ` template template0 locale_provider icu icu_locale 'en'`
 	return create(tb, sys, d.Server, d.Client, "")
 }
 
