@@ -44,7 +44,8 @@ func oneEtcd(tb testing.TB, scheme string, ready func(addr string) error) kind {
 		command: func(data string, ports []*port) []string {
 			peer := "http://" + ports[1].addr()
 			return append(member(path, "testbed", data, scheme+"://"+ports[0].addr(), peer), "--initial-cluster=testbed="+peer,
-				"--heartbeat-interval=10", "--election-timeout=100")
+				// Each heartbeat costs 0.2 ms of processor time, and a start takes up to an election timeout.
+				"--heartbeat-interval=50", "--election-timeout=250")
 		},
 	}
 }
