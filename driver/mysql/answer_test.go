@@ -17,7 +17,7 @@ import (
 // transaction is undone; if the COMMIT is ended from outside, the outcome is unknown.
 func TestAnswersToCommit(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	d := open(t, server.URL())
 	d.do(t, "create table answered (k int)")
 	for name, bind := range map[string]bool{"unbound": false, "bound": true} {
@@ -87,7 +87,7 @@ func held(t *testing.T, d database, x tx, during string) error {
 // Nothing of it is left in the session.
 func TestAnswersToAtomically(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	admin.do(t, "create table answered (k int primary key)")
 	atomically := func(d database, statements string) (bool, *int64, error) {
@@ -170,7 +170,7 @@ func TestAnswersToAtomically(t *testing.T) {
 // TestCommitOnAServerThatBecameReadOnly: COMMIT is refused, and nothing is committed.
 func TestCommitOnAServerThatBecameReadOnly(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	admin.do(t, "create table refused (k int)", "create user clerk identified by 'x'", "grant all on test.* to clerk")
 	at := strings.Index(server.URL(), "@")

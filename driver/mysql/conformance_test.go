@@ -27,7 +27,7 @@ var namespaces atomic.Int64
 // namespace.
 func serverFor(t *testing.T, shared *testbed.Server, exclusive bool) (*testbed.Server, string) {
 	if exclusive {
-		return testbed.MariaDB(t), mysql.DefaultNamespace
+		return mariaDB(t), mysql.DefaultNamespace
 	}
 	return shared, fmt.Sprint("n", namespaces.Add(1))
 }
@@ -42,7 +42,7 @@ func tableHarness(t *testing.T) drivertest.Harness {
 // harness returns the harness of one kind of lock.
 func harness(t *testing.T, without drivertest.Ability, opener func(t *testing.T, dsn, namespace string) (driver.Fenced, error),
 	kind func(backend) drivertest.Backend) drivertest.Harness {
-	shared := testbed.MariaDB(t)
+	shared := mariaDB(t)
 	return drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
 			server, namespace := serverFor(t, shared, exclusive)

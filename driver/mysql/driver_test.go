@@ -80,7 +80,7 @@ func (d database) status(t testing.TB, name string) (n int64) {
 func TestCost(t *testing.T) {
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
-			server := testbed.MariaDB(t)
+			server := mariaDB(t)
 			admin := open(t, server.URL())
 			d := m.mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute})
 			r := request("warm")
@@ -102,7 +102,7 @@ func TestCost(t *testing.T) {
 			}
 		})
 		t.Run(m.name+", holding 1000", func(t *testing.T) {
-			server := testbed.MariaDB(t)
+			server := mariaDB(t)
 			admin := open(t, server.URL())
 			d := m.mustOpen(t, server.URL(), &mysql.Options{TTL: 6 * time.Second})
 			first := request("0")
@@ -147,7 +147,7 @@ func TestCost(t *testing.T) {
 
 // TestOpenRefuses what cannot work.
 func TestOpenRefuses(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	gone := testbed.NewProxy(t, server.Addr())
 	gone.Cut()
 	ended, cancel := context.WithCancel(t.Context())
@@ -218,7 +218,7 @@ func TestDurability(t *testing.T) {
 func TestServerCrash(t *testing.T) {
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
-			server := testbed.MariaDB(t)
+			server := mariaDB(t)
 			proxy := testbed.NewProxy(t, server.Addr())
 			o := &mysql.Options{TTL: 10 * time.Second}
 			holder := acquire(t, m.mustOpen(t, behind(server, proxy), o), request("x"))
@@ -246,7 +246,7 @@ func TestServerCrash(t *testing.T) {
 
 // TestEndOfSessionIsToldAtOnce, and not with the next sign of life.
 func TestEndOfSessionIsToldAtOnce(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Hour})
 	lost := make(chan error, 2)
@@ -281,7 +281,7 @@ func TestEndOfSessionIsToldAtOnce(t *testing.T) {
 // TestSweepEndsSoon if somebody has locked an old row: a sweep keeps others from
 // making rows.
 func TestSweepEndsSoon(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	d, err := mysql.OpenTable(t.Context(), admin.DB, nil)
 	testbed.OK(t, err)
@@ -318,7 +318,7 @@ func TestHoldersOfFormerVersion(t *testing.T) {
 // the server does not change that, nor an operator who empties the table of holders.
 func TestTokensDoNotFollowTheClockBack(t *testing.T) {
 	for table, m := range map[string]mode{"interlock_holder": modes[0], "interlock_lease": modes[1]} {
-		server := testbed.MariaDB(t)
+		server := mariaDB(t)
 		admin := open(t, server.URL())
 		d := m.mustOpen(t, server.URL(), nil)
 		r := request("x")
@@ -354,7 +354,7 @@ func TestTokensDoNotFollowTheClockBack(t *testing.T) {
 // TestModes: the user's pool may have any sql_mode and time zone, and names any
 // characters.
 func TestModes(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	for _, sqlMode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT", "ANSI,NO_BACKSLASH_ESCAPES", ""} {
 		db := open(t, server.URL()+"?interpolateParams=true&time_zone=%27%2B05:30%27&sql_mode="+url.QueryEscape("'"+sqlMode+"'"))
 		d, err := mysql.OpenTable(t.Context(), db.DB, nil)
@@ -376,7 +376,7 @@ func TestModes(t *testing.T) {
 
 // TestTablesAreMadeAgain when somebody has dropped them.
 func TestTablesAreMadeAgain(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	for table, m := range map[string]mode{"interlock_holder": modes[0], "interlock_lease": modes[1]} {
 		d := m.mustOpen(t, server.URL(), nil)
@@ -391,7 +391,7 @@ func TestTablesAreMadeAgain(t *testing.T) {
 
 // TestWithoutRights: a user of the tables needs no right to create any.
 func TestWithoutRights(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	for _, m := range modes {
 		m.mustOpen(t, server.URL(), nil)
@@ -445,7 +445,7 @@ func renumber(to io.Writer, from io.Reader) {
 }
 
 func TestProxyIsRefused(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	dsn := strings.Replace(server.URL(), server.Addr(), numbering(t, server.Addr()), 1)
 	_, err := mysql.Open(t.Context(), config(t, dsn), nil)
 	var proxy *mysql.ProxyError
@@ -457,7 +457,7 @@ func TestProxyIsRefused(t *testing.T) {
 
 // TestAnotherNamespace, and another database, are other locks.
 func TestAnotherNamespace(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	open(t, server.URL()).do(t, "create database other")
 	for _, m := range modes {
 		for _, d := range []driver.Fenced{
@@ -475,7 +475,7 @@ func TestAnotherNamespace(t *testing.T) {
 // TestNoWordAfterAnAbandonedAcquire: the server grants it when nobody waits for
 // the answer any more, and nobody receives its events.
 func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Second})
 	before := request("x")
@@ -514,7 +514,7 @@ func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
 
 // TestReadOnlyServerEndsTheSession: others take their locks on its successor.
 func TestReadOnlyServerEndsTheSession(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: 3 * time.Second})
 	r := request("x")
@@ -540,7 +540,7 @@ func TestReadOnlyServerEndsTheSession(t *testing.T) {
 
 // TestTokenThatIsNoneGivesTheLockBack: somebody has written nonsense.
 func TestTokenThatIsNoneGivesTheLockBack(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	d := modes[0].mustOpen(t, server.URL(), nil)
 	r := request("x")
@@ -558,7 +558,7 @@ func TestTokenThatIsNoneGivesTheLockBack(t *testing.T) {
 // TestForeignHolder: a session that took the lock by hand excludes us, is shown, and can be
 // ended, on record.
 func TestForeignHolder(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	d := modes[0].mustOpen(t, server.URL(), nil)
 	admin := open(t, server.URL())
 	by, err := admin.DB.Conn(t.Context())
@@ -598,7 +598,7 @@ func TestForeignHolder(t *testing.T) {
 
 // TestNamesAreThoseOfTheGuard: what its column refuses, the lock refuses.
 func TestNamesAreThoseOfTheGuard(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	for _, m := range modes {
 		d := m.mustOpen(t, server.URL(), nil)
 		for _, name := range []string{"a\x00b", "\xff"} {
@@ -612,7 +612,7 @@ func TestNamesAreThoseOfTheGuard(t *testing.T) {
 
 // TestNobodyListens: a request that found no connection was not sent.
 func TestNobodyListens(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	for _, m := range modes {
 		proxy := testbed.NewProxy(t, server.Addr())
 		d := m.mustOpen(t, behind(server, proxy), &mysql.Options{TTL: 3 * time.Second})
@@ -628,7 +628,7 @@ func TestNobodyListens(t *testing.T) {
 
 // TestOpenOnASlowServer: opening is many statements, and may take longer than one of them.
 func TestOpenOnASlowServer(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()

@@ -65,7 +65,7 @@ func sessionOf(t *testing.T, server *testbed.Server) *mysql.Driver {
 // TestCostOfManyAtOnce: concurrent acquires while the server is busy cost one statement
 // for each 64, and so do releases.
 func TestCostOfManyAtOnce(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin, d := open(t, server.URL()), sessionOf(t, server)
 	const many = 128
 	var acquires, releases []func() error
@@ -95,7 +95,7 @@ func TestCostOfManyAtOnce(t *testing.T) {
 
 // TestAllocations bounds the allocations of an acquire and a release, in the driver and its client.
 func TestAllocations(t *testing.T) {
-	d := sessionOf(t, testbed.MariaDB(t))
+	d := sessionOf(t, mariaDB(t))
 	n := testing.AllocsPerRun(100, func() {
 		_, err := d.Acquire(t.Context(), driver.Request{Name: "x", Owner: "o"})
 		testbed.OK(t, err)
@@ -109,7 +109,7 @@ func TestAllocations(t *testing.T) {
 // TestRefusedRowFailsAlone: a refused row does not fail others in its statement, and its lock, which
 // was taken before, is released.
 func TestRefusedRowFailsAlone(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin, d := open(t, server.URL()), sessionOf(t, server)
 	admin.do(t, "alter table interlock_holder add constraint check (owner <> 'unwanted')")
 	try := func(name, owner string) func() error {
@@ -139,7 +139,7 @@ func TestRefusedRowFailsAlone(t *testing.T) {
 // TestFailedUndoEndsTheSession, which would take the locks once more. A user may send only so many
 // statements: the second one that can open a session can send none after that of the two locks.
 func TestFailedUndoEndsTheSession(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	sessionOf(t, server) // creates the tables
 	admin.do(t, "alter table interlock_holder add constraint check (owner <> 'unwanted')")

@@ -19,7 +19,7 @@ import (
 // TestKeyValues runs each test in another mode of sessions, with parameters inlined and not.
 func TestKeyValues(t *testing.T) {
 	t.Parallel()
-	shared := testbed.MariaDB(t)
+	shared := mariaDB(t)
 	drivertest.RunKeyValues(t, drivertest.KeyValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.KeyValuesBackend {
 			server, namespace := serverFor(t, shared, exclusive)
@@ -39,7 +39,7 @@ func TestKeyValues(t *testing.T) {
 // TestSwapLocksWhatItCompares: otherwise a row could be removed between the comparison and the
 // write, which would insert it.
 func TestSwapLocksWhatItCompares(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	db := open(t, server.URL())
 	store := mysql.NewKeyValues(db.DB, "kv")
 	if _, err := store.Swap(t.Context(), driver.Swap{Key: "a"}); err != nil {
@@ -61,7 +61,7 @@ func TestSwapLocksWhatItCompares(t *testing.T) {
 // TestSwapsOfAKeyThatIsNotThere: both have compared before one of them writes. Without gap locks,
 // which would deadlock, only the write detects that.
 func TestSwapsOfAKeyThatIsNotThere(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	db := open(t, server.URL())
 	stores := []*mysql.KeyValues{mysql.NewKeyValues(db.DB, "kv"), mysql.NewKeyValues(db.DB, "test.kv")}
 	if _, err := stores[0].Swap(t.Context(), driver.Swap{Key: "z"}); err != nil {
@@ -90,7 +90,7 @@ func TestSwapsOfAKeyThatIsNotThere(t *testing.T) {
 // TestCostOfKeyValues: each call is one statement, for any number of keys, without prepared
 // parameters; a deletion is one more.
 func TestCostOfKeyValues(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin, store := open(t, server.URL()), mysql.NewKeyValues(open(t, server.URL()).DB, "kv")
 	ctx := context.WithoutCancel(t.Context())
 	swap := func(revision int64, deletes bool) int64 {
@@ -123,7 +123,7 @@ func TestCostOfKeyValues(t *testing.T) {
 // TestFailedSwapLeavesTheLevel: the next transaction of the user's session has the session's level.
 func TestFailedSwapLeavesTheLevel(t *testing.T) {
 	t.Parallel()
-	url := testbed.MariaDB(t).URL()
+	url := mariaDB(t).URL()
 	for _, statement := range []string{"create table probe (a int)", "create table kv (a int)", "create user app@127.0.0.1",
 		"grant insert on test.probe to app@127.0.0.1", "grant process on *.* to app@127.0.0.1"} {
 		_, err := open(t, url).DB.ExecContext(t.Context(), statement)

@@ -8,14 +8,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/mysql"
-	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 var rowsOf = map[string]string{"session": "interlock_holder", "table": "interlock_lease"}
 
 func TestSeed(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {

@@ -31,7 +31,7 @@ func TestReadsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
-			server := testbed.MariaDB(t)
+			server := mariaDB(t)
 			admin := open(t, server.URL())
 			rows := sweptRows[m.name]
 			d := m.mustOpen(t, server.URL(), &mysql.Options{TTL: time.Hour}).(sweeping)
@@ -91,7 +91,7 @@ func TestSweepSparesTheNext(t *testing.T) {
 	t.Parallel()
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
-			server := testbed.MariaDB(t)
+			server := mariaDB(t)
 			admin := open(t, server.URL())
 			rows := sweptRows[m.name]
 			d, other := m.mustOpen(t, server.URL(), nil).(sweeping), m.mustOpen(t, server.URL(), nil)
@@ -133,7 +133,7 @@ func TestSweepSparesTheNext(t *testing.T) {
 // counter of removed rows, and before it takes this one.
 func TestTokensRiseOverASweep(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	admin.do(t, "set global tx_isolation = 'READ-COMMITTED'")
 	d := modes[1].mustOpen(t, server.URL(), nil).(*mysql.Table)

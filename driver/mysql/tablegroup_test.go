@@ -6,11 +6,10 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/internal/leasetable/leasetabletest"
-	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestCostOfManyRowsAtOnce(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute})
 	const many = 256
 	reads, counts := int64(0), 0
@@ -31,14 +30,14 @@ func TestCostOfManyRowsAtOnce(t *testing.T) {
 }
 
 func TestLockedRowHoldsUpNobody(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute})
 	leasetabletest.CostOfManyAtOnce(t, d, 32, func() int64 { return 0 }) // the rows exist: new ones would wait for the gap
 	leasetabletest.LockedRowHoldsUpNobody(t, d, func(name string) func() { return lockRow(t, admin, name) })
 }
 
 func TestLockedRowEndsNoOtherLease(t *testing.T) {
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: 3 * time.Second})
 	leasetabletest.LockedRowEndsNoOtherLease(t, d, func(name string) func() { return lockRow(t, admin, name) })
 }

@@ -106,7 +106,7 @@ func wantKind(t *testing.T, err error, kind interlock.ErrorKind, number uint16) 
 // TestTransactions runs every test against one server, each in a separate database.
 func TestTransactions(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	admin := open(t, server.URL())
 	for i, tt := range []struct {
 		name string

@@ -18,7 +18,7 @@ import (
 // engine's status shows.
 func TestNotDetached(t *testing.T) {
 	t.Parallel()
-	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+	b := openBank(t, mariaDB(t).URL(), "shop")
 	const gone = 4_000_000_000
 	conn := b.preparedByHand(t, literal("shop", "t"), insert, fmt.Sprintf(`insert into interlock_committed (branch, outcome, marked, session)
 		values ('shop/b/t', 'committed', utc_timestamp(6), %d)`, gone))
@@ -55,7 +55,7 @@ func TestNotDetached(t *testing.T) {
 // bounded time.
 func TestDetached(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	b, p := keeping(t, server.URL(), time.Hour)
 	b.Prepared(t, branchOf("t"), insert)
 	b.Do(t, `create user stranger identified by 'x'`, `grant all on test.* to stranger`)

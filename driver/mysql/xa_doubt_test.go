@@ -17,7 +17,7 @@ func literal(namespace, transaction string) string {
 // TestOtherNamespaces: branches of other namespaces or programs are neither listed nor finished.
 func TestOtherNamespaces(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	b, other := openBank(t, server.URL(), "shop"), openBank(t, server.URL(), "shop-2")
 	x := branchOf("t")
 	other.Prepared(t, x, insert)
@@ -41,7 +41,7 @@ func TestOtherNamespaces(t *testing.T) {
 // TestHeldBySession: NOTA does not prove that there is no branch, while a session has it.
 func TestHeldBySession(t *testing.T) {
 	t.Parallel()
-	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+	b := openBank(t, mariaDB(t).URL(), "shop")
 	conn := b.preparedByHand(t, literal("shop", "t"), insert,
 		`insert into interlock_committed (branch, outcome, marked, session) values ('shop/b/t', 'committed', utc_timestamp(6), connection_id())`)
 	for _, err := range []error{b.Commit(t.Context(), branchOf("t")), b.Rollback(t.Context(), branchOf("t"))} {
@@ -62,7 +62,7 @@ func TestHeldBySession(t *testing.T) {
 // TestCostOfABranch counts the requests in addition to those of the user.
 func TestCostOfABranch(t *testing.T) {
 	t.Parallel()
-	b := openBank(t, testbed.MariaDB(t).URL()+"?interpolateParams=true", "shop")
+	b := openBank(t, mariaDB(t).URL()+"?interpolateParams=true", "shop")
 	b.DB.SetMaxIdleConns(5)
 	b.Do(t, `do 1`)
 	asked := int64(0) // its own questions
@@ -88,7 +88,7 @@ func TestSuccessIsNotBelieved(t *testing.T) {
 		func(b bank) error { return b.Commit(t.Context(), branchOf("t")) },
 		func(b bank) error { return b.Rollback(t.Context(), branchOf("t")) },
 	} {
-		b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+		b := openBank(t, mariaDB(t).URL(), "shop")
 		holder, err := b.DB.BeginTx(t.Context(), nil)
 		testbed.OK(t, err)
 		defer holder.Rollback()
@@ -111,7 +111,7 @@ func TestSuccessIsNotBelieved(t *testing.T) {
 // branch; Close closes it at once.
 func TestKeptNoLonger(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	other, _ := keeping(t, server.URL(), time.Hour) // ends no session
 	b, p := keeping(t, server.URL(), 300*time.Millisecond)
 	b.Prepared(t, branchOf("1"), insert)

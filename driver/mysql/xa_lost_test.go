@@ -15,7 +15,7 @@ import (
 // host has failed, so that its session does not end.
 func TestStoppedProcess(t *testing.T) {
 	t.Parallel()
-	server := testbed.MariaDB(t)
+	server := mariaDB(t)
 	b, _ := keeping(t, server.URL(), time.Hour)
 	other, _ := keeping(t, server.URL(), -1)
 	var sessions []any
@@ -46,7 +46,7 @@ func TestStoppedProcess(t *testing.T) {
 // TestSessionIsClosedByItsUser: a session that was returned to the pool with a branch does not stay
 // there: statements of others in it would never be committed.
 func TestSessionIsClosedByItsUser(t *testing.T) {
-	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+	b := openBank(t, mariaDB(t).URL(), "shop")
 	b.DB.SetMaxOpenConns(1)
 	for i, end := range []func(driver.Preparing) error{
 		func(p driver.Preparing) error { _, err := p.Prepare(t.Context()); return err },

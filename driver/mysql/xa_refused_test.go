@@ -30,7 +30,7 @@ func TestUnsafeServers(t *testing.T) {
 // TestBranchCannotBeLeft: statements that would end the branch, or commit, are refused, and the
 // branch continues.
 func TestBranchCannotBeLeft(t *testing.T) {
-	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+	b := openBank(t, mariaDB(t).URL(), "shop")
 	conn, p := b.Branch(t, branchOf("t"), insert)
 	for _, q := range []string{`commit`, `rollback`, `begin`, `create table x (i int)`, `truncate account`, `xa start 'other'`} {
 		if _, err := conn.ExecContext(t.Context(), q); err == nil {
@@ -52,7 +52,7 @@ func TestBranchCannotBeLeft(t *testing.T) {
 // TestEndedBehindOurBack: after an XA END by the user every call has its answer, and the session does
 // not return to the pool with a branch.
 func TestEndedBehindOurBack(t *testing.T) {
-	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+	b := openBank(t, mariaDB(t).URL(), "shop")
 	b.DB.SetMaxOpenConns(1)
 	for i, end := range []func(driver.Preparing) error{
 		func(p driver.Preparing) error { _, err := p.Prepare(t.Context()); return err },
@@ -74,7 +74,7 @@ func TestEndedBehindOurBack(t *testing.T) {
 // TestDeadlockVotesNo: a branch that the server has undone is not prepared, although its user
 // ignored the error, and its session can be used again.
 func TestDeadlockVotesNo(t *testing.T) {
-	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+	b := openBank(t, mariaDB(t).URL(), "shop")
 	b.Do(t, `insert into account values ('a', 1), ('b', 1)`)
 	const update = `update account set balance = balance + 1 where id = `
 	x, px := b.Branch(t, branchOf("x"), update+`'a'`)
@@ -102,7 +102,7 @@ func TestDeadlockVotesNo(t *testing.T) {
 // TestEveryChangeIsOne: a branch that changed anything never counts as read-only, and needs a
 // decision.
 func TestEveryChangeIsOne(t *testing.T) {
-	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
+	b := openBank(t, mariaDB(t).URL(), "shop")
 	b.Do(t, `insert into account values ('a', 1), ('b', 1), ('c', 1)`)
 	for i, query := range []string{`update account set balance = 2 where id = 'a'`, `delete from account where id = 'b'`,
 		`replace into account values ('c', 2)`, `insert into account values ('c', 3) on duplicate key update balance = 3`, insert} {

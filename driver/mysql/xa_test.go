@@ -24,7 +24,7 @@ import (
 // insert is a statement that every branch may run.
 const insert = `insert into account values (uuid(), 1)`
 
-var branches = preparedtest.Database[*sql.Conn]{Start: testbed.MariaDB, Insert: insert, Schema: "test", Quote: "`", Missing: "42S02",
+var branches = preparedtest.Database[*sql.Conn]{Start: mariaDB, Insert: insert, Schema: "test", Quote: "`", Missing: "42S02",
 	Open: func(ctx context.Context, t testing.TB, dsn, namespace, marks string) (preparedtest.Preparer[*sql.Conn], *sql.DB, error) {
 		var db *sql.DB
 		if dsn != "" {
@@ -123,7 +123,7 @@ func TestParticipantLogged(t *testing.T) {
 // TestWaitingBranches: a prepared branch is finished although others wait for its rows.
 func TestWaitingBranches(t *testing.T) {
 	t.Parallel()
-	url := testbed.MariaDB(t).URL()
+	url := mariaDB(t).URL()
 	db := open(t, url).DB
 	db.SetMaxOpenConns(4)
 	p, err := mysql.OpenParticipant(t.Context(), db, "shop", &mysql.ParticipantOptions{Keep: -1})
@@ -135,12 +135,12 @@ func TestWaitingBranches(t *testing.T) {
 var participants atomic.Int64
 
 func runParticipant(t *testing.T, keep time.Duration, options string, settings ...string) {
-	shared := testbed.MariaDB(t, settings...)
+	shared := mariaDB(t, settings...)
 	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
 			server := shared
 			if exclusive {
-				server = testbed.MariaDB(t, settings...)
+				server = mariaDB(t, settings...)
 			}
 			n := participants.Add(1)
 			table := fmt.Sprint("kept_", n)
