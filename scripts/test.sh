@@ -95,7 +95,8 @@ trap 'for group in "${beside[@]}"; do kill -- "-$group" 2>/dev/null || true; don
 if dir=$(in_memory); then
 	temporary=$(mktemp -d -p "$dir" il-XXXXXX)
 	chmod 711 "$temporary" # servers run as other users
-	export GOTMPDIR="${GOTMPDIR-/tmp}" TMPDIR=$temporary
+	# With more garbage, programs collect it less often, and those that run for a moment never do.
+	export GOTMPDIR="${GOTMPDIR-/tmp}" TMPDIR=$temporary GOGC="${GOGC-400}"
 fi
 
 # beside NAME COMMAND… runs what does not measure time at the lowest priority, or at $nice: on
