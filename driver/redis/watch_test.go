@@ -90,11 +90,12 @@ func TestWatchFindsForeignChanges(t *testing.T) {
 	h, _ := watching(t, openOn(t, server.Addr(), nil), "")
 	busy := openOn(t, server.Addr(), nil)
 	began := time.Now()
-	for h.count("") < 2 && time.Since(began) < bound {
+	testbed.Eventually(t, "two scans", bound, func() bool {
 		owner, _ := take(t, busy, "busy") // hints do not delay the scan
 		release(t, busy, "busy", owner)
-	}
-	if took := time.Since(began); h.count("") < 2 || took < rescanEvery/2 || took > 2*rescanEvery {
+		return h.count("") >= 2
+	})
+	if took := time.Since(began); took < rescanEvery/2 || took > 2*rescanEvery {
 		t.Errorf("%d glances after %v, want one every %v", h.count(""), took, rescanEvery)
 	}
 }
