@@ -26,7 +26,7 @@ func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, sessionHarness(t)) }
 // shared one.
 func serverFor(t *testing.T, shared *testbed.Server, exclusive bool) (*testbed.Server, string) {
 	if exclusive {
-		return testbed.Postgres(t), DefaultNamespace
+		return EmptyServer(t), DefaultNamespace
 	}
 	return shared, fmt.Sprint("n", namespaces.Add(1))
 }
@@ -42,7 +42,7 @@ func sessionHarness(t *testing.T) drivertest.Harness {
 // harness is that of one kind of lock.
 func harness(t *testing.T, without drivertest.Ability, open func(t *testing.T, url, namespace string) (driver.Fenced, error),
 	kind func(lockBackend) drivertest.Backend) drivertest.Harness {
-	shared := testbed.Postgres(t)
+	shared := EmptyServer(t)
 	return drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
 			server, namespace := serverFor(t, shared, exclusive)

@@ -101,7 +101,7 @@ func TestCostOfAHandOver(t *testing.T) {
 
 // TestAllocations of a pair of acquire and release, in the driver and its client.
 func TestAllocations(t *testing.T) {
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	d := openOn(t, server.Addr(), time.Minute)
 	r := driver.Request{Name: "x", Owner: "o"}
 	n := testing.AllocsPerRun(100, func() {
@@ -125,7 +125,7 @@ func longTable(t testing.TB, server *testbed.Server) *Table {
 // A thousand locks are held on one connection, by as many goroutines as one,
 // and kept alive with one statement.
 func TestCostOfManyLocks(t *testing.T) {
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	const many = 1000
 	d := openOn(t, server.Addr(), suiteTTL)
@@ -173,7 +173,7 @@ func (d *Driver) sentCalls() int64 {
 // A herd of processes: each hand-over wakes one of them.
 func TestCostOfAHerd(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	holder := openOn(t, server.Addr(), time.Minute)
 	owner := take(t, holder, "hot")
 	const herd = 12
@@ -273,7 +273,7 @@ func (d *Driver) queued() int {
 // TestAutocommit: each statement is a transaction of its level. What the server refuses was
 // not done, and leaves the pool usable; what was not sent is Definite.
 func TestAutocommit(t *testing.T) {
-	pool := operator(t, testbed.Postgres(t).URL())
+	pool := operator(t, EmptyServer(t).URL())
 	exec(t, pool, `create table single (id bigint primary key)`)
 	db := Pool(pool).(driver.Autocommitter).Autocommit(driver.Serializable)
 	level := ""

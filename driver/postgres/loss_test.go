@@ -27,7 +27,7 @@ func holders(t testing.TB, o *pgxpool.Pool, key int64) int {
 // has stopped believing.
 func TestHalfOpenSessionIsBounded(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	proxy := testbed.NewProxy(t, server.Addr())
 	d := openOn(t, proxy.Addr(), suiteTTL)
@@ -49,7 +49,7 @@ func TestHalfOpenSessionIsBounded(t *testing.T) {
 // deadline, unless it releases it; a session that opened meanwhile removes nothing.
 func TestEndThatOnlyTheServerSees(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	d, other := openOn(t, proxy.Addr(), suiteTTL), openOn(t, server.Addr(), time.Minute)
 	x, y := hold(t, d, "x"), hold(t, d, "y")
@@ -83,7 +83,7 @@ func TestEndThatOnlyTheServerSees(t *testing.T) {
 // any deadline. What they release is free at once.
 func TestEndOfTheSessionIsToldAtOnce(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	d, other := openOn(t, server.Addr(), 10*time.Minute), openOn(t, server.Addr(), time.Minute)
 	var held []grantOf
@@ -114,7 +114,7 @@ func TestEndOfTheSessionIsToldAtOnce(t *testing.T) {
 // of the driver ends it and does not wait for its time to run out.
 func TestNextSessionEndsTheFormer(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	first, second := testbed.NewProxy(t, server.Addr()), testbed.NewProxy(t, server.Addr())
 	const ttl = 10 * time.Minute
@@ -139,7 +139,7 @@ func TestNextSessionEndsTheFormer(t *testing.T) {
 // locks over failed transactions.
 func TestFailedTryFailsAlone(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
 	for _, statement := range []string{
@@ -192,7 +192,7 @@ func TestFailedTryFailsAlone(t *testing.T) {
 // A lock without its row, which an operator has deleted, is given up all the same.
 func TestReleaseWithoutARow(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), suiteTTL)
 	owner := take(t, d, "x")
@@ -207,7 +207,7 @@ func TestReleaseWithoutARow(t *testing.T) {
 // lock that stays with the holder's session.
 func TestReleaseByAnotherProcessOfTheSameOwner(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	x, y := openOn(t, server.Addr(), time.Minute), openOn(t, server.Addr(), time.Minute)
 	owner := take(t, x, "shared owner")
 	give(t, y, "shared owner", owner)
@@ -222,7 +222,7 @@ func TestReleaseByAnotherProcessOfTheSameOwner(t *testing.T) {
 // A lock that could not be given up does not stay with the session.
 func TestFailedReleaseLeavesNoLock(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
 	g, other := hold(t, d, "x"), hold(t, d, "other")
@@ -242,7 +242,7 @@ func TestFailedReleaseLeavesNoLock(t *testing.T) {
 // neither takes the other's hold for its own.
 func TestNamesWithOneKey(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	a, b := openOn(t, server.Addr(), suiteTTL), openOn(t, server.Addr(), suiteTTL)
 	for _, d := range []*Driver{a, b} {
 		d.key = func(string) int64 { return 42 }
@@ -269,7 +269,7 @@ func TestNamesWithOneKey(t *testing.T) {
 // A foreigner who takes the key by hand excludes us.
 func TestForeignHolder(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), suiteTTL)
 	tx, err := o.Begin(t.Context())
@@ -377,7 +377,7 @@ func TestSequenceOverACrash(t *testing.T) {
 // one that does loses this lock alone, which the suite has.
 func TestBreakOfAHungHolder(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	hung, d := openOn(t, proxy.Addr(), 10*time.Minute), openOn(t, server.Addr(), time.Minute)
 	g, other := hold(t, hung, "x"), hold(t, hung, "other")
@@ -395,7 +395,7 @@ func TestBreakOfAHungHolder(t *testing.T) {
 // Servers that cannot keep locks are refused with the reason.
 func TestRefusedServers(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	exec(t, o, `create database latin encoding 'LATIN1' template template0`)
 	config := configOf(t, server.URL())
@@ -418,7 +418,7 @@ func TestRefusedServers(t *testing.T) {
 // What a dead session left is removed by the next one, and shown by nobody.
 func TestDeadSessionsAreSwept(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), suiteTTL)
 	for _, insert := range []string{
@@ -448,7 +448,7 @@ func TestDeadSessionsAreSwept(t *testing.T) {
 // A hand-over skips waiters whose session is dead, without their heartbeats.
 func TestDeadWaiterIsSkippedAtOnce(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	a, b := openOn(t, server.Addr(), suiteTTL), openOn(t, server.Addr(), suiteTTL)
 	for i := range 10 {
@@ -466,7 +466,7 @@ func TestDeadWaiterIsSkippedAtOnce(t *testing.T) {
 // Two schemas have two sequences, whose tokens do not compare, and one key.
 func TestSessionsOfOneNamespaceUseOneSchema(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	exec(t, o, `create schema a; create schema b`)
 	in := func(schema string) (*Driver, error) {
@@ -496,7 +496,7 @@ func TestSessionsOfOneNamespaceUseOneSchema(t *testing.T) {
 // again. Statements are gone where another server process answers.
 func TestSessionWithoutTablesOrStatementsEnds(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
 	for what, spoil := range map[string]func(*session){

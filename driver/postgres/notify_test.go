@@ -40,7 +40,7 @@ func listen(t *testing.T, b *Notifier) *atomic.Int64 {
 // TestNotificationsBecomeOne: notifications that follow each other closely become one.
 func TestNotificationsBecomeOne(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	const interval = 200 * time.Millisecond
 	a, there := openNotifier(t, server.URL(), "c", &NotifierOptions{Interval: interval}), listen(t, openNotifier(t, server.URL(), "c", nil))
 	start := time.Now()
@@ -84,7 +84,7 @@ func TestNotifierBadInput(t *testing.T) {
 // Two calls of Close at the same time close the connection once.
 func TestNotifierClosedTwice(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	b := openNotifier(t, server.URL(), "c", nil)
 	there := listen(t, openNotifier(t, server.URL(), "c", nil))
 	b.Notify()

@@ -21,7 +21,7 @@ const bound = 20 * time.Second
 // order, and while others use it.
 func TestTransactionPoolerIsRefused(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	for name, extra := range map[string][]string{
 		"last used first": nil, "in turn": {"server_round_robin = 1"}, "two processes": {"default_pool_size = 2"},
 		"one process": {"default_pool_size = 1"}, "many processes": {"min_pool_size = 15"},
@@ -57,7 +57,7 @@ func warm(t *testing.T, pool *pgxpool.Pool) {
 // A pooler in session mode is as good as none.
 func TestSessionPoolerIsAccepted(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	pooler := testbed.PgBouncer(t, server, "session")
 	a, b := openOn(t, pooler.Addr(), suiteTTL), openOn(t, pooler.Addr(), suiteTTL)
 	owner := take(t, a, "x")
@@ -70,7 +70,7 @@ func TestSessionPoolerIsAccepted(t *testing.T) {
 // the session's, and nothing of that is believed.
 func TestGrantOfAnotherProcessIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	d := openOn(t, server.Addr(), suiteTTL)
 	d.mu.Lock()
 	d.session.pid = "1"
@@ -86,7 +86,7 @@ func TestGrantOfAnotherProcessIsNotBelieved(t *testing.T) {
 // their making needs a transaction, which a pooler of statements does not allow.
 func TestTableBehindPoolers(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	for _, mode := range []string{"transaction", "statement", "session"} {
 		t.Run(mode, func(t *testing.T) {
 			namespace := "behind_" + mode

@@ -16,7 +16,7 @@ import (
 // other programs, are neither listed nor finished.
 func TestOtherNamespaces(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := postgres.EmptyServer(t)
 	b := openBank(t, server.URL(), "shop")
 	b.Do(t, `create database elsewhere`)
 	others := map[string]bank{
@@ -55,7 +55,7 @@ func TestOtherNamespaces(t *testing.T) {
 // TestAnotherRole finds out that it may not finish a branch, which stays in doubt.
 func TestAnotherRole(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := postgres.EmptyServer(t)
 	b := openBank(t, server.URL(), "shop")
 	b.Do(t, `create role clerk login`, `grant all on all tables in schema public to clerk`)
 	p, err := postgres.OpenParticipant(t.Context(), poolAt(t, strings.Replace(server.URL(), "postgres@", "clerk@", 1)), "shop", nil)
@@ -74,7 +74,7 @@ func TestAnotherRole(t *testing.T) {
 // branch back, another neither prepares the branch without a mark, nor waits.
 func TestNameIsTaken(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := postgres.EmptyServer(t)
 	b := openBank(t, server.URL(), "shop")
 	other, err := poolAt(t, server.URL()).Begin(t.Context())
 	testbed.OK(t, err)

@@ -76,7 +76,7 @@ func TestVotesNo(t *testing.T) {
 // been those of some moment.
 func TestSerializationIsChecked(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := postgres.EmptyServer(t)
 	b := openBank(t, server.URL()+"&default_transaction_isolation=serializable", "shop")
 	b.Do(t, `insert into account values ('a', 1), ('b', 1)`)
 	const sum = `update account set balance = (select sum(balance) from account) where id = `
@@ -91,7 +91,7 @@ func TestSerializationIsChecked(t *testing.T) {
 // afterwards, which is somebody else's then.
 func TestLentTransaction(t *testing.T) {
 	t.Parallel()
-	b := openBank(t, testbed.Postgres(t).URL(), "shop")
+	b := openBank(t, postgres.EmptyServer(t).URL(), "shop")
 	tx, p := b.Branch(t, one("t"), insert)
 	if tx.Commit(t.Context()) == nil || tx.Rollback(t.Context()) == nil {
 		t.Error("the user has ended the branch")
@@ -129,7 +129,7 @@ func TestLentTransaction(t *testing.T) {
 // TestLockedIsChanged: a branch that has locked a row votes yes, and keeps the lock.
 func TestLockedIsChanged(t *testing.T) {
 	t.Parallel()
-	b := openBank(t, testbed.Postgres(t).URL(), "shop")
+	b := openBank(t, postgres.EmptyServer(t).URL(), "shop")
 	b.Do(t, `insert into account values ('a', 1)`)
 	b.Prepared(t, one("t"), `select balance from account where id = 'a' for update`)
 	if _, err := b.DB.ExecContext(t.Context(), `select 1 from account for update nowait`); err == nil {

@@ -39,7 +39,7 @@ var one = preparedtest.One
 
 func database[T any](open func(ctx context.Context, t testing.TB, url, namespace string, o *postgres.ParticipantOptions) (preparedtest.Preparer[T], error),
 	exec func(ctx context.Context, tx T, query string) error) preparedtest.Database[T] {
-	return preparedtest.Database[T]{Start: testbed.Postgres, Exec: exec, Insert: insert, Schema: "public", Quote: `"`, Missing: "42P01",
+	return preparedtest.Database[T]{Start: postgres.EmptyServer, Exec: exec, Insert: insert, Schema: "public", Quote: `"`, Missing: "42P01",
 		Open: func(ctx context.Context, t testing.TB, url, namespace, marks string) (preparedtest.Preparer[T], *sql.DB, error) {
 			p, err := open(ctx, t, url, namespace, &postgres.ParticipantOptions{Marks: marks})
 			return p, dbAt(t, url), err
@@ -83,7 +83,7 @@ func TestStdParticipant(t *testing.T) {
 // TestWaitingBranches: a prepared branch is finished although others wait for its rows.
 func TestWaitingBranches(t *testing.T) {
 	t.Parallel()
-	url := testbed.Postgres(t).URL()
+	url := postgres.EmptyServer(t).URL()
 	pool, err := postgres.OpenParticipant(t.Context(), poolAt(t, url+"&pool_max_conns=4"), "shop", nil)
 	testbed.OK(t, err)
 	preparedtest.Waiting(t, byPool.BankOf(t, pool, dbAt(t, url)))
@@ -120,12 +120,12 @@ func dbAt(t testing.TB, url string) *sql.DB {
 var participants atomic.Int64
 
 func runParticipant[T any](t *testing.T, d preparedtest.Database[T]) {
-	shared := testbed.Postgres(t)
+	shared := postgres.EmptyServer(t)
 	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
 			server := shared
 			if exclusive {
-				server = testbed.Postgres(t)
+				server = postgres.EmptyServer(t)
 			}
 			n := participants.Add(1)
 			table := fmt.Sprint("kept_", n)

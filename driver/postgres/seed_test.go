@@ -14,7 +14,7 @@ import (
 
 func TestSeed(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	for name, kind := range map[string]struct {
 		set  string
@@ -48,7 +48,7 @@ func TestSeed(t *testing.T) {
 // no implausible reservation, and only tokens that are reserved again are granted.
 func TestRepairWhileTokensAreDrawn(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
 	give(t, d, "x", take(t, d, "x"))
@@ -97,7 +97,7 @@ func TestRepairWhileTokensAreDrawn(t *testing.T) {
 // TestCountersBelowAReservation, as after a repair, are not taken for reserved.
 func TestCountersBelowAReservation(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	d := openOn(t, server.Addr(), time.Minute)
 	var token int64
@@ -117,7 +117,7 @@ func TestCountersBelowAReservation(t *testing.T) {
 // TestRepairOfAReservation: if only what was reserved is implausible, tokens do not fall.
 func TestRepairOfAReservation(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	ahead, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
 	testbed.OK(t, err)

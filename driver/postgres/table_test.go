@@ -48,14 +48,14 @@ func TestCostOfManyRowsAtOnce(t *testing.T) {
 
 func TestLockedRowHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	leasetabletest.LockedRowHoldsUpNobody(t, longTable(t, server), func(name string) func() { return lockRow(t, o, name) })
 }
 
 func TestLockedRowEndsNoOtherLease(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	d, o := openTableAt(t, server.URL(), DefaultNamespace), operator(t, server.URL())
 	leasetabletest.LockedRowEndsNoOtherLease(t, d, func(name string) func() { return lockRow(t, o, name) })
 }
@@ -76,7 +76,7 @@ func lockRow(t *testing.T, o *pgxpool.Pool, name string) (unlock func()) {
 // An old row that somebody has locked does not keep leases from being renewed.
 func TestSweepDoesNotDelayRenewals(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o := operator(t, server.URL())
 	openTableAt(t, server.URL(), DefaultNamespace) // makes the table
 	tx, err := o.Begin(t.Context())
@@ -103,7 +103,7 @@ func TestSweepDoesNotDelayRenewals(t *testing.T) {
 // server's clock was set back since it was granted.
 func TestTokensRiseOverASweep(t *testing.T) {
 	t.Parallel()
-	server := testbed.Postgres(t)
+	server := EmptyServer(t)
 	o, d := operator(t, server.URL()), longTable(t, server)
 	ahead := interlock.CounterAt(time.Now().Add(24 * time.Hour))
 	exec(t, o, `insert into interlock_lease (name, counter, since, expires) values ('x', $1, now() - interval '2 days', now() - interval '2 days')`, ahead)

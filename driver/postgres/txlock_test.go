@@ -75,7 +75,7 @@ func mustTry(t *testing.T, x driver.SQL, name string, want bool) {
 // A transaction and a session exclude each other on one name.
 func TestTxLockExcludesSessions(t *testing.T) {
 	t.Parallel()
-	db := databases.Open(t, testbed.Postgres(t), databases.Pgx)
+	db := databases.Open(t, postgres.EmptyServer(t), databases.Pgx)
 	config, err := pgx.ParseConfig(db.URL)
 	testbed.OK(t, err)
 	d, err := postgres.Open(t.Context(), config, nil)

@@ -8,13 +8,12 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestValues(t *testing.T) {
 	t.Parallel()
-	shared := testbed.Postgres(t)
+	shared := EmptyServer(t)
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
 			server, namespace := serverFor(t, shared, exclusive)
@@ -27,7 +26,7 @@ func TestValues(t *testing.T) {
 
 func TestKeyValues(t *testing.T) {
 	t.Parallel()
-	shared := testbed.Postgres(t)
+	shared := EmptyServer(t)
 	drivertest.RunKeyValues(t, drivertest.KeyValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.KeyValuesBackend {
 			server, namespace := serverFor(t, shared, exclusive)
@@ -62,7 +61,7 @@ func TestLongTableNames(t *testing.T) {
 
 func TestNotifierSuite(t *testing.T) {
 	t.Parallel()
-	shared := testbed.Postgres(t)
+	shared := EmptyServer(t)
 	drivertest.RunNotifier(t, drivertest.NotifierHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.NotifierBackend {
 			server, _ := serverFor(t, shared, exclusive)
