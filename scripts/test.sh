@@ -40,9 +40,9 @@ raced=${raced//$'\n'/}
 briefly='/(claim/(elect|partition|rwlock)|guard/(once|version)|txn/barrier/conformance)$'
 # Of the raced packages, these tests run without it: machines of one goroutine, processes
 # that are killed or stopped at each of their points, which other tests race unharmed,
-# texts of the maximum size, and allocations, to which the race detector adds. They run beside the
-# others, see there.
-single='^Test(Crash$|TooLong$|LongOutputs|.*(Allocations|Model|Exhaustively|EveryHistory|CrashPoints|Crashes|Killed|Asleep|StoppedAnywhere))'
+# texts of the maximum size, loads of thousands of calls, and allocations, to which the race
+# detector adds. They run beside the others, see there.
+single='^Test(Crash$|TooLong$|LongOutputs|Storm$|.*(Allocations|Model|Exhaustively|EveryHistory|CrashPoints|Crashes|Killed|Asleep|StoppedAnywhere))'
 
 # These raced packages start no server, so they can wait: they run beside the others, too.
 patient='/(claim/(elect/schedule|lock)|driver/(lanes|memory)|flow/(keyed|overload)|txn/(branchhttp|coordinator|httpapi))$'
@@ -184,7 +184,7 @@ else
 	plain=("${flags[@]:1}") # without -race
 	with=$(grep -E "$raced" <<<"$all" || true)
 	if some=$(grep -E "$briefly" <<<"$all"); then
-		beside briefly go test -short -skip '^TestFlawed' "${flags[@]}" $some # which convicts in sequence
+		beside briefly go test -short -skip '^(TestFlawed|Example)' "${flags[@]}" $some # these have one goroutine
 	fi
 	nice=5 beside single single $with # with servers, whose answers have bounds
 	flags+=(-skip "$single")
