@@ -32,7 +32,7 @@ func TestOrder(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			x := executor(t, &keyed.Options{Concurrency: 1 + r.IntN(4), PerKey: 1 + r.IntN(6),
 				Total: 1 + r.IntN(12), Turn: 1 + r.IntN(3), Wait: seed%3 != 0})
-			const submitters, each = 6, 300
+			const submitters, each = 6, 150
 			ledgers := make([]ledger, 1+r.IntN(5))
 			var all sync.WaitGroup
 			var faults atomic.Int64
@@ -146,7 +146,7 @@ func TestLeavingKeepsTheOrder(t *testing.T) {
 
 // TestFairness: a task of a cold key waits for one turn of a hot key.
 func TestFairness(t *testing.T) {
-	const hot, turn = 100_000, 8
+	const hot, turn = 10_000, 8
 	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: hot + 1, Total: hot + 10, Turn: turn})
 	release := stuck(t, x, "first")
 	var ran int
