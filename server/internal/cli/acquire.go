@@ -147,7 +147,7 @@ func (a *app) open(ctx context.Context, target backend.Target, ttl, until time.D
 	for {
 		bound := a.timeout
 		if until > 0 {
-			bound = min(bound, max(until-time.Since(begun), time.Second)) // a short wait has time to connect, too
+			bound = min(bound, max((until-time.Since(begun)).Round(time.Millisecond), time.Second)) // a short wait has time to connect, too
 		}
 		d, err := a.within(bound).openOnce(ctx, target, ttl)
 		waited := time.Since(begun)
@@ -325,7 +325,11 @@ func (a *app) reportRetry(e observe.LockRequestFailed) {
 	}
 }
 
-// start starts the notice; stop cancels it and waits for its end.
+// noticeTimeout bounds the wait for a notice that is being printed. A terminal whose output is
+// stopped, or a full pipe, must not delay a command whose lock is held.
+const noticeTimeout = 200 * time.Millisecond
+
+// start starts the notice; stop cancels it, and waits for its end within noticeTimeout.
 func (n *waitNotice) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	gone := make(chan struct{})
@@ -341,16 +345,19 @@ func (n *waitNotice) start(ctx context.Context) (stop func()) {
 	}()
 	return func() {
 		cancel()
-		<-gone
+		select {
+		case <-gone:
+		case <-time.After(noticeTimeout):
+		}
 	}
 }
 
 func (n *waitNotice) tell(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, n.app.timeout)
+	bounded, cancel := context.WithTimeout(ctx, n.app.timeout)
 	defer cancel()
-	state, err := n.inspector.Lock(ctx, n.name)
+	state, err := n.inspector.Lock(bounded, n.name)
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil: // the wait is over
 	case err != nil || state.Holder == nil:
 		n.app.say("waiting for %q%s", n.name, n.position())
 	default:

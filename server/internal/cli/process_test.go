@@ -433,6 +433,45 @@ func TestAClosedStandardErrorDoesNotEndTheCommand(t *testing.T) {
 	}
 }
 
+// Nobody reads our standard error, and it is full. The command starts once the lock is granted.
+func TestAFullStandardErrorDelaysNoCommand(t *testing.T) {
+	for _, command := range []string{"lock", "elect"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			url := backends["etcd"](t)
+			holder := testbed.Command(t, program(t), "locks", "hold", "job", "--backend", url)
+			holder.Line(patience)
+			reader, writer, err := os.Pipe()
+			testbed.OK(t, err)
+			defer reader.Close()
+			testbed.OK(t, writer.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
+			_, _ = writer.Write(make([]byte, 1<<20)) // a part fills the pipe
+			cmd := exec.CommandContext(t.Context(), program(t), command, "job", "--backend", url, "--", "true")
+			cmd.Stderr = writer
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			testbed.OK(t, errors.Join(cmd.Start(), writer.Close()))
+			wait := testbed.Later(t, patience, cmd.Wait)
+			waitersOf(t, url, 1)
+			time.Sleep(time.Second) // it writes a line after 0.5 s
+			testbed.OK(t, holder.Stdin().Close())
+			testbed.OK(t, wait())
+		})
+	}
+}
+
+// The backend does not answer any more once we wait. The wait is reported without the holder.
+func TestAWaitIsReportedAlsoIfTheBackendIsSilent(t *testing.T) {
+	t.Parallel()
+	url := backends["etcd"](t)
+	holder := testbed.Command(t, program(t), "locks", "hold", "job", "--backend", url)
+	holder.Line(patience)
+	proxy := testbed.NewProxy(t, strings.TrimPrefix(url, "etcd://"))
+	waiter := testbed.Command(t, program(t), "lock", "job", "--backend", "etcd://"+proxy.Addr(), "--timeout", "1s", "--", "true")
+	waitersOf(t, url, 1)
+	proxy.Cut() // mostly before it asks for the holder, 0.5 s after it began to wait
+	testbed.Eventually(t, "it reports the wait", patience, func() bool { return strings.Contains(waiter.Stderr(), `waiting for "job"`) })
+}
+
 // A backend that hangs does not block the shell: it would not answer within the
 // test's patience.
 func TestCompletionDoesNotWaitForABackendThatHangs(t *testing.T) {
