@@ -142,7 +142,7 @@ func (a *app) limit(c *cobra.Command, f *limitFlags, args []string) error {
 	case len(words) == 0:
 		return nil
 	}
-	return fail(exitNotRunnable, "command not executable: %w (a script needs a #! line)", syscall.Exec(path, words, os.Environ()))
+	return execFailure(syscall.Exec(path, words, os.Environ()), "")
 }
 
 // limitArgs splits the arguments at the dashes.

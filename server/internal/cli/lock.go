@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -209,9 +210,18 @@ func (j *job) supervise(g *grant, signals <-chan os.Signal) error {
 func startFailure(err error) error {
 	var start *supervise.StartError
 	if errors.As(err, &start) {
-		return fail(exitNotRunnable, "command not executable: %w (a script needs a #! line, or --shell)", err)
+		return execFailure(err, ", or --shell")
 	}
 	return fail(exitBug, "%w", err)
+}
+
+// execFailure returns the error of a command that was found but cannot be executed, with the
+// alternatives to a #! line in a script without one.
+func execFailure(err error, alternatives string) error {
+	if errors.Is(err, syscall.ENOEXEC) {
+		err = fmt.Errorf("%w (a script needs a #! line%s)", err, alternatives)
+	}
+	return fail(exitNotRunnable, "command not executable: %w", err)
 }
 
 func (j *job) codeFor(r supervise.Result) int {

@@ -433,6 +433,19 @@ func TestAClosedStandardErrorDoesNotEndTheCommand(t *testing.T) {
 	}
 }
 
+// The hint about a script is for a file that the kernel does not recognize only.
+func TestACommandThatDoesNotStartHasItsReason(t *testing.T) {
+	t.Parallel()
+	program(t)
+	url, file := backends["etcd"](t), filepath.Join(t.TempDir(), "command")
+	for text, reason := range map[string]string{"echo hi": "exec format error (a script needs a #! line, or --shell)", "#!/no/shell": "no such file or directory"} {
+		testbed.OK(t, os.WriteFile(file, []byte(text), 0o755))
+		if _, said := run(t, 126, "lock", "job", "--backend", url, "--", file); !strings.HasSuffix(said, "start "+file+": "+reason+"\n") {
+			t.Errorf("%s: it said %q", text, said)
+		}
+	}
+}
+
 // Nobody reads our standard error, and it is full. The command starts once the lock is granted.
 func TestAFullStandardErrorDelaysNoCommand(t *testing.T) {
 	for _, command := range []string{"lock", "elect"} {
