@@ -70,10 +70,11 @@ func forbiddenByPostgres(err error) bool {
 }
 
 // Answered reports whether a backend was reached but refuses for now: a Redis that is
-// out of memory, loads its data or is a replica.
+// out of memory, loads its data or is a replica; a database that is starting or has no
+// connection left.
 func Answered(err error) bool {
-	var reply *rueidis.RedisError
-	return errors.As(err, &reply) || errors.As(err, new(redis.Answer))
+	return errors.As(err, new(*rueidis.RedisError)) || errors.As(err, new(redis.Answer)) ||
+		errors.As(err, new(interface{ SQLState() string })) || errors.As(err, new(*client.MySQLError))
 }
 
 // NoDatabase reports whether the server answers but lacks the named database.

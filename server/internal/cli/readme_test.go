@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -117,6 +118,38 @@ func TestAMissingDatabaseIsSaid(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A server that has no connection left is reachable.
+func TestADatabaseThatIsFullAnswers(t *testing.T) {
+	t.Parallel()
+	program(t)
+	postgres, maria := testbed.Postgres(t, "-c", "max_connections=5"), testbed.MariaDB(t, "--max-connections=10")
+	for url, db := range map[string]*sql.DB{
+		postgres.URL():                           opened(t, "pgx", postgres.URL()),
+		"mysql://root@" + maria.Addr() + "/test": opened(t, "mysql", maria.URL()),
+	} {
+		for {
+			conn, err := db.Conn(t.Context())
+			if err != nil {
+				break
+			}
+			defer conn.Close()
+		}
+		for _, command := range []string{"locks ls", "outbox status", "lock x --wait 1s -- true"} {
+			_, said := run(t, 69, append([]string{"--backend", url}, strings.Fields(command)...)...)
+			if strings.Contains(said, "cannot reach") || !strings.Contains(said, " answers, but refuses for now: ") {
+				t.Errorf("%s: %s", command, said)
+			}
+		}
+	}
+}
+
+func opened(t *testing.T, client, source string) *sql.DB {
+	db, err := sql.Open(client, source)
+	testbed.OK(t, err)
+	t.Cleanup(func() { db.Close() })
+	return db
 }
 
 // With -o json every failure is a document, too.
