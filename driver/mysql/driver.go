@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -235,7 +236,7 @@ func (d *Driver) endSession(cause error) {
 	ranOut := s.lease.Remaining() <= 0
 	s.lease.End()
 	for name, h := range d.holdings {
-		h.lost(ranOut, problem("renew", name, interlock.Definite, errors.Join(interlock.ErrSessionEnded, cause)))
+		h.lost(ranOut, problem("renew", name, interlock.Definite, fmt.Errorf("%w: %w", interlock.ErrSessionEnded, cause)))
 		d.former[h.Owner] = former{lock: h.lock, id: s.id}
 		d.freed.Wake(name)
 	}

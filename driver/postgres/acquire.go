@@ -105,7 +105,7 @@ func (q *request) answer(o result) {
 
 // sessionOver is called under Driver.mu.
 func (q *request) sessionOver(ranOut bool, cause error) {
-	err := errors.Join(interlock.ErrSessionEnded, cause)
+	err := fmt.Errorf("%w: %w", interlock.ErrSessionEnded, cause)
 	if q.claim == nil {
 		q.answer(result{err: problem("acquire", q.Name, interlock.Uncertain, err)})
 		return

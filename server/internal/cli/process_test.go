@@ -17,7 +17,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 // underLock starts `interlock lock job` on a backend, with the test program as the
@@ -483,6 +485,24 @@ func TestAWaitIsReportedAlsoIfTheBackendIsSilent(t *testing.T) {
 	waitersOf(t, url, 1)
 	proxy.Cut() // mostly before it asks for the holder, 0.5 s after it began to wait
 	testbed.Eventually(t, "it reports the wait", patience, func() bool { return strings.Contains(waiter.Stderr(), `waiting for "job"`) })
+}
+
+// The loss of a database's session is reported with its cause, on one line.
+func TestALostSessionIsReportedOnOneLine(t *testing.T) {
+	t.Parallel()
+	program(t)
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		p := holding(t, shopURL(db), "job")
+		db.Exec(t, map[driver.Dialect]string{
+			driver.Postgres: "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()",
+			driver.MariaDB:  "begin not atomic for s in (select id from information_schema.processlist where db = database() and id <> connection_id()) do kill s.id; end for; end",
+		}[db.Dialect])
+		wantCode(t, p, 79)
+		if said := p.Stderr(); !strings.Contains(said, `"job" is lost: `) || !strings.Contains(said, `: renew "job": session ended, and the claim with it: `) {
+			t.Errorf("it said %q", said)
+		}
+	}, databases.Pgx, databases.Maria)
 }
 
 // A backend that hangs does not block the shell: it would not answer within the
