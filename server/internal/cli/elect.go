@@ -201,7 +201,7 @@ func (d *candidate) lead(ctx context.Context, t *elect.Term, signals chan os.Sig
 	d.command.Env = held{name: d.name, owner: t.Owner(), backend: d.place.link.target.Public(), prefix: d.app.prefix,
 		token: t.Token(), ttl: d.flags.ttl, outer: d.outer}.environ(os.Environ())
 	result, err := supervise.Run(t, d.command, supervise.Options{Limits: d.limits, Signals: signals,
-		Say: func(text string) { d.app.say("%q: %s", d.name, text) }})
+		Say: func(text string) { d.app.say("%q: %s", d.name, oneLine(text)) }})
 	if err != nil {
 		return result, startFailure(err)
 	}

@@ -196,7 +196,7 @@ func (j *job) supervise(g *grant, signals <-chan os.Signal) error {
 		token: g.Token(), ttl: j.flags.ttl, outer: j.outer}.environ(os.Environ())
 	begun := time.Now()
 	result, err := supervise.Run(g, j.command, supervise.Options{Limits: j.limits, Signals: signals,
-		Say: func(text string) { j.app.say("%q: %s", j.name, text) }})
+		Say: func(text string) { j.app.say("%q: %s", j.name, oneLine(text)) }})
 	if err != nil {
 		return startFailure(err)
 	}

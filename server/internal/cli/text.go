@@ -108,6 +108,15 @@ func plain(s string) string {
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
 
+// oneLine joins the lines of an error, such as those of errors.Join.
+func oneLine(s string) string {
+	all := strings.Split(s, "\n")
+	for i, l := range all {
+		all[i] = strings.Trim(l, " \t")
+	}
+	return strings.ReplaceAll(strings.Join(all, "; "), ":; ", ": ")
+}
+
 // escaped wraps all arguments but texts, so that they are escaped when formatted.
 func escaped(args []any) []any {
 	safe := make([]any, len(args))
@@ -137,5 +146,5 @@ func (e escapedValue) Format(f fmt.State, verb rune) {
 
 type escapedError struct{ error }
 
-func (e escapedError) Error() string { return plain(e.error.Error()) }
+func (e escapedError) Error() string { return plain(oneLine(e.error.Error())) }
 func (e escapedError) Unwrap() error { return e.error }

@@ -37,6 +37,17 @@ func unsafeIn(s string) error {
 	return nil
 }
 
+func TestErrorsOfSeveralLinesAreOneLine(t *testing.T) {
+	for err, want := range map[error]text{
+		errors.Join(errors.New("no majority"), errors.New("a: refused")):    "no majority; a: refused",
+		errors.New("failed to connect to `b`:\n\tc: refused\n\td: refused"): "failed to connect to `b`: c: refused; d: refused",
+	} {
+		if got := line("%v", err); got != want {
+			t.Errorf("printed is %s, want %s", got, want)
+		}
+	}
+}
+
 func TestTextsAreSafe(t *testing.T) {
 	t.Parallel()
 	err := errors.New(hostile)
