@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"math"
+	"reflect"
 	"testing"
 	"time"
 
@@ -26,6 +28,24 @@ func TestSum(t *testing.T) {
 	}
 	if got, want := chain(before, "order/42", "saga:order", 3, 5, "sent", "", []byte("data")), h.Sum(nil); !bytes.Equal(got, want) {
 		t.Errorf("%x, want %x", got, want)
+	}
+}
+
+// TestUnpack: a row that was changed by hand is damaged, and read no further than it goes.
+func TestUnpack(t *testing.T) {
+	records := []driver.Record{{Position: 7, Kind: "done", Step: "a", Data: make([]byte, driver.MaxRecord), Sum: []byte{1}}, {Position: 8, Kind: "end", Data: []byte{}, Sum: []byte{}}}
+	content := pack(nil, records)
+	if found, ok := unpack(content, 7); !ok || !reflect.DeepEqual(found, records) {
+		t.Errorf("%v, %+v", ok, found)
+	}
+	whole := len(pack(nil, records[:1]))
+	for size := range content {
+		if _, ok := unpack(content[:size], 7); ok != (size == whole) {
+			t.Errorf("%d of %d bytes: %v", size, len(content), ok)
+		}
+	}
+	if _, ok := unpack(binary.AppendUvarint(nil, math.MaxUint64), 1); ok {
+		t.Error("a length beyond any row was read")
 	}
 }
 

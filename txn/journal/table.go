@@ -74,7 +74,8 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 	if err := n.marks.Create(ctx, db); err != nil {
 		return err
 	}
-	// Ids are compared by their bytes.
+	// Ids are compared by their bytes. The records of an append are one row, at the position of the
+	// first one.
 	return n.Tables.Create(ctx,
 		`create table if not exists {heads} (
 			id {id 200} not null primary key,
@@ -90,10 +91,7 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 		`create table if not exists {records} (
 			id {id 200} not null,
 			position bigint not null,
-			kind {bytes},
-			step {bytes},
-			data {bytes},
-			sum {bytes},
+			content {bytes},
 			epoch bigint not null,
 			written bigint not null,
 			primary key (id, position)){engine}`,

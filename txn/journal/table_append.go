@@ -54,8 +54,8 @@ stored as materialized (
 asked as materialized (
 	select v.*, m.token, s.shards as stored, coalesce(v.epoch = 0 or v.epoch = m.token, false) as owned
 	from unnest((select ?::varchar[]), (select ?::int[]), (select ?::bytea[]), (select ?::bigint[]), (select ?::bigint[]), (select ?::bytea[]),
-		(select ?::bigint[]), (select ?::bigint[]), (select ?::bigint[]))
-		with ordinality as v (id, shard, type, after, position, sum, due, epoch, shards, n)
+		(select ?::bigint[]), (select ?::bigint[]), (select ?::bigint[]), (select ?::bytea[]))
+		with ordinality as v (id, shard, type, after, position, sum, due, epoch, shards, content, n)
 	left join marks m on m.resource = 'journal shard ' || v.shard left join stored s on true),
 found as materialized (
 	select h.* from asked v cross join lateral (select id, shard, type, position, ended, began from {heads} where id = v.id for update {skip}) h
@@ -73,11 +73,8 @@ moved as (
 grown as (
 	select id, began, ended from begun union all select id, null, ended from moved),
 written as (
-	insert into {records} (id, position, kind, step, data, sum, epoch, written)
-	select v.id, r.position, r.kind, r.step, r.data, r.sum, v.epoch, coalesce(g.began, {micros now})
-	from unnest((select ?::bigint[]), (select ?::bigint[]), (select ?::bytea[]), (select ?::bytea[]), (select ?::bytea[]), (select ?::bytea[]))
-		as r (n, position, kind, step, data, sum)
-	join asked v on v.n = r.n join grown g on g.id = v.id)
+	insert into {records} (` + recordColumns + `)
+	select v.id, v.after + 1, v.content, v.epoch, coalesce(g.began, {micros now}) from asked v join grown g on g.id = v.id)
 select v.n, g.ended, v.token, v.stored from asked v left join grown g on g.id = v.id where g.id is null or g.ended is not null`
 
 // moved is what an append changes in the head of its transaction.
@@ -133,9 +130,9 @@ func (n tables) locking(query string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(query, "{skip}", skip), "{lock id}", n.lockID())
 }
 
-// beginOne, moveOne and writeOne are appendStatement for one append of few records: the begin of
-// a transaction by a process that does not own the shard, or an append of the owner. They have no
-// arrays, and take half of the time.
+// beginOne, moveOne and writeOne are appendStatement for one append: the begin of a transaction by a
+// process that does not own the shard, or an append of the owner. They have no arrays, and take half
+// of the time.
 const (
 	beginOne = `with stored as materialized (
 	select shards from {layout} where id = 1 for share {skip}),
@@ -155,14 +152,10 @@ grown as (
 ` + moved + `returning id, {micros now} as written, ended),`
 	writeOne = `
 written as (
-	insert into {records} (id, position, kind, step, data, sum, epoch, written)
-	select g.id, r.position, r.kind, r.step, r.data, r.sum, ?::bigint, g.written from grown g, (values {rows}) as r (position, kind, step, data, sum))
+	insert into {records} (` + recordColumns + `)
+	select id, ?::bigint, ?::bytea, ?::bigint, written from grown)
 select ended from grown`
 )
-
-// fewRecords bounds the records of an append by writeOne. The server prepares a statement for each
-// number of records.
-const fewRecords = 8
 
 // appendOne does an append by the statements for one, and reports whether it did. If not, nothing
 // was done: appendStatement returns the reason.
@@ -171,8 +164,6 @@ func (n tables) appendOne(ctx context.Context, a *driver.Append) (done bool, err
 	var query string
 	var args []any
 	switch {
-	case len(a.Records) > fewRecords:
-		return false, nil
 	case a.After == 0 && a.Epoch == 0 && a.Shards != 0 && !a.Due.IsZero():
 		query = beginOne
 		args = []any{int64(a.Shard), []byte(a.Type), position, sum, due(a.Due), a.Transaction, int64(a.Shards)}
@@ -182,18 +173,9 @@ func (n tables) appendOne(ctx context.Context, a *driver.Append) (done bool, err
 	default:
 		return false, nil
 	}
-	rows := strings.Repeat(`, (?, ?, ?, ?, ?)`, len(a.Records)-1)
-	args = append(args, int64(a.Epoch))
-	for i, r := range a.Records {
-		data := r.Data
-		if data == nil { // nil would be null
-			data = []byte{}
-		}
-		args = append(args, a.After+int64(i)+1, []byte(r.Kind), []byte(r.Step), data, r.Sum)
-	}
-	query = n.locking(query) + strings.Replace(writeOne, "{rows}", `(?::bigint, ?::bytea, ?::bytea, ?::bytea, ?::bytea)`+rows, 1)
+	args = append(args, a.After+1, pack(nil, a.Records), int64(a.Epoch))
 	var ended *int64
-	done, err = n.Row(ctx, query, args, &ended)
+	done, err = n.Row(ctx, n.locking(query+writeOne), args, &ended)
 	if ended != nil {
 		a.Ended = time.UnixMicro(*ended).UTC()
 	}
@@ -202,20 +184,18 @@ func (n tables) appendOne(ctx context.Context, a *driver.Append) (done bool, err
 
 // arguments returns the parameters of appendStatement.
 func arguments(in sqltable.Arrays, appends []driver.Append, asked []int) []any {
-	count := 0
-	for _, i := range asked {
-		count += len(appends[i].Records)
-	}
 	numbers := func(size int) []int64 { return make([]int64, 0, size) }
 	marked := make([]int, 0, len(asked))
 	ids, types, sums := make([]string, 0, len(asked)), make([]string, 0, len(asked)), make([][]byte, 0, len(asked))
 	shards, after, positions := numbers(len(asked)), numbers(len(asked)), numbers(len(asked))
 	dues, epochs, layouts := numbers(len(asked)), numbers(len(asked)), numbers(len(asked))
-	of, at := numbers(count), numbers(count)
-	kinds, steps := make([]string, 0, count), make([]string, 0, count)
-	data, chains := make([][]byte, 0, count), make([][]byte, 0, count)
+	contents, size := make([][]byte, 0, len(asked)), 0
+	for _, i := range asked {
+		size += bytesOf(appends[i])
+	}
+	packed := make([]byte, 0, size) // of all appends, in one allocation
 	begins := int64(0)
-	for k, i := range asked {
+	for _, i := range asked {
 		a := appends[i]
 		end, layout, due := a.After+int64(len(a.Records)), int64(0), int64(0)
 		if !a.Due.IsZero() {
@@ -231,11 +211,9 @@ func arguments(in sqltable.Arrays, appends []driver.Append, asked []int) []any {
 		ids, shards, types = append(ids, a.Transaction), append(shards, int64(a.Shard)), append(types, a.Type)
 		after, positions, sums = append(after, a.After), append(positions, end), append(sums, a.Records[len(a.Records)-1].Sum)
 		dues, epochs, layouts = append(dues, due), append(epochs, int64(a.Epoch)), append(layouts, layout)
-		for r, record := range a.Records {
-			of, at = append(of, int64(k+1)), append(at, a.After+int64(r)+1)
-			kinds, steps = append(kinds, record.Kind), append(steps, record.Step)
-			data, chains = append(data, record.Data), append(chains, record.Sum)
-		}
+		from := len(packed)
+		packed = pack(packed, a.Records)
+		contents = append(contents, packed[from:])
 	}
 	slices.Sort(marked)
 	marks := make([]string, 0, len(marked))
@@ -243,8 +221,7 @@ func arguments(in sqltable.Arrays, appends []driver.Append, asked []int) []any {
 		marks = append(marks, driver.ShardName(shard))
 	}
 	return []any{in.Texts(marks), begins, in.Texts(ids), in.Numbers(shards), in.TextBytes(types), in.Numbers(after), in.Numbers(positions), in.Bytes(sums),
-		in.Numbers(dues), in.Numbers(epochs), in.Numbers(layouts),
-		in.Numbers(of), in.Numbers(at), in.TextBytes(kinds), in.TextBytes(steps), in.Bytes(data), in.Bytes(chains)}
+		in.Numbers(dues), in.Numbers(epochs), in.Numbers(layouts), in.Bytes(contents)}
 }
 
 // refuse sets the errors of refused appends. If an append fits by now, another transaction

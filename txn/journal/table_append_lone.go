@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// beginLone and moveLone do an append of few records on MariaDB: the begin of a transaction by a
-// process that does not own the shard, or an append of the owner. They skip locked rows.
+// beginLone and moveLone do an append on MariaDB: the begin of a transaction by a process that does
+// not own the shard, or an append of the owner. They skip locked rows.
 const (
 	beginLone = `
 begin
@@ -39,7 +39,7 @@ begin
 		set v_value = %[11]s;
 		update {heads} set position = %[5]d, sum = %[6]s, due = %[7]s, claimed = 0, ended = v_value where id = %[2]s;`
 	writeLone = `
-		insert into {records} (id, position, kind, step, data, sum, epoch, written) values %s;
+		insert into {records} (` + recordColumns + `) values (%[2]s, %[12]d, %[13]s, %[9]d, v_now);
 	end if;
 end;`
 )
@@ -48,7 +48,7 @@ end;`
 // an append among others returns the reason.
 func (t *Table[T]) appendLone(ctx context.Context, a *driver.Append) (done bool, err error) {
 	db, ok := t.db.(driver.Atomic)
-	if !ok || ctx.Err() != nil || len(a.Records) > fewRecords || strings.Contains(t.name, "%") {
+	if !ok || ctx.Err() != nil || strings.Contains(t.name, "%") {
 		return false, nil
 	}
 	var query string
@@ -69,14 +69,9 @@ func (t *Table[T]) appendLone(ctx context.Context, a *driver.Append) (done bool,
 		dueAt, ended = fmt.Sprint(a.Due.UnixMilli()), "null"
 	}
 	id := sqltable.Literal(a.Transaction)
-	text := fmt.Sprintf(n.Text(query), a.Shards, id, a.Shard, sqltable.Literal(a.Type), a.After+int64(len(a.Records)), sqltable.Literal(last.Sum), dueAt,
-		sqltable.Literal(driver.ShardName(a.Shard)), int64(a.Epoch), a.After, ended)
-	var rows []string
-	for i, r := range a.Records {
-		rows = append(rows, fmt.Sprintf("(%s, %d, %s, %s, %s, %s, %d, v_now)", id, a.After+int64(i)+1,
-			sqltable.Literal(r.Kind), sqltable.Literal(r.Step), sqltable.Literal(r.Data), sqltable.Literal(r.Sum), int64(a.Epoch)))
-	}
-	done, value, err := db.Atomically(ctx, driver.ReadCommitted, text+fmt.Sprintf(n.Text(writeLone), strings.Join(rows, ", ")))
+	text := fmt.Sprintf(n.Text(query+writeLone), a.Shards, id, a.Shard, sqltable.Literal(a.Type), a.After+int64(len(a.Records)), sqltable.Literal(last.Sum), dueAt,
+		sqltable.Literal(driver.ShardName(a.Shard)), int64(a.Epoch), a.After, ended, a.After+1, sqltable.Literal(pack(nil, a.Records)))
+	done, value, err := db.Atomically(ctx, driver.ReadCommitted, text)
 	if done && value != nil {
 		a.Ended = time.UnixMicro(*value).UTC()
 	}

@@ -181,18 +181,16 @@ func (n tables) write(ctx context.Context, appends []driver.Append, grown []int,
 	v := values{}
 	for _, i := range grown {
 		a := appends[i]
-		for k, r := range a.Records {
-			written, args := now, []any{a.Transaction, a.After + int64(k) + 1, []byte(r.Kind), []byte(r.Step), r.Data, r.Sum, int64(a.Epoch)}
-			if began := begun[a.Transaction]; began != 0 {
-				written, args = "", append(args, began)
-			}
-			v.row(written, args...)
+		written, args := now, []any{a.Transaction, a.After + 1, pack(nil, a.Records), int64(a.Epoch)}
+		if began := begun[a.Transaction]; began != 0 {
+			written, args = "", append(args, began)
 		}
+		v.row(written, args...)
 	}
 	if v.rows == 0 {
 		return nil
 	}
-	_, err := n.Exec(ctx, `insert into {records} (id, position, kind, step, data, sum, epoch, written) values `+v.text.String(), v.args...)
+	_, err := n.Exec(ctx, `insert into {records} (`+recordColumns+`) values `+v.text.String(), v.args...)
 	return err
 }
 

@@ -2,6 +2,8 @@ package journal
 
 import (
 	"context"
+	"encoding/binary"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,7 +39,38 @@ func scanHead(scan func(...any) error, more ...any) (h driver.Head, err error) {
 	return h, err
 }
 
-const recordColumns = `r.position, r.kind, r.step, r.data, r.sum, r.epoch, r.written`
+const recordColumns = `id, position, content, epoch, written`
+
+// pack appends the records of an append to b, as one row has them: each field after its length.
+func pack(b []byte, records []driver.Record) []byte {
+	for _, r := range records {
+		b = packField(packField(packField(packField(b, r.Kind), r.Step), r.Data), r.Sum)
+	}
+	return b
+}
+
+func packField[T string | []byte](b []byte, field T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
+}
+
+// unpack is the inverse of pack. It sets the positions from first on, and reports whether the content
+// has the format of pack.
+func unpack(content []byte, first int64) (records []driver.Record, ok bool) {
+	for len(content) > 0 {
+		var fields [4][]byte
+		for i := range fields {
+			size, n := binary.Uvarint(content)
+			if n <= 0 || size > uint64(len(content)-n) {
+				return nil, false
+			}
+			end := n + int(size)
+			fields[i], content = content[n:end:end], content[end:]
+		}
+		records = append(records, driver.Record{Position: first + int64(len(records)),
+			Kind: string(fields[0]), Step: string(fields[1]), Data: fields[2], Sum: fields[3]})
+	}
+	return records, len(records) > 0
+}
 
 // Read returns a transaction's head and records by one query, and thus from one snapshot; see
 // driver.Journal.
@@ -46,27 +79,33 @@ func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head drive
 	if err := driver.CheckTransaction(op, id); err != nil {
 		return head, nil, err
 	}
-	err = t.read(ctx, op, id, func(n tables) error {
-		head, records, err = n.read(ctx, ` and r.position > ?`, ``, after, id)
+	err = t.read(ctx, op, id, func(n tables) error { // the row of the next record can begin before it
+		head, records, err = n.read(ctx, ` and r.position > ?`, ``, after-driver.MaxRecords, id)
 		return err
 	})
+	records = slices.DeleteFunc(records, func(r driver.Record) bool { return r.Position <= after })
 	return head, records, err
 }
 
-// read reads a head, and the records that the condition chosen selects.
+// read reads a head, and the records of the rows that the condition chosen selects.
 func (n tables) read(ctx context.Context, chosen, locking string, args ...any) (head driver.Head, records []driver.Record, err error) {
-	query := `select h.` + strings.ReplaceAll(headColumns, ", ", ", h.") + `, ` + recordColumns + ` from {heads} h
+	query := `select h.` + strings.ReplaceAll(headColumns, ", ", ", h.") + `, r.position, r.content, r.epoch, r.written from {heads} h
 		left join {records} r on r.id = h.id` + chosen + ` where h.id = ? order by r.position` + locking
 	err = n.Each(ctx, query, args, func(scan func(...any) error) error {
-		var r driver.Record
-		var kind, step []byte
+		var content []byte
 		var position, epoch, written *int64
-		head, err = scanHead(scan, &position, &kind, &step, &r.Data, &r.Sum, &epoch, &written)
+		head, err = scanHead(scan, &position, &content, &epoch, &written)
 		if err != nil || position == nil {
 			return err
 		}
-		r.Kind, r.Step, r.Position, r.Epoch, r.Written = string(kind), string(step), *position, interlock.Token(*epoch), time.UnixMicro(*written).UTC()
-		records = append(records, r)
+		row, ok := unpack(content, *position)
+		if !ok {
+			return damaged(head.Transaction, *position, "its row does not have the format of this package")
+		}
+		for _, r := range row {
+			r.Epoch, r.Written = interlock.Token(*epoch), time.UnixMicro(*written).UTC()
+			records = append(records, r)
+		}
 		return nil
 	})
 	return head, records, err

@@ -72,7 +72,7 @@ func (a atomic) Atomically(ctx context.Context, level driver.Isolation, statemen
 }
 
 // TestCostOfAppend: a group is one commit, and as many statements as one append. On a pool of
-// PostgreSQL it is one request.
+// PostgreSQL it is one request. The records of an append are one row.
 func TestCostOfAppend(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
@@ -122,6 +122,9 @@ func TestCostOfAppend(t *testing.T) {
 		ok(t, table.Append(t.Context(), []driver.Append{{Transaction: "begun", Shards: 64, Records: []driver.Record{{Kind: "x"}, {Kind: "y"}}, Due: due}})[0])
 		if n, commits := count.Statements.Load(), count.Commits.Load(); n != costs[1] || commits != 1 {
 			t.Errorf("a begin: %d statements, %d commits", n, commits)
+		}
+		if rows := databases.One[int64](t, db, `select count(*) from interlock_journal`); rows != 103 {
+			t.Errorf("103 appends of two records are %d rows", rows)
 		}
 	})
 }
