@@ -49,8 +49,8 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
-// TestAllocations bounds the allocations of an append of two records, for its sums and for the
-// parameters of a group's statement.
+// TestAllocations bounds the allocations of an append of two records, for its sums, and for the text and
+// the parameters of a group's statement.
 func TestAllocations(t *testing.T) {
 	if testbed.Race {
 		t.Skip("the race detector changes the count")
@@ -69,8 +69,12 @@ func TestAllocations(t *testing.T) {
 		}
 		return testing.AllocsPerRun(100, func() { arguments(sqltable.Arrays{}, group, asked) })
 	}
-	if one, many := parameters(1), parameters(41); many-one > 40 {
-		t.Errorf("40 appends more allocate %v more, at most one each", many-one)
+	if one, many := parameters(1), parameters(41); many-one > 10 {
+		t.Errorf("40 appends more allocate %v more, at most 10", many-one)
+	}
+	n, err := NewTable[driver.SQL](nil, "").in("append", "", maria{})
+	if texts := testing.AllocsPerRun(100, func() { n.locking(appendStatement) }); texts > 1 || err != nil {
+		t.Errorf("%v allocations for the text of a statement, at most 1: %v", texts, err)
 	}
 }
 

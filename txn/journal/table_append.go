@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -123,11 +124,25 @@ func (n tables) appendPostgres(ctx context.Context, appends []driver.Append, ask
 
 // locking returns a statement that waits for locked rows only in a lent transaction.
 func (n tables) locking(query string) string {
+	key := lockingKey{n.Quoted("heads"), query, n.lent}
+	if known, ok := lockings.Load(key); ok {
+		return known.(string)
+	}
 	skip := "skip locked"
 	if n.lent {
 		skip = ""
 	}
-	return strings.ReplaceAll(strings.ReplaceAll(query, "{skip}", skip), "{lock id}", n.lockID())
+	text := strings.NewReplacer("{skip}", skip, "{lock id}", n.lockID()).Replace(query)
+	lockings.Store(key, text)
+	return text
+}
+
+// lockings are the texts of locking, which are as long as the parameters of a group.
+var lockings sync.Map // by lockingKey
+
+type lockingKey struct {
+	heads, query string
+	lent         bool
 }
 
 // beginOne, moveOne and writeOne are appendStatement for one append: the begin of a transaction by a
@@ -140,7 +155,7 @@ grown as (
 	insert into {heads} (` + headColumns + `)
 	select v.id, ?::int, ?::bytea, ?::bigint, ?::bytea, ?::bigint, 0, null, {micros now}
 	from (select ?::varchar as id) v, stored where stored.shards = ?::bigint and {lock id}
-	on conflict (id) do nothing returning id, began as written, ended),`
+	on conflict (id) do nothing returning id, began as written, ended),` + writeOne
 	moveOne = `with mark as materialized (
 	select token from {marks} where resource = ?::text for share {skip}),
 found as materialized (
@@ -149,7 +164,7 @@ found as materialized (
 grown as (
 	insert into {heads} (` + headColumns + `)
 	select id, shard, type, ?::bigint, ?::bytea, v.due, 0, case when v.due is null then {micros now} end, began from found, (select ?::bigint as due) v
-` + moved + `returning id, {micros now} as written, ended),`
+` + moved + `returning id, {micros now} as written, ended),` + writeOne
 	writeOne = `
 written as (
 	insert into {records} (` + recordColumns + `)
@@ -175,7 +190,7 @@ func (n tables) appendOne(ctx context.Context, a *driver.Append) (done bool, err
 	}
 	args = append(args, a.After+1, pack(nil, a.Records), int64(a.Epoch))
 	var ended *int64
-	done, err = n.Row(ctx, n.locking(query+writeOne), args, &ended)
+	done, err = n.Row(ctx, n.locking(query), args, &ended)
 	if ended != nil {
 		a.Ended = time.UnixMicro(*ended).UTC()
 	}
