@@ -75,7 +75,8 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 		return err
 	}
 	// Ids are compared by their bytes. The records of an append are one row, at the position of the
-	// first one.
+	// first one. PostgreSQL would compress rows above 2 kB and move them to another table, which takes
+	// longer than their append.
 	return n.Tables.Create(ctx,
 		`create table if not exists {heads} (
 			id {id 200} not null primary key,
@@ -94,7 +95,7 @@ func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 			content {bytes},
 			epoch bigint not null,
 			written bigint not null,
-			primary key (id, position)){engine}`,
+			primary key (id, position)){engine}{pg  with (toast_tuple_target = 8160)}`,
 		`create table if not exists {payloads} (
 			id {id 200} not null,
 			sum varchar(64) not null,

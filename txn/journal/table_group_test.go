@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -60,6 +61,26 @@ func TestAppendChangesNoIndex(t *testing.T) {
 			if err != nil || hot != want {
 				t.Errorf("%d updates in place after append %d, want %d: %v", hot, after, want, err)
 			}
+		}
+	}, databases.Pgx)
+}
+
+// TestRowsStayInTheTable: PostgreSQL moves no row of up to 8 kB elsewhere.
+func TestRowsStayInTheTable(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		table := journal.NewTable(db, "")
+		db.Do(t, table.Create)
+		ok(t, table.Enter(t.Context(), 0, token(1)))
+		a := groupOf(1, 0)[0]
+		for range 3 {
+			data := make([]byte, 2600)
+			_, _ = rand.Read(data)
+			a.Records = append(a.Records, driver.Record{Kind: "x", Data: data})
+		}
+		ok(t, table.Append(t.Context(), []driver.Append{a})[0])
+		if moved := databases.One[int64](t, db, `select pg_relation_size(reltoastrelid) from pg_class where oid = 'interlock_journal'::regclass`); moved != 0 {
+			t.Errorf("%d bytes are elsewhere", moved)
 		}
 	}, databases.Pgx)
 }
