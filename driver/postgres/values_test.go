@@ -40,7 +40,7 @@ func TestKeyValues(t *testing.T) {
 // TestLongTableNames: Postgres cuts names above 63 bytes, so two stores would be one.
 func TestLongTableNames(t *testing.T) {
 	t.Parallel()
-	pool := operator(t, urlAt(testbed.Postgres(t).Addr()))
+	pool := operator(t, urlAt(EmptyServer(t).Addr()))
 	want := func(table string, err error, valid bool) {
 		t.Helper()
 		if valid && err != nil || !valid && (interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName)) {
