@@ -289,6 +289,7 @@ func (c *Consumer) repeat() {
 func (c *Consumer) recorded(batch []result, answers []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.machine.recording = false
 	for i, err := range answers {
 		r := &batch[i]
 		if err != nil && !errors.Is(err, interlock.ErrLost) && interlock.Kind(err) != interlock.Bug && r.lane.claim.Valid() && c.patience.Err() == nil {

@@ -27,6 +27,7 @@ type machine struct {
 	lanes           map[laneName]*lane
 	first, last     *lane    // lanes that may begin a message, in turn
 	ended           []result // to record, in order
+	recording       bool     // outcomes were taken, and are not recorded yet
 }
 
 // lane has the messages of a key under one claim, or one message without a key. No two of its
@@ -62,9 +63,13 @@ func newMachine(o Options) *machine {
 	return &machine{limit: driver.QueueLimit{Messages: o.InFlight, Bytes: o.Bytes}, lanes: map[laneName]*lane{}}
 }
 
-// room returns how much may be received now; ok is false if that is nothing.
+// room returns how much may be received now; ok is false if that is nothing. It is also false if it
+// is little while outcomes are recorded, which makes more room.
 func (x *machine) room() (room driver.QueueLimit, ok bool) {
 	room = driver.QueueLimit{Messages: x.limit.Messages - x.messages, Bytes: x.limit.Bytes - x.bytes}
+	if x.recording || len(x.ended) > 0 {
+		return room, room.Messages > x.limit.Messages/4 && room.Bytes > x.limit.Bytes/4
+	}
 	return room, room.Messages > 0 && room.Bytes > 0
 }
 
@@ -188,7 +193,7 @@ func (x *machine) note(l *lane, some []*driver.Received, v driver.Settlement) {
 // take returns the outcomes to record. Later ones are collected in spare.
 func (x *machine) take(spare []result) []result {
 	all := x.ended
-	x.ended = spare
+	x.ended, x.recording = spare, len(all) > 0
 	return all
 }
 

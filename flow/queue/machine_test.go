@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/leasequeue"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
@@ -282,5 +283,56 @@ func TestJudgement(t *testing.T) {
 		if s.Outcome != c.want || s.Uncounted != c.uncounted || s.After != c.after || s.Reason == "" {
 			t.Errorf("%+v: %v, uncounted %t, after %v, reason %q", c, s.Outcome, s.Uncounted, s.After, s.Reason)
 		}
+	}
+}
+
+// TestLittleRoomWaitsForOutcomes: the consumer does not fetch a few messages while outcomes are
+// recorded, which makes room for many.
+func TestLittleRoomWaitsForOutcomes(t *testing.T) {
+	x, claim := newMachine(Options{InFlight: 8, Bytes: 100}), &assigned{}
+	for i := range 7 {
+		x.receive([]*driver.Received{{QueueMessage: Message{ID: fmt.Sprint(i)}, Claim: claim}})
+	}
+	want := func(messages int, has bool) {
+		t.Helper()
+		if room, ok := x.room(); room.Messages != messages || ok != has {
+			t.Errorf("room for %d is %v, want %d and %v", room.Messages, ok, messages, has)
+		}
+	}
+	handle := func() { x.end(x.begin(), 1, driver.Settlement{Outcome: driver.Ack}) }
+	want(1, true)
+	handle()
+	want(1, false)
+	all := x.take(nil)
+	want(1, false)
+	x.recording = false // one could not be recorded
+	want(1, true)
+	x.recorded(&all[0])
+	handle()
+	handle()
+	for _, r := range x.take(nil) {
+		x.recorded(&r)
+	}
+	want(4, true)
+}
+
+// TestDepth: a claim of few messages does not hide that groups have many.
+func TestDepth(t *testing.T) {
+	var d depth
+	claimed := func(groups, each, most int) {
+		all := make([]leasequeue.Group, groups)
+		for i := range all {
+			all[i].Messages = make([]driver.Received, each)
+		}
+		d.learn(all, most)
+	}
+	claimed(64, 16, 16)
+	claimed(2, 1, 1)
+	if n := d.groups(2000); n != minGroups {
+		t.Errorf("%d groups, want %d", n, minGroups)
+	}
+	claimed(64, 3, 16)
+	if n := d.groups(900); n != 300 {
+		t.Errorf("%d groups of three messages, want 300", n)
 	}
 }

@@ -15,7 +15,8 @@ import (
 
 // On PostgreSQL each step is one statement. Groups are found by their primary key, one by one
 // (lateral): for a list of keys, a plan without statistics compares each group with the list.
-// Messages are deleted by an array of their ids: a join may scan the whole table.
+// Messages are deleted by an array of their ids: a join may scan the whole table. A limit in a
+// subquery keeps the text of a statement, and its plan uses an index that has the order.
 
 // addPostgres is add in one statement: it locks the keys before the first message has its number.
 // No other transaction has the groups of messages without a key.
@@ -58,16 +59,17 @@ func arrive(name, x string) string {
 // admit makes groups ready for which messages have arrived. It waits for no lock of a group: the
 // arrivals of locked groups stay. It marks leased groups, so that they are ready as soon as they
 // are free: the statement that frees them may not see the new messages.
-func (q tables) admit(ctx context.Context, name string) error {
+func (q tables) admit(ctx context.Context, name string, a *arrivals) error {
 	if q.Maria() {
 		return q.admitMaria(ctx, name)
 	}
-	_, err := q.Exec(ctx, `
+	var arrived, groups int64
+	_, err := q.Row(ctx, `
 with a as materialized (
 	delete from {arrivals} where queue = ?::text and id = any (array(select id from {arrivals} where queue = ?::text and id = any (array(
 		select id from (select id, sum(cardinality(lanes)) over (order by id) - cardinality(lanes) as before from {arrivals}
-			where queue = ?::text and id < (select min(id) from {arrivals} where queue = ?::text) + `+strconv.Itoa(maxArrivals)+`) c
-		where before < `+strconv.Itoa(maxArrivals)+`)) for update skip locked))
+			where queue = ?::text and id < (select min(id) from {arrivals} where queue = ?::text) + ?::bigint) c
+		where before < ?::bigint)) for update skip locked))
 	returning queue, id, lanes, classes),
 l as materialized (select distinct on (x.lane) a.queue, x.lane, x.class from a cross join lateral unnest(a.lanes, a.classes) with ordinality as x (lane, class, n)
 	order by x.lane, a.id desc, x.n desc),
@@ -78,9 +80,11 @@ u as (update {groups} o set class = g.class, state = case when g.state & 1 = 1 t
 	ready_at = case when g.state = 0 then least(g.ready_at, {micros start}) else g.ready_at end
 	from g where o.queue = g.queue and o.lane = g.lane and (g.class <> g.former or g.state & 5 = 1 or g.state = 0 and g.ready_at > {micros start})),
 n as (insert into {groups} (queue, lane, state, class, ready_at, token, owner)
-	select queue, lane, 0, class, {micros start}, 0, '' from l where not exists (select from {groups} o where o.queue = l.queue and o.lane = l.lane)
-	order by lane on conflict do nothing returning lane)
-`+arrive(`min(x.queue)`, `(select *, row_number() over () as n from l where lane not in (select lane from g) and lane not in (select lane from n)) x`), name, name, name, name)
+	select queue, lane, 0, class, {micros start}, 0, '' from l where lane not in (select lane from g) and not exists (select from {groups} o where o.queue = l.queue and o.lane = l.lane)
+	order by lane on conflict do nothing returning lane),
+r as (`+arrive(`min(x.queue)`, `(select *, row_number() over () as n from l where lane not in (select lane from g) and lane not in (select lane from n)) x`)+`)
+select (select coalesce(sum(cardinality(lanes)), 0) from a), (select count(*) from l)`, []any{name, name, name, name, a.most(), a.most()}, &arrived, &groups)
+	a.learn(arrived, groups)
 	return err
 }
 
@@ -92,14 +96,14 @@ func (q tables) lease(ctx context.Context, name, owner string, most int, lease t
 	}
 	ready := func(class Priority) string {
 		return `(select queue, lane, state, ready_at, ` + due(class) + ` as due from {groups}
-	where queue = ?::text and class = ` + strconv.Itoa(int(class)) + ` and ready_at <= {micros start} order by ready_at limit ` + strconv.Itoa(most) + ` for update skip locked)`
+	where queue = ?::text and class = ` + strconv.Itoa(int(class)) + ` and ready_at <= {micros start} order by ready_at limit (select ?::bigint) for update skip locked)`
 	}
 	all, err := sqltable.List(ctx, q.Tables, `
 with high as materialized `+ready(High)+`, normal as materialized `+ready(Normal)+`, low as materialized `+ready(Low)+`,
-c as materialized (select * from (select * from high union all select * from normal union all select * from low) c order by due limit `+strconv.Itoa(most)+`)
+c as materialized (select * from (select * from high union all select * from normal union all select * from low) c order by due limit (select ?::bigint))
 update {groups} g set state = c.state | 1, token = greatest(g.token + 1, {micros start} - `+strconv.Itoa(interlock.EpochUnixMicro)+`), owner = ?, ready_at = {micros start} + ?::bigint
 from c where g.queue = c.queue and g.lane = c.lane
-returning g.lane, c.state, g.token, c.due, c.ready_at`, []any{name, name, name, owner, lease.Microseconds()}, func(f *found) []any { return []any{&f.lane, &f.state, &f.token, &f.due, &f.since} })
+returning g.lane, c.state, g.token, c.due, c.ready_at`, []any{name, most, name, most, name, most, most, owner, lease.Microseconds()}, func(f *found) []any { return []any{&f.lane, &f.state, &f.token, &f.due, &f.since} })
 	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.due, b.due) })
 	return all, err
 }

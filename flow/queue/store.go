@@ -22,6 +22,7 @@ const (
 	maxGroups   = 500
 	minGroups   = 64 // even if each has many messages, so that as many handlers can run
 	maxArrivals = 1000
+	maxPerGroup = 8 // times as many arrivals, if each group has several
 )
 
 // store is one queue of a table, as a [leasequeue.Store]. Its transactions are READ COMMITTED: after
@@ -31,9 +32,10 @@ type store struct {
 	table Table
 	name  string
 
-	trimmed atomic.Int64 // last time, by the monotonic clock; 0 means never
-	busy    atomic.Bool  // the last claim found something
-	depth   depth
+	trimmed  atomic.Int64 // last time, by the monotonic clock; 0 means never
+	busy     atomic.Bool  // the last claim found something
+	depth    depth
+	arrivals arrivals
 }
 
 var _ leasequeue.Store = (*store)(nil)
@@ -74,7 +76,7 @@ func (s *store) Claim(ctx context.Context, owner string, lease time.Duration, li
 		}
 	}
 	err = s.do(ctx, "receive", func(q tables) error {
-		if err := q.admit(ctx, s.name); err != nil {
+		if err := q.admit(ctx, s.name, &s.arrivals); err != nil {
 			return err
 		}
 		found, err := q.lease(ctx, s.name, owner, s.depth.groups(limit.Messages), lease)
@@ -139,6 +141,17 @@ func (s *store) trim(ctx context.Context) error {
 	})
 }
 
+// arrivals is how many arrivals the next claim admits on PostgreSQL; at most maxArrivals mean that many.
+// Its cost is that of the groups to lock, so that many arrivals of few groups are admitted together.
+type arrivals struct{ next atomic.Int64 }
+
+func (a *arrivals) most() int64 { return max(a.next.Load(), maxArrivals) }
+
+// learn records how many arrivals a claim admitted, and of how many groups.
+func (a *arrivals) learn(arrived, groups int64) {
+	a.next.Store(min(maxArrivals*arrived/max(groups, 1), maxPerGroup*maxArrivals))
+}
+
 // depth is the recent number of messages in a group. It decides between many groups with few
 // messages and few groups with many.
 type depth struct {
@@ -157,8 +170,8 @@ func (d *depth) groups(messages int) int {
 	return min(messages, maxGroups, max(minGroups, messages/int(max(1, d.Load()))))
 }
 
-// learn records the result of a claim. If each group had as many messages as requested, there may be
-// more.
+// learn records the result of a claim. If the groups had as many messages as requested, apart from a
+// few, there may be more.
 func (d *depth) learn(all []leasequeue.Group, each int) {
 	if len(all) == 0 {
 		return
@@ -171,10 +184,10 @@ func (d *depth) learn(all []leasequeue.Group, each int) {
 		}
 	}
 	d.size.Store(int64(bytes/count + 1))
-	if average := count / len(all); average == each {
-		d.Store(int64(2 * each))
+	if 8*count >= 7*each*len(all) {
+		d.Store(max(d.Load(), int64(2*each)))
 	} else {
-		d.Store(int64(average))
+		d.Store(int64(count / len(all)))
 	}
 }
 
@@ -248,8 +261,8 @@ func (q tables) messages(ctx context.Context, name string, lanes []int64, each, 
 		earlier = `, sum(octet_length(payload)) over (order by n, id rows unbounded preceding) - octet_length(payload) as earlier `
 	}
 	query := `select ` + fields + ` from (select m.*, n` + earlier + `from unnest(?::text::bigint[]) with ordinality as x (lane, n) cross join lateral (
-		select * from {messages} o where o.queue = ? and o.lane = x.lane order by o.id limit ` + strconv.Itoa(each) + `) m) m order by m.n, m.id`
-	args := []any{bytes, sqltable.Numbers(lanes), name}
+		select * from {messages} o where o.queue = ? and o.lane = x.lane order by o.id limit (select ?::bigint)) m) m order by m.n, m.id`
+	args := []any{bytes, sqltable.Numbers(lanes), name, each}
 	if q.Maria() {
 		var parts []string
 		args = args[:1]
