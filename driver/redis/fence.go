@@ -188,7 +188,7 @@ func checkWrite(r driver.Raise, w driver.Write) error {
 }
 
 func fenceKey(kind, resource string) string {
-	return ownKeys(resource) + kind + ":" + resource
+	return reserved + tags.of(slotOf(resource)) + "}:" + kind + ":" + resource // as ownKeys, in one allocation
 }
 
 func parseMark(asked request, token, source, raised string) (driver.Mark, error) {

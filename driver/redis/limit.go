@@ -94,12 +94,8 @@ func (l *Limiter) takeOne(ctx context.Context, call driver.LimitCall, a *driver.
 	if a.Err = c.Check(); a.Err != nil {
 		return true
 	}
-	n, asked := c.Numbers(), request{op: "limit", name: c.Key}
-	b := batch{keys: []string{fenceKey("limit", l.prefix+c.Key)}}
-	for _, x := range []int64{n[4], n[5], n[3] * n[4], n[6], n[7]} {
-		b.args = append(b.args, strconv.FormatInt(x, 10))
-	}
-	m, err := l.conn.eval(ctx, asked, limitOneScript, b)
+	asked := request{op: "limit", name: c.Key}
+	m, err := l.conn.eval(ctx, asked, limitOneScript, batch{[]string{fenceKey("limit", l.prefix+c.Key)}, argsOfOne(c.Numbers())})
 	if err != nil {
 		a.Err = err
 		return true
@@ -114,6 +110,20 @@ func (l *Limiter) takeOne(ctx context.Context, call driver.LimitCall, a *driver.
 		a.Decisions = []driver.Decision{c.Bucket(level)}
 	}
 	return true
+}
+
+// argsOfOne returns the arguments of limitOneScript. It leaves out a cost and a least of 1.
+func argsOfOne(n [8]int64) []string {
+	numbers := [...]int64{n[4], n[5], n[3] * n[4], n[6], n[7]}
+	some := numbers[:]
+	if n[6] == 1 && n[7] == 1 {
+		some = some[:3]
+	}
+	args := make([]string, len(some))
+	for i, x := range some {
+		args[i] = strconv.FormatInt(x, 10)
+	}
+	return args
 }
 
 // isShort reports whether the answer to a call is one number: the level of its bucket.

@@ -116,8 +116,7 @@ func TestLimitScript(t *testing.T) {
 				args = appendCharge(args, c)
 			}
 			if isShort(call) && random.IntN(2) == 0 {
-				n := call[0].Numbers()
-				one := []string{fmt.Sprint(n[4]), fmt.Sprint(n[5]), fmt.Sprint(n[3] * n[4]), fmt.Sprint(n[6]), fmt.Sprint(n[7]), fmt.Sprint(now)}
+				one := append(argsOfOne(call[0].Numbers()), fmt.Sprint(now))
 				level, err := fixedOne.runOne(context.Background(), client, batch{keys: keys[:1], args: one}).AsInt64()
 				testbed.OK(t, err)
 				if level >= 0 {
@@ -284,5 +283,23 @@ func TestLimitFailover(t *testing.T) {
 				t.Errorf("after the failover: %+v", a)
 			}
 		})
+	}
+}
+
+// TestLimitAllocations: what one call costs the process, including the client.
+func TestLimitAllocations(t *testing.T) {
+	if testbed.Race {
+		t.Skip("the race detector empties pools, which changes the count")
+	}
+	l := NewLimiter(dial(t, testbed.Redis(t).Addr()), "")
+	calls := []driver.LimitCall{{{Key: "k", Rate: driver.Rate{Count: 1_000_000, Period: time.Second}, Cost: 1}}}
+	n := testing.AllocsPerRun(200, func() {
+		if a := l.Take(t.Context(), calls)[0]; !a.Allowed() {
+			t.Fatalf("%+v", a)
+		}
+	})
+	t.Logf("%v allocations", n)
+	if n > 6 {
+		t.Errorf("%v allocations for a call, at most 6 are allowed", n)
 	}
 }
