@@ -63,7 +63,7 @@ func (q tables) admit(ctx context.Context, name string, a *arrivals) error {
 	if q.Maria() {
 		return q.admitMaria(ctx, name)
 	}
-	var arrived, groups int64
+	var arrived, changed int64
 	_, err := q.Row(ctx, `
 with a as materialized (
 	delete from {arrivals} where queue = ?::text and id = any (array(select id from {arrivals} where queue = ?::text and id = any (array(
@@ -78,13 +78,13 @@ g as materialized (
 	from l cross join lateral (select * from {groups} o where o.queue = l.queue and o.lane = l.lane for update skip locked) o),
 u as (update {groups} o set class = g.class, state = case when g.state & 1 = 1 then g.state | 4 else g.state end,
 	ready_at = case when g.state = 0 then least(g.ready_at, {micros start}) else g.ready_at end
-	from g where o.queue = g.queue and o.lane = g.lane and (g.class <> g.former or g.state & 5 = 1 or g.state = 0 and g.ready_at > {micros start})),
+	from g where o.queue = g.queue and o.lane = g.lane and (g.class <> g.former or g.state & 5 = 1 or g.state = 0 and g.ready_at > {micros start}) returning o.lane),
 n as (insert into {groups} (queue, lane, state, class, ready_at, token, owner)
 	select queue, lane, 0, class, {micros start}, 0, '' from l where lane not in (select lane from g) and not exists (select from {groups} o where o.queue = l.queue and o.lane = l.lane)
 	order by lane on conflict do nothing returning lane),
 r as (`+arrive(`min(x.queue)`, `(select *, row_number() over () as n from l where lane not in (select lane from g) and lane not in (select lane from n)) x`)+`)
-select (select coalesce(sum(cardinality(lanes)), 0) from a), (select count(*) from l)`, []any{name, name, name, name, a.most(), a.most()}, &arrived, &groups)
-	a.learn(arrived, groups)
+select (select coalesce(sum(cardinality(lanes)), 0) from a), (select count(*) from u) + (select count(*) from n)`, []any{name, name, name, name, a.most(), a.most()}, &arrived, &changed)
+	a.learn(arrived, changed)
 	return err
 }
 

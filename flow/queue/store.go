@@ -22,7 +22,8 @@ const (
 	maxGroups   = 500
 	minGroups   = 64 // even if each has many messages, so that as many handlers can run
 	maxArrivals = 1000
-	maxPerGroup = 8 // times as many arrivals, if each group has several
+
+	mostArrivals = 8 * maxArrivals // if few of them change a group
 )
 
 // store is one queue of a table, as a [leasequeue.Store]. Its transactions are READ COMMITTED: after
@@ -142,14 +143,14 @@ func (s *store) trim(ctx context.Context) error {
 }
 
 // arrivals is how many arrivals the next claim admits on PostgreSQL; at most maxArrivals mean that many.
-// Its cost is that of the groups to lock, so that many arrivals of few groups are admitted together.
+// It locks the group of each, so those of groups that are ready anyway are admitted together.
 type arrivals struct{ next atomic.Int64 }
 
 func (a *arrivals) most() int64 { return max(a.next.Load(), maxArrivals) }
 
-// learn records how many arrivals a claim admitted, and of how many groups.
-func (a *arrivals) learn(arrived, groups int64) {
-	a.next.Store(min(maxArrivals*arrived/max(groups, 1), maxPerGroup*maxArrivals))
+// learn records how many arrivals a claim admitted, and how many groups these changed.
+func (a *arrivals) learn(arrived, changed int64) {
+	a.next.Store(min(maxArrivals*arrived/max(changed, 1), mostArrivals))
 }
 
 // depth is the recent number of messages in a group. It decides between many groups with few
