@@ -111,9 +111,13 @@ func TestLateServerRefusesNothing(t *testing.T) {
 		testbed.Receive(t, asked, "the request")
 		follower.Resume()
 		err := testbed.Receive(t, done, "the answer")
-		for end := time.Now().Add(patience); err != nil && !errors.Is(err, interlock.ErrHeld) && time.Now().Before(end); {
+		testbed.Eventually(t, "the answer", patience, func() bool {
+			if err == nil || errors.Is(err, interlock.ErrHeld) {
+				return true
+			}
 			_, err = behind.Acquire(bounded(t), next.Request) // a follower that was paused may drop its connections
-		}
+			return false
+		})
 		if err != nil {
 			t.Fatalf("round %d: %v", i, err)
 		}
