@@ -20,53 +20,56 @@ import (
 
 // Forbidden reports whether a backend refused our identity or our rights.
 func Forbidden(err error) bool {
-	return forbiddenByEtcd(err) || forbiddenByRedis(err) || forbiddenByPostgres(err) || forbiddenByMySQL(err) ||
-		errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrAuthFailed) ||
-		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || forbiddenByConsul(err)
+	code := codeOf(err)
+	return Unauthenticated(err) ||
+		code.etcd == codes.PermissionDenied || code.redis == "NOPERM" || code.postgres == "42501" || // insufficient privilege
+		slices.Contains([]uint16{1044, 1142, 1143, 1227}, code.mysql) || // a database, a table, a column, a privilege
+		code.consul == http.StatusForbidden || errors.Is(err, zk.ErrNoAuth) || apierrors.IsForbidden(err)
 }
 
-func forbiddenByConsul(err error) bool {
-	var answer *consul.StatusError
-	return errors.As(err, &answer) && (answer.Code == http.StatusForbidden || answer.Code == http.StatusUnauthorized)
+// Unauthenticated reports whether a backend refused our identity: the user, the password, a
+// token or a certificate.
+func Unauthenticated(err error) bool {
+	code := codeOf(err)
+	return code.etcd == codes.Unauthenticated || errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) ||
+		code.redis == "NOAUTH" || code.redis == "WRONGPASS" || strings.HasPrefix(code.postgres, "28") || // invalid authorization
+		code.mysql == 1045 || code.mysql == 1698 || // 1698: an account without a password
+		code.consul == http.StatusUnauthorized || errors.Is(err, zk.ErrAuthFailed) || apierrors.IsUnauthorized(err)
 }
 
-// forbiddenByMySQL reports error numbers about rights: a database, a user, a table, a
-// column, a privilege, and an account without a password.
-func forbiddenByMySQL(err error) bool {
-	var reply *client.MySQLError
-	return errors.As(err, &reply) && slices.Contains([]uint16{1044, 1045, 1142, 1143, 1227, 1698}, reply.Number)
+// A code is that of an error, in the field of the backend that sent it.
+type code struct {
+	etcd     codes.Code
+	redis    string
+	postgres string
+	mysql    uint16
+	consul   int
 }
 
-func forbiddenByEtcd(err error) bool {
-	if errors.Is(err, rpctypes.ErrAuthFailed) || errors.Is(err, rpctypes.ErrUserEmpty) {
-		return true
-	}
-	var named rpctypes.EtcdError
-	var code codes.Code
-	if errors.As(err, &named) {
-		code = named.Code()
+func codeOf(err error) (c code) {
+	var etcdError rpctypes.EtcdError
+	var redisError *rueidis.RedisError
+	var sqlError interface{ SQLState() string }
+	var mysqlError *client.MySQLError
+	var consulError *consul.StatusError
+	if errors.As(err, &etcdError) {
+		c.etcd = etcdError.Code()
 	} else if s, ok := status.FromError(err); ok {
-		code = s.Code()
+		c.etcd = s.Code()
 	}
-	return code == codes.PermissionDenied || code == codes.Unauthenticated
-}
-
-func forbiddenByRedis(err error) bool {
-	var reply *rueidis.RedisError
-	if !errors.As(err, &reply) {
-		return false
+	if errors.As(err, &redisError) {
+		c.redis, _, _ = strings.Cut(redisError.Error(), " ")
 	}
-	word, _, _ := strings.Cut(reply.Error(), " ")
-	return word == "NOAUTH" || word == "WRONGPASS" || word == "NOPERM"
-}
-
-func forbiddenByPostgres(err error) bool {
-	var sql interface{ SQLState() string }
-	if !errors.As(err, &sql) {
-		return false
+	if errors.As(err, &sqlError) {
+		c.postgres = sqlError.SQLState()
 	}
-	// Class 28: invalid authorization; 42501: insufficient privilege.
-	return strings.HasPrefix(sql.SQLState(), "28") || sql.SQLState() == "42501"
+	if errors.As(err, &mysqlError) {
+		c.mysql = mysqlError.Number
+	}
+	if errors.As(err, &consulError) {
+		c.consul = consulError.Code
+	}
+	return c
 }
 
 // Answered reports whether a backend was reached but refuses for now: a Redis that is
@@ -79,7 +82,6 @@ func Answered(err error) bool {
 
 // NoDatabase reports whether the server answers but lacks the named database.
 func NoDatabase(err error) bool {
-	var postgres interface{ SQLState() string }
-	var mysql *client.MySQLError
-	return errors.As(err, &postgres) && postgres.SQLState() == "3D000" || errors.As(err, &mysql) && mysql.Number == 1049
+	code := codeOf(err)
+	return code.postgres == "3D000" || code.mysql == 1049
 }

@@ -96,5 +96,6 @@ func TestDoctor(t *testing.T) {
 		"EVICTING": "redis://" + testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always",
 			"--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru").Addr(),
 		"NOSUBSCRIBE": "redis://app:pw@" + limited.Addr(),
+		"WRONG":       "redis://app:wrong@" + limited.Addr(),
 	})
 }

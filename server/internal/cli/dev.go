@@ -37,7 +37,12 @@ func (a *app) devCommand() *cobra.Command {
 loopback only, because it has neither passwords nor TLS. Ctrl-C stops it; its data
 is kept for the next start. Do not use it in production: a single node is a single
 point of failure.`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.dev(c.Context(), f) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if a.backend != "" {
+				return usage("interlock dev runs its own etcd; leave out --backend")
+			}
+			return a.dev(c.Context(), f)
+		},
 	}
 	c.Flags().StringVar(&f.listen, "listen", defaultListen, "`host:port` for clients, loopback only; port 0 picks a free one")
 	c.Flags().StringVar(&f.dataDir, "data-dir", "", "where to keep data (default: interlock/dev in the user's state directory)")
@@ -119,10 +124,14 @@ func removeAll(dir string) {
 func devError(err error) error {
 	var address *embedded.AddressError
 	var inUse *embedded.InUseError
+	other, running := findDev()
 	switch {
 	case errors.As(err, &inUse) && inUse.Running.Endpoint != "":
 		return fail(exitFailed, "process %d already runs a development server on %s, at %s: use that one, or start another with --data-dir or --temp, and --listen",
 			inUse.Running.PID, inUse.DataDir, inUse.Running.Endpoint)
+	case errors.As(err, &address) && running && other.Endpoint == address.Listen:
+		return fail(exitFailed, "process %d already runs a development server at %s: use that one, or start another with --listen",
+			other.PID, other.Endpoint)
 	case errors.As(err, &address) && errors.Is(err, syscall.EADDRINUSE):
 		return fail(exitFailed, "%s is taken by another program: choose another port with --listen (127.0.0.1:0 picks a free one)", address.Listen)
 	case errors.As(err, &address):

@@ -39,12 +39,12 @@ func TestForbidden(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"locks", "ls", "--backend", "redis://" + locked}, 77, "redis://" + locked + " does not permit this: "},
-		{[]string{"lock", "job", "--backend", "redis://:wrong@" + locked, "--", "true"}, 77, "redis://" + locked + " does not permit this: "},
-		{[]string{"guard", "show", "x", "--backend", "redis://:wrong@" + locked}, 77, "redis://" + locked + " does not permit this: "},
+		{[]string{"locks", "ls", "--backend", "redis://" + locked}, 77, "redis://" + locked + " rejects the credentials: "},
+		{[]string{"lock", "job", "--backend", "redis://:wrong@" + locked, "--", "true"}, 77, "redis://" + locked + " rejects the credentials: "},
+		{[]string{"guard", "show", "x", "--backend", "redis://:wrong@" + locked}, 77, "redis://" + locked + " rejects the credentials: "},
 		{[]string{"lock", "job", "--backend", "redis://:s3cret@" + locked, "--", "sh", "-c", `test "$INTERLOCK_BACKEND" = redis://` + locked}, 0, ""},
 		{[]string{"guard", "show", "x", "--backend", database}, 78, ""}, // it has no guard table
-		{[]string{"guard", "show", "x", "--backend", strings.Replace(database, "postgres@", "nobody@", 1)}, 77, "does not permit this: "},
+		{[]string{"guard", "show", "x", "--backend", strings.Replace(database, "postgres@", "nobody@", 1)}, 77, "rejects the credentials: "},
 		{[]string{"guard", "show", "x", "--backend", "postgres://127.0.0.1:1/postgres"}, 69, "cannot reach postgres://127.0.0.1:1/postgres: "},
 	} {
 		code, _, said := outcome(t, c.args...)

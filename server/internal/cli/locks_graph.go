@@ -48,7 +48,7 @@ shows those of one backend. A cycle of them is found, and ended, by the tasks.`,
 			for _, v := range views {
 				rows = append(rows, []string{v.Task, v.Awaits, strings.Join(v.Holds, ", "), v.Since.Local().Format(time.DateTime)})
 			}
-			return a.printRows(views, rows, "no task has published that it waits")
+			return a.printRows(views, rows, "no task has published that it waits; only tasks that claim/deadlock watches do")
 		},
 	}
 	c.Flags().StringVar(&format, "format", format, "text, dot or mermaid")

@@ -261,17 +261,17 @@ func TestReadingIsForbidden(t *testing.T) {
 	t.Parallel()
 	program(t)
 	url := strings.Replace(mariadbURL(testbed.Shared(t, testbed.MariaDB)), "root@", "nobody:s3cret@", 1)
-	t.Run("mysql", func(t *testing.T) { mustForbid(t, url) })
+	t.Run("mysql", func(t *testing.T) { mustForbid(t, url, "rejects the credentials") })
 	k := testbed.SharedKube(t)
-	t.Run("kube", func(t *testing.T) { mustForbid(t, kubeConfigFor(t, k, testbed.KubeUser)) })
-	t.Run("kube, unknown", func(t *testing.T) { mustForbid(t, kubeConfigFor(t, k, "s3cret")) })
+	t.Run("kube", func(t *testing.T) { mustForbid(t, kubeConfigFor(t, k, testbed.KubeUser), "does not permit this") })
+	t.Run("kube, unknown", func(t *testing.T) { mustForbid(t, kubeConfigFor(t, k, "s3cret"), "rejects the credentials") })
 	t.Run("kube, tokens", func(t *testing.T) { tokensOnKube(t, k) })
 }
 
-func mustForbid(t *testing.T, url string) {
+func mustForbid(t *testing.T, url, want string) {
 	t.Helper()
 	_, said := run(t, 77, "locks", "ls", "--backend", url)
-	if !strings.Contains(said, "does not permit this") || strings.Count(said, "\n") != 1 || strings.Contains(said, "s3cret") {
+	if !strings.Contains(said, want) || strings.Count(said, "\n") != 1 || strings.Contains(said, "s3cret") {
 		t.Errorf("it said %q", said)
 	}
 }

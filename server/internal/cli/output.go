@@ -184,6 +184,21 @@ func isGroup(c *cobra.Command, args []string) error {
 	return nil
 }
 
+// wrongValue replaces an error of a flag's value that has words of Go.
+func wrongValue(err error) error {
+	var wrong *pflag.InvalidValueError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	wanted := map[string]string{
+		"duration": "a duration, such as 10s or 1h30m", "bool": "true or false", "int": "a whole number", "int64": "a whole number",
+	}[wrong.GetFlag().Value.Type()]
+	if wanted == "" {
+		return err
+	}
+	return fmt.Errorf("--%s %s is not %s", wrong.GetFlag().Name, wrong.GetValue(), wanted)
+}
+
 // suggestion returns the commands with a similar spelling.
 func suggestion(c *cobra.Command, typed string) text {
 	c.SuggestionsMinimumDistance = 2

@@ -80,7 +80,7 @@ func (a *app) root() *cobra.Command {
 	root.SetErr(a.err)
 	root.SetHelpTemplate(helpTemplate)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage("%w%s; %s --help explains the flags", err, flagSuggestion(c, err), c.CommandPath())
+		return usage("%w%s; %s --help explains the flags", wrongValue(err), flagSuggestion(c, err), c.CommandPath())
 	})
 	root.SetHelpCommand(helpCommand())
 	root.CompletionOptions.DisableDefaultCmd = true // ours reports errors
@@ -150,6 +150,9 @@ func (a *app) backendError(t backend.Target, err error) error {
 	case exitForbidden:
 		if errors.As(err, &own) {
 			return err // of a participant
+		}
+		if backend.Unauthenticated(err) {
+			return fail(exitForbidden, "%v rejects the credentials: %w", t, err)
 		}
 		return fail(exitForbidden, "%v does not permit this: %w (interlock doctor names missing rights)", t, err)
 	case exitBug:

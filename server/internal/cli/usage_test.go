@@ -50,3 +50,21 @@ func TestWrongUsageIsFoundBeforeTheBackend(t *testing.T) {
 		}
 	}
 }
+
+// TestWrongValuesAreExplained: an error of a flag's value names what the flag takes, in no words of Go.
+func TestWrongValuesAreExplained(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"lock x --ttl 3 -- true":  "--ttl 3 is not a duration, such as 10s or 1h30m; interlock lock --help explains the flags",
+		"doctor --watch=-":        "--watch - is not a duration, such as 10s or 1h30m; interlock doctor --help explains the flags",
+		"locks ls --limit many":   "--limit many is not a whole number; interlock locks ls --help explains the flags",
+		"limit x --cost 0.5":      "--cost 0.5 is not a whole number; interlock limit --help explains the flags",
+		"locks ls --all=perhaps":  "--all perhaps is not true or false; interlock locks ls --help explains the flags",
+		"dev --backend redis://h": "interlock dev runs its own etcd; leave out --backend",
+	} {
+		code, out, said := cli.RunWithin(t, strings.Fields(line)...)
+		if code != 64 || out != "" || !strings.HasPrefix(said, "interlock: "+want) || strings.Contains(said, "strconv") {
+			t.Errorf("%s: exit code %d, %s%s", line, code, out, said)
+		}
+	}
+}
