@@ -86,7 +86,7 @@ func (t Target) journal(ctx context.Context, name string,
 // does not create. disconnect closes it. A backend without limits is a [*URLError]. The context
 // bounds the opening only.
 func (t Target) Limits(ctx context.Context, table limit.Table) (l driver.LimitInspector, disconnect func(), err error) {
-	refusal := &URLError{Reason: t.Kind() + " keeps no rate limits; name a redis://, postgres:// or mysql:// URL with --backend"}
+	refusal := &URLError{Reason: t.Kind() + " keeps no rate limits; use a redis://, postgres:// or mysql:// URL"}
 	if !t.Has(backend.Tables) && t.Kind() != "redis" {
 		return nil, nil, refusal
 	}
