@@ -179,8 +179,14 @@ func (s *Lease) request(n int64) {
 	close(a.done)
 }
 
-// Close refunds unused units, except for those that have drained since. Further calls of Allow fail. If
-// ctx ends first, the units are lost. It waits for a request in progress, at most 10 s.
+// refundTimeout bounds the request of Close. Units that drain until then are not refunded, because others
+// may take them before the refund arrives.
+const refundTimeout = time.Second
+
+// Close refunds unused units, except for those that will have drained a second later. Further calls of
+// Allow fail. If the store does not answer within a second, or ctx ends first, Close returns an error and
+// the units are lost. If the store executes that refund later, others may be admitted what has drained
+// meanwhile once more. Close first waits for a request in progress, at most 10 s.
 func (s *Lease) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -190,7 +196,9 @@ func (s *Lease) Close(ctx context.Context) error {
 	if g == nil {
 		return nil
 	}
-	drained := int64(float64(boottime.Now().Sub(g.sent))*float64(s.rate.Count)/float64(s.rate.Period)) + 1
+	ctx, cancel := context.WithTimeout(ctx, refundTimeout)
+	defer cancel()
+	drained := int64(float64(boottime.Now().Sub(g.sent)+refundTimeout)*float64(s.rate.Count)/float64(s.rate.Period)) + 1
 	left := g.units.Swap(0) - drained
 	if left <= 0 {
 		return nil

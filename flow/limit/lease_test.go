@@ -114,6 +114,42 @@ func TestLeaseCloses(t *testing.T) {
 	})
 }
 
+// TestLeaseClosesLate: a refund that the store executes late returns no units that have drained
+// meanwhile, and that others have taken.
+func TestLeaseClosesLate(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		r := limit.Rate{Count: 100, Period: time.Second, Burst: 200}
+		store := memory.NewLimiter()
+		slow := &gated{Limiter: store}
+		mine, err := limit.New(slow, nil)
+		ok(t, err)
+		others, err := limit.New(store, nil)
+		ok(t, err)
+		s := lease(t, mine, r)
+		for range 64 { // of 1 + 2 + 4 + … + 64
+			if ok, err := s.Allow(t.Context()); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+		}
+		slow.latency = 900 * time.Millisecond
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close(t.Context()) }()
+		synctest.Wait()
+		time.Sleep(800 * time.Millisecond)
+		half := limit.Rate{Count: 100, Period: time.Second, Burst: 100}
+		take := func() int64 {
+			d, err := others.Take(t.Context(), limit.Charge{Key: "k", Rate: half, Cost: 100, Least: 1})
+			ok(t, err)
+			return d.Granted
+		}
+		n := take()
+		ok(t, <-closed)
+		if n += take(); n > 100+10 { // in 0.1 s
+			t.Errorf("others were admitted %d units within 0.1 s, at most 110 are", n)
+		}
+	})
+}
+
 // TestLeaseCompetition: goroutines that share a lease take each unit once.
 func TestLeaseCompetition(t *testing.T) {
 	s := lease(t, gate(t, &gated{}, nil), limit.PerHour(1000)) // the store has a burst of 500

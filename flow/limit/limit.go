@@ -93,7 +93,8 @@ func (l *Limits) Peek(ctx context.Context, key string, r Rate) (Decision, error)
 	return l.Take(ctx, Charge{Key: key, Rate: r})
 }
 
-// Refund returns n units that were taken and not used.
+// Refund returns n units that were taken and not used. Refund them at once: if it arrives d after they
+// were taken, what drained meanwhile, at most Count·d/Period, may be admitted once more.
 func (l *Limits) Refund(ctx context.Context, key string, r Rate, n int64) error {
 	_, err := l.Take(ctx, Charge{Key: key, Rate: r, Cost: -max(n, 0)})
 	return err

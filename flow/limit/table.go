@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/transact"
 )
@@ -181,9 +182,13 @@ func anys(keys []string) (all []any) {
 	return all
 }
 
+// longWait is the wait for rows after which the clock is read again. It is less than the second by which
+// [driver.Decide] accepts that clock readings go back.
+const longWait = 500 * time.Millisecond
+
 // lock locks the rows and reads them, and the clock. It returns the keys without a row.
 func (r *request) lock(ctx context.Context, q sqltable.Tables) (missing []string, err error) {
-	keys, found := r.keys(), map[string]bool{}
+	keys, found, begun := r.keys(), map[string]bool{}, boottime.Now()
 	err = q.Each(ctx, `select name, state, {micros now} from {limits} where name in (`+places(len(keys), `?`)+`) order by name for update`, anys(keys),
 		func(scan func(...any) error) error {
 			var name, text string
@@ -202,6 +207,9 @@ func (r *request) lock(ctx context.Context, q sqltable.Tables) (missing []string
 		if !found[k] {
 			missing = append(missing, k)
 		}
+	}
+	if err == nil && boottime.Now().Sub(begun) > longWait { // MariaDB reads the clock when a statement begins
+		_, err = q.Row(ctx, `select {micros now}`, nil, &r.now)
 	}
 	return missing, err
 }

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/limit"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -95,4 +97,48 @@ func TestTableLists(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTableWaits: a request that has waited for the row of one limit decides the others by the time
+// after the wait. By an earlier time, consumption of the others would drain twice.
+func TestTableWaits(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		db.Do(t, limit.Table{}.Create)
+		late, other := limit.FromTable(db, limit.Table{}), limit.FromTable(db.Again(t), limit.Table{})
+		call := func(key string, cost int64) driver.LimitCall {
+			return driver.LimitCall{{Key: key, Rate: limit.PerHour(10), Cost: cost}}
+		}
+		both := []driver.LimitCall{call("a", 1), call("b", 1)}
+		for _, x := range late.Take(t.Context(), both) {
+			ok(t, x.Err)
+		}
+		holder, begun := db.Begun(t, driver.ReadCommitted), time.Now()
+		_, err := databases.Value[string](t.Context(), holder.Native(), `select name from interlock_limit where name = 'a' for update`)
+		ok(t, err)
+		done := make(chan []driver.LimitAnswer, 1)
+		go func() { done <- late.Take(t.Context(), both) }()
+		testbed.Eventually(t, "the request waits for a, longer than clocks may differ", time.Minute, func() bool {
+			return db.Waiting(t) > 0 && time.Since(begun) > 1500*time.Millisecond
+		})
+		if x := other.Take(t.Context(), []driver.LimitCall{call("b", 9)})[0]; !x.Allowed() {
+			t.Fatalf("%+v", x)
+		}
+		at := func() time.Time {
+			s, err := other.(driver.LimitInspector).Limit(t.Context(), "b")
+			ok(t, err)
+			return s.State.Time()
+		}
+		before := at()
+		ok(t, holder.Rollback(t.Context()))
+		for i, x := range <-done {
+			if x.Err != nil || x.Allowed() != (i == 0) {
+				t.Errorf("call %d: %+v", i, x)
+			}
+		}
+		if after := at(); after.Before(before) {
+			t.Errorf("the limit continues from %v before its last admission", before.Sub(after))
+		}
+	}, databases.All...)
 }
