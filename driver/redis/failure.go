@@ -32,6 +32,9 @@ func failure(r request, err error) error {
 	case errors.Is(err, errUnconfirmed): // also if an answer gives the reason
 	case errors.As(err, &answer):
 		kind = kindOf(answer.Error())
+		if err == error(answer) {
+			err = inScript{answer}
+		}
 	case driver.NeverSent(err) || slices.ContainsFunc(unsentErrors, func(e error) bool { return errors.Is(err, e) }):
 		kind = interlock.Retryable
 	case errors.As(err, new(*interlock.Error)):
@@ -39,6 +42,18 @@ func failure(r request, err error) error {
 	}
 	return problem(r, kind, err)
 }
+
+// inScript is a server's answer. Its text lacks the hash and the line of the script that Redis adds.
+type inScript struct{ *rueidis.RedisError }
+
+// Error returns the answer without the script.
+func (a inScript) Error() string {
+	text, _, _ := strings.Cut(a.RedisError.Error(), " script: ")
+	return text
+}
+
+// Unwrap returns the whole answer.
+func (a inScript) Unwrap() error { return a.RedisError }
 
 // stopped is in the answer to a script that a moving slot stopped half way.
 const stopped = "attempted to access a non local key"

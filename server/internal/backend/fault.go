@@ -80,6 +80,29 @@ func Answered(err error) bool {
 		errors.As(err, new(interface{ SQLState() string })) || errors.As(err, new(*client.MySQLError))
 }
 
+// redisRefusals are reasons of a Redis that was reached but refuses for now, by the code of its answer.
+var redisRefusals = map[string]string{
+	"READONLY":   "it is a replica; name the master",
+	"OOM":        "its memory is full (maxmemory)",
+	"LOADING":    "it loads its data",
+	"BUSY":       "a script of another client blocks it",
+	"MISCONF":    "it cannot save its data to disk",
+	"NOREPLICAS": "too few replicas are connected (min-replicas-to-write)",
+	"MASTERDOWN": "it is a replica without a connection to its master",
+}
+
+// Refusal returns the reason of an error for which Answered returns true, or "".
+func Refusal(err error) string {
+	var text redis.Answer
+	if reply := (*rueidis.RedisError)(nil); errors.As(err, &reply) {
+		text = redis.Answer(reply.Error())
+	} else {
+		errors.As(err, &text)
+	}
+	code, _, _ := strings.Cut(string(text), " ")
+	return redisRefusals[code]
+}
+
 // NoDatabase reports whether the server answers but lacks the named database.
 func NoDatabase(err error) bool {
 	code := codeOf(err)

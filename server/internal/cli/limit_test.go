@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/flow/limit"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -101,6 +102,20 @@ func limits(t *testing.T, url string) {
 		t.Errorf("%q", out)
 	}
 	on(0, "limit", "mail", "--rate", "2/h", "--cost", "2")
+}
+
+// TestLimitOnReplica: the error has the reason in plain words, and not the script in which Redis refused.
+func TestLimitOnReplica(t *testing.T) {
+	t.Parallel()
+	replica := testbed.Replica(t, testbed.Redis(t))
+	var said string
+	testbed.Eventually(t, "the replica is ready", time.Minute, func() bool {
+		_, said = run(t, 69, "limit", "k", "--rate", "1/s", "--backend", "redis://"+replica.Addr())
+		return !strings.Contains(said, "LOADING") && !strings.Contains(said, "MASTERDOWN")
+	})
+	if !strings.HasSuffix(said, ` answers, but refuses for now, because it is a replica; name the master: redis: limit "k": READONLY You can't write against a read only replica.`+"\n") {
+		t.Error(said)
+	}
 }
 
 // TestUsage requires that invalid calls fail before any request, with an error of one line.

@@ -170,6 +170,9 @@ func (a *app) backendError(t backend.Target, err error) error {
 		return withAdvice(err)
 	}
 	if backend.Answered(err) {
+		if reason := backend.Refusal(err); reason != "" {
+			return fail(exitUnreachable, "%v answers, but refuses for now, because %s: %w", t, reason, err)
+		}
 		return fail(exitUnreachable, "%v answers, but refuses for now: %w", t, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
