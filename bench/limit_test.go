@@ -45,15 +45,18 @@ func limitCases(tb testing.TB) []benchmark {
 			},
 		},
 		{
-			Case: compare.Case{Name: "limit/redis/hot/256", Note: note + "one key", Goals: []compare.Goal{faster("redis_rate", 10), {Metric: compare.Rate, Side: "interlock, each alone", Against: []string{"redis_rate"}, Want: 3}}},
+			Case: compare.Case{Name: "limit/redis/hot/256", Note: note + "one key. Each decided: calls of two units, which are not merged, share requests. A request each: without package limit",
+				Goals: []compare.Goal{faster("redis_rate", 10), {Metric: compare.Rate, Side: "interlock, each decided", Against: []string{"redis_rate"}, Want: 3},
+					{Metric: compare.Rate, Side: "interlock, a request each", Against: []string{"redis_rate"}}}},
 			open: func(tb testing.TB) []compare.Side {
-				return []compare.Side{decisions("interlock", true, shared(tb, server())), decisions("interlock, each alone", true, alone(tb, server())), decisions("redis_rate", true, redisRate(tb, server()))}
+				return []compare.Side{decisions("interlock", true, shared(tb, server())), decisions("interlock, each decided", true, decided(tb, server())),
+					decisions("interlock, a request each", true, alone(tb, server())), decisions("redis_rate", true, redisRate(tb, server()))}
 			},
 		},
 		{
 			Case: compare.Case{Name: "limit/redis/bucket/256", Note: note + "one key", Goals: []compare.Goal{faster("bucket under a lock", 0)}},
 			open: func(tb testing.TB) []compare.Side {
-				return []compare.Side{decisions("interlock, each alone", true, alone(tb, server())), decisions("bucket under a lock", true, newBucket(tb, server()).allow)}
+				return []compare.Side{decisions("interlock, a request each", true, alone(tb, server())), decisions("bucket under a lock", true, newBucket(tb, server()).allow)}
 			},
 		},
 		{
@@ -165,6 +168,16 @@ func allowBy(tb testing.TB, store driver.Limiter) (*limit.Limits, allow) {
 func shared(tb testing.TB, server *testbed.Server) allow {
 	_, take := allowBy(tb, redis.NewLimiter(dialRedis(tb, server), ""))
 	return take
+}
+
+// decided takes two units at twice the rate. Such calls share requests, but not decisions.
+func decided(tb testing.TB, server *testbed.Server) allow {
+	limits, _ := allowBy(tb, redis.NewLimiter(dialRedis(tb, server), ""))
+	return func(ctx context.Context, key string, r driver.Rate) (bool, error) {
+		r.Count, r.Burst = 2*r.Count, 2*r.Burst
+		d, err := limits.Take(ctx, driver.Charge{Key: key, Rate: r, Cost: 2})
+		return d.Allowed, err
+	}
 }
 
 // alone sends each call separately.
