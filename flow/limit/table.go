@@ -156,9 +156,16 @@ func (t *inTable) run(ctx context.Context, r *request, answers []driver.LimitAns
 	}
 }
 
+// maxIdle is how long a process that is stopped in a transaction keeps its rows locked. The database then
+// ends its session.
+const maxIdle = 2 * time.Second
+
 func (t *inTable) do(ctx context.Context, name string, work func(q sqltable.Tables) error) error {
 	return transact.Do(ctx, transact.At(t.db, driver.ReadCommitted), name, func(tx driver.Tx[driver.SQL]) error {
 		q, err := layout.Open("limit", name, tx, t.table.Name)
+		if err == nil {
+			err = tx.Bound(ctx, maxIdle, 0)
+		}
 		if err != nil {
 			return err
 		}

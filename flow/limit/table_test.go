@@ -1,11 +1,15 @@
 package limit_test
 
 import (
+	"context"
 	"fmt"
 	"math"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/limit"
@@ -141,4 +145,60 @@ func TestTableWaits(t *testing.T) {
 			t.Errorf("the limit continues from %v before its last admission", before.Sub(after))
 		}
 	}, databases.All...)
+}
+
+// TestTableStopped: a process that is stopped while it has locked a limit does not block others for longer
+// than a few seconds.
+func TestTableStopped(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		db.Do(t, limit.Table{}.Create)
+		calls := []driver.LimitCall{{{Key: "k", Rate: limit.PerHour(10), Cost: 1}}}
+		s := stopped{BeginnerAt: db.Again(t), locked: make(chan struct{}), goOn: make(chan struct{})}
+		other := limit.FromTable(db, limit.Table{})
+		ok(t, other.Take(t.Context(), calls)[0].Err)
+		done := make(chan driver.LimitAnswer, 1)
+		go func() { done <- limit.FromTable(s, limit.Table{}).Take(t.Context(), calls)[0] }()
+		<-s.locked
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if x := other.Take(ctx, calls)[0]; !x.Allowed() || x.Decisions[0].Remaining != 8 {
+			t.Errorf("another process: %+v", x)
+		}
+		close(s.goOn)
+		if x := <-done; interlock.Kind(x.Err) != interlock.Retryable {
+			t.Errorf("the stopped process: %+v", x)
+		}
+	})
+}
+
+// stopped is a database in a process that is stopped after its first lock.
+type stopped struct {
+	driver.BeginnerAt[driver.SQL]
+	locked, goOn chan struct{}
+}
+
+func (s stopped) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
+	tx, err := s.BeginnerAt.BeginAt(ctx, level)
+	return stoppedTx{tx, s, new(sync.Once)}, err
+}
+
+type stoppedTx struct {
+	driver.Tx[driver.SQL]
+	at   stopped
+	once *sync.Once
+}
+
+func (t stoppedTx) Native() driver.SQL { return t }
+
+func (t stoppedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	err := t.Tx.Query(ctx, query, args, each)
+	if strings.Contains(query, "for update") {
+		t.once.Do(func() {
+			close(t.at.locked)
+			<-t.at.goOn
+		})
+	}
+	return err
 }
