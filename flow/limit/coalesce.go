@@ -13,7 +13,7 @@ const (
 	maxRuns  = 2    // concurrent requests to the store
 	maxCalls = 4096 // calls in one request
 
-	runTimeout = 10 * time.Second // for a request that several calls share
+	runTimeout = 10 * time.Second // for a request; that of a single call is no longer counted after it
 )
 
 // coalescer sends calls to a store. While maxRuns requests are in progress, calls wait; then they share
@@ -44,8 +44,11 @@ func (c *coalescer) take(ctx context.Context, call driver.LimitCall) driver.Limi
 	if c.runs < maxRuns {
 		c.runs++
 		c.mu.Unlock()
+		lost := time.AfterFunc(runTimeout, c.next) // the caller may wait longer; others do not
 		a := c.store.Take(ctx, []driver.LimitCall{call})[0]
-		c.next()
+		if lost.Stop() {
+			c.next()
+		}
 		return a
 	}
 	w, _ := c.spare.Get().(*waiter)

@@ -58,6 +58,42 @@ func gate(t *testing.T, g *gated, o *limit.Options) *limit.Limits {
 	return l
 }
 
+// lossy answers no call for the key "lost" before its context ends.
+type lossy struct{ driver.Limiter }
+
+func (l lossy) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
+	if calls[0][0].Key == "lost" {
+		<-ctx.Done()
+	}
+	return l.Limiter.Take(ctx, calls)
+}
+
+// TestUnanswered: callers who wait for ever for answers that are lost do not block others for ever.
+func TestUnanswered(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		l, err := limit.New(lossy{memory.NewLimiter()}, nil)
+		ok(t, err)
+		patient, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 2 {
+			all.Go(func() {
+				if _, err := l.Allow(patient, "lost", limit.PerHour(1)); err == nil {
+					t.Error("it was answered")
+				}
+			})
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if d, err := l.Allow(ctx, "k", limit.PerHour(1)); err != nil || !d.Allowed {
+			t.Errorf("%+v, %v", d, err)
+		}
+		leave()
+		all.Wait()
+		ok(t, l.Close(t.Context()))
+	})
+}
+
 // TestCoalesced: waiting calls share a request, those of a key a charge, and each gets the answer that it
 // would get alone.
 func TestCoalesced(t *testing.T) {
