@@ -142,6 +142,10 @@ func TestADatabaseThatIsFullAnswers(t *testing.T) {
 				t.Errorf("%s: %s", command, said)
 			}
 		}
+		_, said := run(t, 69, "--backend", backends["etcd"](t), "xa", "ls", "--participant", "north="+url)
+		if strings.Contains(said, "cannot reach") || !strings.Contains(said, "participant north: ") || !strings.Contains(said, " answers, but refuses for now: ") {
+			t.Errorf("xa ls: %s", said)
+		}
 	}
 }
 

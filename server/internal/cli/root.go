@@ -139,6 +139,9 @@ func withAdvice(err error) error {
 	return err
 }
 
+// refusesForNow is the error of a backend that was reached; see backend.Answered.
+const refusesForNow = "%v answers, but refuses for now: %w"
+
 // backendError adds the backend and the next step to an error of its connection or rights.
 func (a *app) backendError(t backend.Target, err error) error {
 	var own *exitError
@@ -173,7 +176,7 @@ func (a *app) backendError(t backend.Target, err error) error {
 		if reason := backend.Refusal(err); reason != "" {
 			return fail(exitUnreachable, "%v answers, but refuses for now, because %s: %w", t, reason, err)
 		}
-		return fail(exitUnreachable, "%v answers, but refuses for now: %w", t, err)
+		return fail(exitUnreachable, refusesForNow, t, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no answer within %v", a.timeout)

@@ -94,7 +94,11 @@ func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(
 	}
 	p, disconnect, err := target.Participant(ctx, name, x.namespace)
 	if codeOf(err) == exitUnreachable {
-		return nil, nil, fail(exitUnreachable, "participant %s: cannot reach %v: %w", name, target, err)
+		problem := "cannot reach %v: %w"
+		if backend.Answered(err) {
+			problem = refusesForNow
+		}
+		return nil, nil, fail(exitUnreachable, "participant %s: "+problem, name, target, err)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("participant %s: %w", name, x.app.backendError(target, err))
@@ -144,10 +148,11 @@ func (x *xa) lsCommand() *cobra.Command {
 			}); err != nil {
 				return err
 			}
+			err := x.app.print(v, v.text(x.namespace, len(x.participants) > 0))
 			if v.unasked == nil {
-				return x.app.print(v, v.text(x.namespace))
+				return err
 			}
-			return errors.Join(x.app.print(v, v.text(x.namespace)), fail(exitUnreachable, "some participants could not be reached: %w", v.unasked))
+			return errors.Join(err, fail(exitUnreachable, "some participants could not be reached: %w", v.unasked))
 		},
 	}
 	f.flags(c, xaProtocol)
@@ -179,7 +184,8 @@ func (v *xaList) find(ctx context.Context, m *twopc.Engine, missing error) {
 	}
 }
 
-func (v *xaList) text(namespace string) text {
+// text returns the list as text. asked means that there were participants to ask.
+func (v *xaList) text(namespace string, asked bool) text {
 	rows := [][]string{{"PARTICIPANT", "IN DOUBT", "FOR", "VERDICT"}}
 	for _, d := range v.InDoubt {
 		rows = append(rows, []string{d.Participant, d.Transaction, seconds(d.Age), strings.TrimSpace(d.Verdict + " " + d.Error)})
@@ -187,15 +193,18 @@ func (v *xaList) text(namespace string) text {
 	text := table(rows)
 	switch {
 	case len(v.InDoubt) > 0:
-	case v.unasked != nil:
+	case v.unasked != nil || !asked:
 		text = "" // there may be some
-	default:
-		text = line("no branch is in doubt in namespace %s\n", namespace)
+	default: // those over HTTP may keep no list
+		text = line("no participant lists a branch in doubt in namespace %s\n", namespace)
 	}
-	if len(v.Transactions) == 0 {
+	switch {
+	case len(v.Transactions) == 0 && asked:
 		return text
+	case text != "":
+		text += "\n"
 	}
-	return text + "\n" + table(rowsOf(v.Transactions))
+	return text + table(rowsOf(v.Transactions))
 }
 
 // seconds returns a time as text, in whole seconds.

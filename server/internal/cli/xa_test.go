@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -154,7 +156,15 @@ func TestXAByHand(t *testing.T) {
 		t.Errorf("branches of a reachable participant are missing: %s%s", out, said)
 	}
 	run(t, 69, append([]string{"xa", "resolve", name, "--decide", "commit", "--reason", "x"}, partly...)...)
-	if out, _ := run(t, 0, "xa", "ls", "--backend", url, "--participant", "north="+pgURL, "--namespace", "other"); !strings.HasPrefix(out, "no branch is in doubt in namespace other\n") {
+	if out, _ := run(t, 0, "xa", "ls", "--backend", url, "--participant", "north="+pgURL, "--namespace", "other"); !strings.HasPrefix(out, "no participant lists a branch in doubt in namespace other\n") {
 		t.Error(out)
+	}
+	keepsNoList := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(keepsNoList.Close)
+	for _, participants := range [][]string{nil, {"--participant", "north=" + keepsNoList.URL}} {
+		out, _ := run(t, 0, append([]string{"xa", "ls", "--backend", url}, participants...)...)
+		if strings.Contains(out, "no branch is in doubt") || !strings.Contains(out, "transfer/42") {
+			t.Errorf("%q: no participant was asked for branches in doubt, and it said %s", participants, out)
+		}
 	}
 }
