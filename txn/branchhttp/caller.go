@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -113,19 +112,15 @@ func newRequest(ctx context.Context, c branch.Call, address string, input []byte
 
 // newPost returns a request with JSON. It refuses addresses with a user.
 func newPost(ctx context.Context, address string, body []byte) (*http.Request, error) {
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, failure.RedactError(err)
-	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return nil, fmt.Errorf("%q is not the address of a participant", failure.RedactURL(address))
-	}
-	if u.User != nil {
-		return nil, fmt.Errorf("the address %q has a user or a password: remove them, and sign calls instead", failure.RedactURL(address))
-	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
 		return nil, failure.RedactError(err)
+	}
+	if u := r.URL; u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return nil, fmt.Errorf("%q is not the address of a participant", failure.RedactURL(address))
+	}
+	if r.URL.User != nil {
+		return nil, fmt.Errorf("the address %q has a user or a password: remove them, and sign calls instead", failure.RedactURL(address))
 	}
 	r.Header.Set("Content-Type", "application/json")
 	return r, nil

@@ -97,13 +97,13 @@ func (d secondPhase) tasks(r run, names []string, attempt int) []coordinator.Tas
 		x := r.xid(name)
 		tasks[i] = coordinator.Task{
 			Target: name, Timeout: d.engine.options.Timeout,
-			Call: branch.Call{Transaction: x.Transaction, Branch: name, Operation: branch.Commit, Attempt: attempt},
+			Call: branch.Call{Transaction: x.Transaction, Branch: name, Operation: branch.Commit, Attempt: attempt, Begun: r.began},
 			Do: func(ctx context.Context) error {
 				p, err := d.engine.participant(name)
 				if err != nil {
 					return err
 				}
-				err = p.Commit(withCall(ctx, branch.From(ctx), r, name, branch.Commit), x)
+				err = p.Commit(ctx, x)
 				if errors.Is(err, driver.ErrHeuristic) {
 					return branch.Fail(err) // not a failure of the target
 				}

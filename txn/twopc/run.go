@@ -146,7 +146,7 @@ func (m *Engine) prepare(ctx context.Context, r run, branches []*openBranch) []b
 	for i, b := range branches {
 		ballots[i] = ballot{name: b.name, err: failure.ErrNoReturn}
 		all.Go(func() {
-			err := coordinator.CatchPanic(withCall(ctx, branch.Call{Attempt: 1}, r, b.name, branch.Prepare), func(ctx context.Context) (err error) {
+			err := coordinator.CatchPanic(withCall(ctx, 1, r, b.name, branch.Prepare), func(ctx context.Context) (err error) {
 				ballots[i].vote, err = b.preparing.Prepare(ctx)
 				return err
 			})
@@ -165,17 +165,14 @@ func (m *Engine) call(ctx context.Context, attempt int, r run, name string, op b
 	if op == branch.Commit {
 		do = m.participants[name].Commit
 	}
-	return coordinator.CatchPanic(withCall(ctx, branch.Call{Attempt: attempt}, r, name, op), func(ctx context.Context) error { return do(ctx, r.xid(name)) })
+	return coordinator.CatchPanic(withCall(ctx, attempt, r, name, op), func(ctx context.Context) error { return do(ctx, r.xid(name)) })
 }
 
 // withCall returns a context with the call, for participants in other processes. It replaces the call
 // of another transaction in ctx.
-func withCall(ctx context.Context, c branch.Call, r run, name string, op branch.Operation) context.Context {
-	c.Transaction, c.Branch, c.Operation, c.Begun = r.String(), name, op, r.began
-	if deadline, bound := ctx.Deadline(); bound { // a coordinator's call has its bound in c alone
-		c.Deadline = deadline
-	}
-	return branch.With(ctx, c)
+func withCall(ctx context.Context, attempt int, r run, name string, op branch.Operation) context.Context {
+	deadline, _ := ctx.Deadline()
+	return branch.With(ctx, branch.Call{Transaction: r.String(), Branch: name, Operation: op, Attempt: attempt, Begun: r.began, Deadline: deadline})
 }
 
 // commit records the decision. If the outcome of the append is unknown, it tries to record an abort, and
