@@ -223,3 +223,20 @@ func testOtherKeysAreLeftAlone(s *scene) {
 	s.operate(op{Verb: "set", Key: key, Flags: lockFlag}) // a released lock
 	s.acquire(d, "n", "o")
 }
+
+// testReleasedLockOfAnother client, which left the key: the token is that of the grant, which
+// others see, and a release is one request.
+func testReleasedLockOfAnother(s *scene) {
+	d, w := s.open(Options{})
+	s.operate(op{Verb: "set", Key: layout{s.prefix}.lock("n"), Flags: lockFlag})
+	g := s.acquire(d, "n", "o")
+	state, err := d.Lock(s.Context(), "n")
+	if err != nil || state.Holder == nil || state.Holder.Token != g.Token {
+		s.Errorf("token %d, others see %+v: %v", g.Token, state.Holder, err)
+	}
+	before := w.count()
+	s.release(d, "n", "o")
+	if n := w.count() - before; n != 1 {
+		s.Errorf("a release cost %d requests", n)
+	}
+}

@@ -38,6 +38,7 @@ func TestDriver(t *testing.T) {
 		"ValueReplaced":               testValueReplaced,
 		"LockDelay":                   testLockDelay,
 		"OtherKeysAreLeftAlone":       testOtherKeysAreLeftAlone,
+		"ReleasedLockOfAnother":       testReleasedLockOfAnother,
 		"BaseDeletedOrLowered":        testBaseDeletedOrLowered,
 		"BaseFollowsTheClock":         testBaseFollowsTheClock,
 		"ClockAhead":                  testClockAhead,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -76,8 +77,9 @@ func (s *session) begin() error {
 	return fail.New(opOpen, "", interlock.Retryable, errOthers)
 }
 
+// find returns a key as the last operation on it left it.
 func find(entries []entry, key string) entry {
-	for _, e := range entries {
+	for _, e := range slices.Backward(entries) {
 		if e.Key == key {
 			return e
 		}
