@@ -49,6 +49,7 @@ type sight struct {
 type seen struct {
 	revision int64
 	since    boottime.Instant
+	reported bool // it is invalid
 }
 
 func (n note) encode() []byte {
@@ -105,7 +106,7 @@ func (s *sight) read(ctx context.Context, board Board) error {
 	for _, kv := range s.notes {
 		same := before[kv.Key]
 		if same.revision != kv.Revision {
-			same = seen{kv.Revision, now}
+			same = seen{revision: kv.Revision, since: now}
 		}
 		s.seen[kv.Key] = same
 	}

@@ -106,7 +106,7 @@ func (d *Detector) look(ctx context.Context, tasks map[*member]*member) {
 		return s.write(ctx, board, prefix+d.id+"/", wanted[board])
 	})
 	for board, s := range d.sights {
-		if s.empty && len(wanted[board]) == 0 {
+		if s.empty && s.id != "" && len(wanted[board]) == 0 {
 			delete(d.sights, board)
 		}
 	}
@@ -194,14 +194,18 @@ func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, 
 	all.Wait()
 }
 
-// read returns the notes of all boards. An invalid note is reported and left out.
+// read returns the notes of all boards. An invalid note is reported once and left out.
 func (d *Detector) read() notes {
 	h := notes{waiters: map[string][]link{}, holders: map[string][]link{}}
 	for _, s := range d.sights {
 		for _, kv := range s.notes {
 			n, err := parse(kv.Value)
 			if err != nil {
-				report.Add(&d.reports, nil, d.hooks.Failed, observe.DeadlockFailed{Err: fmt.Errorf("note %s: %w", kv.Key, err)})
+				if last := s.seen[kv.Key]; !last.reported {
+					last.reported = true
+					s.seen[kv.Key] = last
+					report.Add(&d.reports, nil, d.hooks.Failed, observe.DeadlockFailed{Err: fmt.Errorf("note %s: %w", kv.Key, err)})
+				}
 				continue
 			}
 			if n.Held != "" {
