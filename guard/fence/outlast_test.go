@@ -19,6 +19,7 @@ func TestOutlasting(t *testing.T) {
 			"a renewed claim waits to enter":       testRenewedClaimWaits,
 			"a silent network ends with the claim": testSilentCommit,
 			"a silent network ends while it lasts": testSilentCommitUnderRenewedClaim,
+			"entering ends on a silent network":    testSilentEnter,
 		} {
 			t.Run(what, func(t *testing.T) {
 				t.Parallel()
@@ -77,4 +78,28 @@ func testSilentCommitUnderRenewedClaim(t *testing.T, w world) {
 	if wantKind(t, err, interlock.Uncertain, context.DeadlineExceeded); errors.Is(err, interlock.ErrExpired) {
 		t.Errorf("%v: the claim is still valid", err)
 	}
+}
+
+// renewing begins transactions, and renews the claim before.
+type renewing struct {
+	driver.BeginnerAt[driver.SQL]
+	c *claim
+}
+
+func (r renewing) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	r.c.Renew(time.Hour)
+	return r.BeginnerAt.Begin(ctx)
+}
+
+// testSilentEnter: while a claim is renewed on another connection, BEGIN and Enter wait on one that is
+// silent for no longer than about the time that the claim had left.
+func testSilentEnter(t *testing.T, w world) {
+	behind, proxy := w.behindProxy(t)
+	t.Cleanup(proxy.Heal)
+	ok(t, behind.tx(t.Context(), w.table, grant(1, bound), "alice", nothing))
+	proxy.DropReplies()
+	c := grant(2, time.Second)
+	behind.BeginnerAt = renewing{behind.BeginnerAt, c}
+	waited := testbed.Later(t, bound, func() error { return behind.tx(context.Background(), w.table, c, "alice", nothing) })
+	wantKind(t, waited(), interlock.Retryable, nil)
 }

@@ -22,8 +22,8 @@ import (
 //   - [interlock.ErrExpired], or the cause with which c ended: nothing was committed, and the
 //     claim cannot be used any more
 //   - a Retryable error: nothing was committed, and the caller may call Tx again. Tx does not
-//     retry. Examples are a serialization failure, and a wait to enter that exceeded the
-//     claim's remaining time although the claim was renewed
+//     retry. Examples are a serialization failure, and a wait to begin and enter that exceeded
+//     the claim's remaining time although the claim was renewed
 //   - an Uncertain error: COMMIT was sent, and no reply arrived before ctx or the claim ended.
 //     Tx waits at most for the time that the claim had left when COMMIT was sent. On MariaDB
 //     also: fn ended the transaction, as CREATE and similar statements do. To find out whether
@@ -32,7 +32,8 @@ import (
 //     kind, Tx adds one
 //
 // A rollback ignores the cancellation of ctx and has its own bound. Tx also rolls back if fn
-// panics.
+// panics. While the claim is renewed, only ctx and fn itself bound what fn waits for on a
+// connection that is silent.
 func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interlock.Claim, resource string,
 	fn func(ctx context.Context, tx T) error) error {
 	if !c.Valid() {
@@ -40,9 +41,12 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interl
 	}
 	inside, leave := join.Context(ctx, c.Context())
 	defer leave()
+	inside, expire := context.WithCancelCause(inside)
+	late := time.AfterFunc(c.Remaining()+enterGrace, func() { expire(errNotEntered) })
+	defer late.Stop()
 	tx, err := db.Begin(inside)
 	if err != nil {
-		return withClaimEnd(c, resource, failure.About("begin", resource, err))
+		return withClaimEnd(c, resource, retryableWait(inside, resource, failure.About("begin", resource, err)))
 	}
 	sent := false
 	defer func() {
@@ -51,11 +55,26 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interl
 			_ = tx.Rollback(ctx)
 		}
 	}()
-	if err := work(inside, tx, marks, c, resource, fn); err != nil {
+	if err := work(inside, tx, marks, c, resource, late, fn); err != nil {
 		return err
 	}
 	sent = true
 	return commit(inside, tx, c, resource)
+}
+
+// enterGrace lets the server end a statement that waits to enter before the client closes the connection.
+const enterGrace = time.Second
+
+// errNotEntered ends a wait to begin and enter. A claim may be renewed forever, so Tx waits at most for the
+// time that the claim had left at the start, also for a server that is silent.
+var errNotEntered = errors.New("the transaction did not enter within the time that its claim had left")
+
+// retryableWait makes err Retryable if the wait was too long: nothing was committed.
+func retryableWait(ctx context.Context, resource string, err error) error {
+	if context.Cause(ctx) != errNotEntered || errors.Is(err, interlock.ErrStaleToken) || interlock.Kind(err) == interlock.Retryable {
+		return err
+	}
+	return &interlock.Error{Op: "enter", Name: resource, Kind: interlock.Retryable, Err: err}
 }
 
 // commit waits for the reply while c lasts, even if ctx never ends. A claim may be renewed
@@ -69,11 +88,15 @@ func commit[T any](ctx context.Context, tx driver.Tx[T], c interlock.Claim, reso
 	return nil
 }
 
-// work enters the mark and runs fn, between BEGIN and COMMIT.
-func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string,
+// work enters the mark, stops late, and runs fn, between BEGIN and COMMIT.
+func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string, late *time.Timer,
 	fn func(ctx context.Context, tx T) error) error {
-	if err := enter(ctx, tx, marks, c, resource); err != nil {
-		return withClaimEnd(c, resource, failure.Uncommitted(err))
+	err := enter(ctx, tx, marks, c, resource)
+	if !late.Stop() && err == nil {
+		err = &interlock.Error{Op: "enter", Name: resource, Kind: interlock.Retryable, Err: errNotEntered}
+	}
+	if err != nil {
+		return withClaimEnd(c, resource, retryableWait(ctx, resource, failure.Uncommitted(err)))
 	}
 	if !c.Valid() { // the wait was too long
 		return claimEnded(c, resource, nil)
