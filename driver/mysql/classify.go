@@ -139,6 +139,7 @@ const (
 	killed          = 1927 // the connection
 	lockNoWait      = 3572 // ER_LOCK_NOWAIT, which MariaDB itself does not send
 	noSuchThread    = 1094
+	tableFull       = 1114 // also a full disk
 	noTable         = 1146
 	unknownVariable = 1193
 	interrupted     = 1317
@@ -157,7 +158,7 @@ func kindOfNumber(at stage, number uint16) interlock.ErrorKind {
 		return sure
 	case at == inCommit, at == inRollback:
 		return interlock.Uncertain
-	case endsSession(number):
+	case endsSession(number), exhausted(number):
 		return interlock.Retryable
 	}
 	return interlock.Definite
@@ -190,6 +191,15 @@ func endsSession(number uint16) bool {
 		1080,       // forced close
 		1152, 1184, // aborted connection
 		1158, 1159, 1160, 1161: // errors of reading and writing
+		return true
+	}
+	return false
+}
+
+// exhausted reports whether the server was short of disk or memory.
+func exhausted(number uint16) bool {
+	switch number {
+	case 1021, tableFull, 1037, 1038, 1041:
 		return true
 	}
 	return false

@@ -171,6 +171,8 @@ func testKinds(t *testing.T, w world) {
 		{"lock timeout", "set innodb_lock_wait_timeout = 1", "update k set v = 8 where k = 1", interlock.Retryable, 1205, true},
 		{"statement time", "set max_statement_time = 0.05", "select sleep(30)", interlock.Definite, 1969, false},
 		{"killed", "", "kill connection_id()", interlock.Retryable, 1927, false},
+		{"disk full", "", "begin not atomic signal sqlstate 'HY000' set mysql_errno = 1114; end", interlock.Retryable, 1114, false},
+		{"out of memory", "", "begin not atomic signal sqlstate 'HY001' set mysql_errno = 1037; end", interlock.Retryable, 1037, false},
 	} {
 		x := open(t, w.url).mustBegin(t)
 		if tt.before != "" {

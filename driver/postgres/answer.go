@@ -38,6 +38,9 @@ var beforeCommit = map[string]bool{
 	lockNotAvailable: true,
 	"25P03":          true, // idle_in_transaction_session_timeout
 	"25P04":          true, // transaction_timeout
+	"53000":          true, // insufficient_resources
+	"53100":          true, // disk_full
+	"53200":          true, // out_of_memory
 	"53300":          true, // too_many_connections
 }
 

@@ -33,8 +33,9 @@
 //
 // Errors inside a transaction are classified:
 //
-//   - a serialization failure (40001), a deadlock (40P01), a lock timeout (55P03) and a session that
-//     the server ended (57P01, 25P03) are Retryable: the transaction did nothing
+//   - a serialization failure (40001), a deadlock (40P01), a lock timeout (55P03), a session that the
+//     server ended (57P01, 25P03), a full disk (53100), and too little memory (53200) or too few
+//     connections (53300) are Retryable: the transaction did nothing
 //   - a broken connection is Uncertain, unless nothing was sent
 //   - all other errors of the server are Definite
 //

@@ -147,6 +147,10 @@ func TestClassify(t *testing.T) {
 		wantKind(t, x.Classify(serialization), interlock.Retryable, "40001")
 		wantKind(t, x.Classify(&pgconn.PgError{Code: "57P01"}), interlock.Retryable, "57P01")
 		wantKind(t, x.Classify(&pgconn.PgError{Code: "23505"}), interlock.Definite, "23505")
+		for _, resource := range []string{"53000", "53100", "53200", "53300"} {
+			wantKind(t, x.Classify(&pgconn.PgError{Code: resource}), interlock.Retryable, resource)
+		}
+		wantKind(t, x.Classify(&pgconn.PgError{Code: "53400"}), interlock.Definite, "53400")
 		wantKind(t, x.Classify(pgconn.ErrConnClosed), interlock.Retryable, "")
 		for _, own := range []error{nil, errors.New("no money"), context.Canceled, sql.ErrNoRows,
 			&interlock.Error{Op: "x", Kind: interlock.Bug, Err: pgconn.ErrConnClosed}} {
