@@ -190,6 +190,22 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// TestTableNeedsAutocommit: a grant of a session that does not commit by itself would end with the
+// session, while its holder has a claim.
+func TestTableNeedsAutocommit(t *testing.T) {
+	server := mariaDB(t)
+	pool := open(t, server.URL()+"?interpolateParams=true&autocommit=0")
+	d, err := mysql.OpenTable(t.Context(), pool.DB, nil)
+	if err != nil {
+		testbed.WantKind(t, err, interlock.Definite, nil)
+		return
+	}
+	testbed.CloseAfter(t, d)
+	g := acquire(t, d, request("a"))
+	testbed.OK(t, pool.Close())
+	t.Errorf("a claim for %v, and %s rows", g.Lease.Remaining(), open(t, server.URL()).text(t, "select count(*) from interlock_lease"))
+}
+
 // TestDurability: what a crash of the server may cost is read from its settings.
 func TestDurability(t *testing.T) {
 	const synced = "--innodb-flush-method=fsync"

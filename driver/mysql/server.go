@@ -25,24 +25,25 @@ type querier interface {
 
 // facts are what the server says of itself.
 type facts struct {
-	version  string
-	durable  bool // a commit is on disk before it is answered
-	readOnly bool
-	galera   bool
+	version    string
+	durable    bool // a commit is on disk before it is answered
+	readOnly   bool
+	autocommit bool // of the session
+	galera     bool
 }
 
 // ask reads the facts.
 func ask(ctx context.Context, q querier) (f facts, err error) {
-	var flush, binlog, sync, readOnly int
+	var flush, binlog, sync, readOnly, autocommit int
 	var method, doublewrite string
-	err = one(ctx, q, `select @@version, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only, coalesce(@@innodb_flush_method, ''), @@innodb_doublewrite`, nil,
-		&f.version, &flush, &binlog, &sync, &readOnly, &method, &doublewrite)
+	err = one(ctx, q, `select @@version, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only, @@autocommit, coalesce(@@innodb_flush_method, ''), @@innodb_doublewrite`, nil,
+		&f.version, &flush, &binlog, &sync, &readOnly, &autocommit, &method, &doublewrite)
 	if err != nil {
 		return f, err
 	}
 	unsynced := strings.EqualFold(method, "nosync") || strings.EqualFold(method, "littlesync") || doublewrite == "0" || doublewrite == "OFF"
 	f.durable = (flush == 1 || flush == 3) && (binlog == 0 || sync == 1) && !unsynced
-	f.readOnly = readOnly != 0
+	f.readOnly, f.autocommit = readOnly != 0, autocommit != 0
 	var native *client.MySQLError
 	galera := 0
 	err = one(ctx, q, `select @@wsrep_on`, nil, &galera)

@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -32,7 +33,7 @@ var (
 
 // OpenTable creates missing tables, and computes the guarantees. The caller closes the pool after the
 // Table. With interpolateParams=true in its DSN each statement costs one round trip, otherwise two.
-// OpenTable blocks for up to 10 s, or until ctx ends.
+// OpenTable refuses a pool whose sessions have autocommit off. It blocks for up to 10 s, or until ctx ends.
 func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 	options, err := o.withDefaults()
 	if err = leasetable.CheckOpening(ctx, fail, err, db != nil, "a pool is required"); err != nil {
@@ -56,6 +57,9 @@ func (t *tableRows) open(ctx context.Context) (facts, error) {
 	f, err := ask(ctx, t.db)
 	if err == nil {
 		err = f.refusal()
+	}
+	if err == nil && !f.autocommit {
+		err = errors.New("sessions of the pool do not commit by themselves: remove autocommit=0 from the DSN or from init_connect")
 	}
 	if err == nil {
 		err = t.ready(ctx)
