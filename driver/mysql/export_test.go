@@ -30,6 +30,11 @@ func (t *Table) Take(ctx context.Context, names ...string) (counter int64, err e
 	return asks[len(asks)-1].Row.Counter, err
 }
 
+// Change takes and releases names by one statement.
+func (t *Table) Change(ctx context.Context, asks ...*leasetable.Ask) error {
+	return t.rows.Take(ctx, asks)
+}
+
 // Sweep removes the rows of free locks.
 func (d *Driver) Sweep(ctx context.Context, _ time.Duration) (found int, err error) {
 	return 0, d.ask(ctx, "sweep", "", d.sweep)

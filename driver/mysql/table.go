@@ -45,7 +45,7 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{rows: rows, guarantees: leasetable.Guarantees("mariadb table", false, f.durable, options.TTL, MinTTL, MaxTTL)}
-	t.leases = leasetable.New(rows, leasetable.Config{Driver: fail, TTL: options.TTL, Interval: options.interval, Batch: 200, Sweeps: sweeps()})
+	t.leases = leasetable.New(rows, leasetable.Config{Driver: fail, TTL: options.TTL, Interval: options.interval, Mixed: true, Batch: 200, Sweeps: sweeps()})
 	t.Start()
 	return t, nil
 }

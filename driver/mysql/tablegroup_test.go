@@ -4,8 +4,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/internal/leasetable"
 	"github.com/interlock-dev/interlock/internal/leasetable/leasetabletest"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestCostOfManyRowsAtOnce(t *testing.T) {
@@ -26,6 +29,38 @@ func TestCostOfManyRowsAtOnce(t *testing.T) {
 	})
 	if n := admin.text(t, "select count(*) from interlock_lease where owner <> x'' and expires > utc_timestamp(6)"); n != "0" {
 		t.Errorf("%s rows are held after their release", n)
+	}
+}
+
+// TestReleasesShareStatements takes and releases names by one statement.
+func TestReleasesShareStatements(t *testing.T) {
+	server := mariaDB(t)
+	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute}).(*mysql.Table)
+	ask := func(name, owner string, free bool) *leasetable.Ask {
+		return &leasetable.Ask{Request: driver.Request{Name: name, Owner: owner}, Free: free}
+	}
+	change := func(asks ...*leasetable.Ask) {
+		t.Helper()
+		testbed.OK(t, d.Change(t.Context(), asks...))
+	}
+	held := func(want string) {
+		t.Helper()
+		got := admin.text(t, "select coalesce(group_concat(name, '=', owner order by name), '') from interlock_lease where owner <> x'' and expires > utc_timestamp(6)")
+		if got != want {
+			t.Fatalf("held: %s, want %s", got, want)
+		}
+	}
+	first := ask("a", "o1", false)
+	change(first, ask("b", "o2", false))
+	held("a=o1,b=o2")
+	change(ask("a", "o1", true), ask("b", "another", true), ask("c", "o3", false), ask("d", "o4", true))
+	held("b=o2,c=o3")
+	change(ask("a", "former", true), ask("c", "o3", false)) // of a name that is free
+	held("b=o2,c=o3")
+	next := ask("a", "o5", false)
+	change(next, ask("b", "o2", true))
+	if held("a=o5,c=o3"); next.Row.Counter <= first.Row.Counter {
+		t.Errorf("token %d after %d", next.Row.Counter, first.Row.Counter)
 	}
 }
 

@@ -62,7 +62,7 @@ insert into {ns}_lease (name, owner, counter, since, expires)
 values (?, ?, ` + firstCounter + `, {now}, {now} + interval ? microsecond)` + lockExisting
 
 // lockRows is lockRow for several names, in their order. It fails if another transaction
-// has one of their rows locked. {locks} are names, owners and TTLs. The highest counter of swept
+// has one of their rows locked. {locks} are names, owners and TTLs; a TTL of 0 releases. The highest counter of swept
 // rows is read once: in a list of values it would be read for each.
 const lockRows = `set statement max_statement_time = {limit}, innodb_lock_wait_timeout = 0 for
 insert into {ns}_lease (name, owner, counter, since, expires)
@@ -125,7 +125,12 @@ func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
 
 // lock returns the statement that locks the rows.
 func (t *tableRows) lock(asks []*leasetable.Ask) (query string, args []any) {
-	lease := func(a *leasetable.Ask) int64 { return a.Lease(t.options.TTL).Microseconds() }
+	lease := func(a *leasetable.Ask) int64 {
+		if a.Free {
+			return 0
+		}
+		return a.Lease(t.options.TTL).Microseconds()
+	}
 	if len(asks) == 1 {
 		return t.options.sql(lockRow), []any{[]byte(asks[0].Name), []byte(asks[0].Owner), lease(asks[0])}
 	}

@@ -24,8 +24,9 @@ const (
 
 // An Ask is a request of one owner to take or release a name.
 type Ask struct {
-	driver.Request     // Rows.Free uses the name and the owner
-	Row            Row // the result of Rows.Take
+	driver.Request      // a release uses the name and the owner
+	Free           bool // it is a release
+	Row            Row  // the result of Rows.Take
 
 	group     *group
 	sent      bool
@@ -59,32 +60,50 @@ type claimed struct{ name, owner string }
 // and its commit. A context that ends cancels only its own wait.
 type groups struct {
 	asks
-	takes, frees group
+	takes, frees *group // the same one if they share statements
 }
 
-func newGroups(d failure.Driver, rows Rows) *groups {
+func newGroups(d failure.Driver, rows Rows, mixed bool) *groups {
 	g := &groups{asks: asks{last: map[claimed]*Ask{}}}
-	g.takes = group{asks: &g.asks, driver: d, op: "acquire", send: rows.Take}
-	g.frees = group{asks: &g.asks, driver: d, op: "release", send: rows.Free}
+	g.takes = &group{asks: &g.asks, driver: d, rows: rows}
+	if g.frees = g.takes; !mixed {
+		g.frees = &group{asks: &g.asks, driver: d, rows: rows}
+	}
 	return g
 }
 
-// group sends asks of one kind.
+// group sends asks of one kind, or of both.
 type group struct {
 	*asks
 	driver failure.Driver
-	op     string
-	send   func(ctx context.Context, asks []*Ask) error
+	rows   Rows
 
 	waiting []*Ask // guarded by asks.mu
 	runs    int    // goroutines that send requests; guarded by asks.mu
 }
 
-// do sends an Ask and waits for its answer or ctx.
-func (g *group) do(ctx context.Context, r driver.Request) (Row, error) {
-	a := &Ask{Request: r, group: g, done: make(chan struct{})}
+// take sends a request to take a name, and waits for its answer or ctx.
+func (g *groups) take(ctx context.Context, r driver.Request) (Row, error) {
+	return g.takes.do(ctx, &Ask{Request: r})
+}
+
+// free sends a release, and waits for its answer or ctx.
+func (g *groups) free(ctx context.Context, name, owner string) error {
+	_, err := g.frees.do(ctx, &Ask{Request: driver.Request{Name: name, Owner: owner}, Free: true})
+	return err
+}
+
+func (a *Ask) op() string {
+	if a.Free {
+		return "release"
+	}
+	return "acquire"
+}
+
+func (g *group) do(ctx context.Context, a *Ask) (Row, error) {
+	a.group, a.done = g, make(chan struct{})
 	if !g.begin(a) {
-		return Row{}, g.driver.Closed(g.op, r.Name)
+		return Row{}, g.driver.Closed(a.op(), a.Name)
 	}
 	select {
 	case <-a.done:
@@ -92,9 +111,9 @@ func (g *group) do(ctx context.Context, r driver.Request) (Row, error) {
 	case <-ctx.Done():
 	}
 	if g.withdraw(a) {
-		return Row{}, g.driver.Unsent(ctx, g.op, r.Name)
+		return Row{}, g.driver.Unsent(ctx, a.op(), a.Name)
 	}
-	return Row{}, g.driver.Unanswered(ctx, g.op, r.Name)
+	return Row{}, g.driver.Unanswered(ctx, a.op(), a.Name)
 }
 
 func (s *asks) begin(a *Ask) bool {
@@ -150,12 +169,20 @@ func (g *group) start() {
 func (g *group) run() {
 	for members := g.choose(); members != nil; members = g.choose() {
 		timer := time.AfterFunc(slow, g.yield)
-		err := g.send(context.Background(), members) // which the driver bounds
+		err := g.send(members)
 		g.settle(members, err)
 		if !timer.Stop() {
 			return
 		}
 	}
+}
+
+// send sends a statement, which the driver bounds.
+func (g *group) send(members []*Ask) error {
+	if slices.ContainsFunc(members, func(a *Ask) bool { return !a.Free }) {
+		return g.rows.Take(context.Background(), members)
+	}
+	return g.rows.Free(context.Background(), members)
 }
 
 // yield starts another run in place of a slow one.
@@ -213,7 +240,7 @@ func (g *group) settle(members []*Ask, err error) {
 			g.running.Go(func() { g.alone(a) })
 			continue
 		}
-		a.err = failure.About(g.op, a.Name, err)
+		a.err = failure.About(a.op(), a.Name, err)
 		g.end(a)
 	}
 }
@@ -221,7 +248,7 @@ func (g *group) settle(members []*Ask, err error) {
 func (g *group) alone(a *Ask) {
 	a.Row = Row{}
 	members := []*Ask{a}
-	g.settle(members, g.send(context.Background(), members))
+	g.settle(members, g.send(members))
 }
 
 // close rejects further requests.

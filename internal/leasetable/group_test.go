@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
@@ -42,14 +43,33 @@ func (r *recorder) send(op string, asks []*Ask) error {
 func (r *recorder) Take(_ context.Context, asks []*Ask) error { return r.send("take", asks) }
 func (r *recorder) Free(_ context.Context, asks []*Ask) error { return r.send("free", asks) }
 
-func (r *recorder) groups() *groups { return newGroups(failure.Driver("test"), r) }
+func (r *recorder) groups() *groups { return newGroups(failure.Driver("test"), r, false) }
+
+func TestReleasesShareStatements(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		g := newGroups(failure.Driver("test"), r, true)
+		go takeAll(t, g, "a", "b", "e")
+		time.Sleep(time.Millisecond) // virtual: two statements are under way
+		for _, name := range []string{"d", "c"} {
+			go func() { _ = g.free(t.Context(), name, "o") }()
+		}
+		time.Sleep(15 * time.Millisecond) // virtual: the third is
+		testbed.OK(t, g.free(t.Context(), "f", "o"))
+		g.close()
+		g.running.Wait()
+		if !slices.Equal(r.statements, []string{"take[a]", "take[b]", "take[c d e]", "free[f]"}) {
+			t.Errorf("%q", r.statements)
+		}
+	})
+}
 
 // takeAll takes names concurrently, and returns the error of each.
 func takeAll(t *testing.T, g *groups, names ...string) (errs []error) {
 	errs = make([]error, len(names))
 	var all sync.WaitGroup
 	for i, name := range names {
-		all.Go(func() { _, errs[i] = g.takes.do(t.Context(), driver.Request{Name: name, Owner: "o"}) })
+		all.Go(func() { _, errs[i] = g.take(t.Context(), driver.Request{Name: name, Owner: "o"}) })
 		time.Sleep(time.Microsecond) // virtual: in this order
 	}
 	all.Wait()
@@ -66,7 +86,7 @@ func TestAsksThatWaitShareAStatement(t *testing.T) {
 		}
 		g.close()
 		g.running.Wait()
-		if _, err := g.frees.do(t.Context(), driver.Request{Name: "a", Owner: "o"}); !errors.Is(err, interlock.ErrClosed) {
+		if err := g.free(t.Context(), "a", "o"); !errors.Is(err, interlock.ErrClosed) {
 			t.Error(err)
 		}
 	})
@@ -78,16 +98,16 @@ func TestAsksOfOneOwnerAreInOrder(t *testing.T) {
 		g := r.groups()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_, err := g.takes.do(ctx, driver.Request{Name: "a", Owner: "o"})
+		_, err := g.take(ctx, driver.Request{Name: "a", Owner: "o"})
 		if interlock.Kind(err) != interlock.Uncertain {
 			t.Errorf("a missing answer: %v", err)
 		}
-		go func() { _, _ = g.frees.do(t.Context(), driver.Request{Name: "a", Owner: "o"}) }()
+		go func() { _ = g.free(t.Context(), "a", "o") }()
 		synctest.Wait()
 		if !slices.Equal(r.statements, []string{"take[a]"}) {
 			t.Errorf("the release overtook: %q", r.statements)
 		}
-		if _, err := g.frees.do(t.Context(), driver.Request{Name: "a", Owner: "other"}); err != nil {
+		if err := g.free(t.Context(), "a", "other"); err != nil {
 			t.Error(err)
 		}
 		g.close()
@@ -106,7 +126,7 @@ func TestWithdrawnAskIsNotSent(t *testing.T) {
 		time.Sleep(time.Millisecond) // virtual: both are under way
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_, err := g.takes.do(ctx, driver.Request{Name: "c", Owner: "o"})
+		_, err := g.take(ctx, driver.Request{Name: "c", Owner: "o"})
 		if interlock.Kind(err) != interlock.Definite {
 			t.Errorf("nothing was sent: %v", err)
 		}

@@ -25,7 +25,8 @@ type Rows interface {
 	// Take gives each row to the owner who requests it, unless another has it, and sets Row.
 	// Names differ and are in order, and rows are locked in that order. An error concerns
 	// all: if it is Definite or interlock.ErrHeld, nothing was done. With several requests, a
-	// row that another transaction has locked is an interlock.ErrHeld.
+	// row that another transaction has locked is an interlock.ErrHeld. If Config.Mixed is set,
+	// some of the requests may be releases, as those of Free.
 	Take(ctx context.Context, asks []*Ask) error
 	// Free releases the names of owners, with the rules of Take.
 	Free(ctx context.Context, asks []*Ask) error
@@ -63,6 +64,7 @@ type Config struct {
 	// Interval returns the pause after a number of refusals. A hint or the end of the
 	// holder's lease ends it early.
 	Interval func(refusals int) time.Duration
+	Mixed    bool     // whether Rows.Take also releases
 	Batch    int      // the most leases of one Renew
 	Sweeps   Schedule // when to sweep
 }
@@ -83,7 +85,7 @@ type Table struct {
 
 // New returns a Table that is not started. It does no I/O.
 func New(rows Rows, c Config) *Table {
-	t := &Table{Config: c, rows: rows, groups: newGroups(c.Driver, rows)}
+	t := &Table{Config: c, rows: rows, groups: newGroups(c.Driver, rows, c.Mixed)}
 	t.keeper = renewal.New(renewal.Config{Driver: c.Driver, TTL: c.TTL, Bound: c.TTL / 3, Extend: t.extend, Split: t.alike})
 	t.life, t.stop = context.WithCancel(context.Background())
 	return t
@@ -132,7 +134,7 @@ func (t *Table) take(ctx context.Context, r driver.Request) (Row, error) {
 	if err := t.usable(ctx, "acquire", r.Name); err != nil {
 		return Row{}, err
 	}
-	return t.groups.takes.do(ctx, r)
+	return t.groups.take(ctx, r)
 }
 
 // grant starts the renewals of the lease.
@@ -160,8 +162,7 @@ func (t *Table) Release(ctx context.Context, name, owner string) error {
 		return err
 	}
 	defer t.Wake(name)
-	_, err := t.groups.frees.do(ctx, driver.Request{Name: name, Owner: owner})
-	return err
+	return t.groups.free(ctx, name, owner)
 }
 
 // usable rejects a call after Close, or whose context has ended.
