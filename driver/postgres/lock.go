@@ -14,6 +14,23 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
+// This file is the way of a session lock through the package. OpenTable has another one: table.go,
+// tablerows.go and package leasetable.
+//
+//	acquire  submit passes the request to machine.go, which decides what to send: first stTake, which
+//	         takes a free lock and draws its token; then stTry, which also enters the queue. The
+//	         statements are in layout.go. batch.go sends calls that wait together in one statement, and
+//	         pipe.go keeps two transactions under way.
+//	token    the next value of a sequence; reserve makes durable that it was drawn, before it is returned.
+//	wait     a released lock is passed to the first waiter of a living session by a notification. Without
+//	         one, machine.go tries again after a heartbeat.
+//	renewal  driver.go pings on the session. All claims of the process share it and its deadline.
+//	loss     driver.go ends the session: every claim on it is lost, and session.go opens the next one.
+//	release  stGive removes the row, frees the lock and wakes the next; stUnlock does so whatever is held.
+//
+// If the outcome of a try is unknown, machine.go releases what it may have taken. If a release fails, the
+// session ends: it would take the lock twice.
+
 // request is one owner's Acquire, and its outcome until it is released. All
 // of it is guarded by Driver.mu.
 type request struct {

@@ -15,6 +15,21 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
+// This file is the way of a session lock through the package. OpenTable has another one: table.go,
+// tablerows.go and package leasetable.
+//
+//	acquire  a task (tasks.go) of the one goroutine that owns the connection (driver.go). Tasks that wait
+//	         share a statement, takeLocks of session.go: GET_LOCK without a wait, and a row that draws
+//	         the token.
+//	token    the AUTO_INCREMENT of a table in memory; cover makes durable that it was drawn, before it is
+//	         returned.
+//	wait     polling; a release in the same process wakes its waiters.
+//	renewal  driver.go: every answer renews the session, whose deadline all claims share.
+//	loss     driver.go ends the session: every claim on it is lost, and the next task dials the next one.
+//	release  RELEASE_LOCK. If the session has ended, it is confirmed that the server has noticed.
+//
+// If a statement fails, undo releases what it may have taken. If that fails, the session ends.
+
 // holding is a lock that the session has, guarded by Driver.mu. Since a session can take its
 // own lock again, the driver excludes the owners of its process from each other.
 type holding struct {
