@@ -39,7 +39,7 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 	if err = leasetable.CheckOpening(ctx, fail, err, db != nil, "a pool is required"); err != nil {
 		return nil, err
 	}
-	rows := &tableRows{db: db, options: options, missing: true}
+	rows := newTableRows(db, options)
 	f, err := rows.open(ctx)
 	if err != nil {
 		return nil, err

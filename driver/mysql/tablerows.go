@@ -22,8 +22,18 @@ type tableRows struct {
 	db      *sql.DB
 	options Options
 
+	// Statements of this namespace. lockRows is what precedes and what follows the locks.
+	lockRow, freeRow, freeRows string
+	lockRows                   [2]string
+
 	mu      sync.Mutex
 	missing bool // the tables may not be there
+}
+
+func newTableRows(db *sql.DB, o Options) *tableRows {
+	t := &tableRows{db: db, options: o, missing: true, lockRow: o.sql(lockRow), freeRow: o.sql(freeRow), freeRows: o.sql(freeRows)}
+	t.lockRows[0], t.lockRows[1], _ = strings.Cut(o.sql(lockRows), "{locks}")
+	return t
 }
 
 // tableSchema creates the tables. A row stays after the release of its lock, because it has the
@@ -132,10 +142,9 @@ func (t *tableRows) lock(asks []*leasetable.Ask) (query string, args []any) {
 		return a.Lease(t.options.TTL).Microseconds()
 	}
 	if len(asks) == 1 {
-		return t.options.sql(lockRow), []any{[]byte(asks[0].Name), []byte(asks[0].Owner), lease(asks[0])}
+		return t.lockRow, []any{[]byte(asks[0].Name), []byte(asks[0].Owner), lease(asks[0])}
 	}
-	head, tail, _ := strings.Cut(t.options.sql(lockRows), "{locks}")
-	text := []byte(head)
+	text := []byte(t.lockRows[0])
 	for i, a := range asks {
 		if i > 0 {
 			text = append(text, ", "...)
@@ -144,23 +153,23 @@ func (t *tableRows) lock(asks []*leasetable.Ask) (query string, args []any) {
 		text = append(sqltable.AppendLiteral(text, a.Owner), ", "...)
 		text = append(strconv.AppendInt(text, lease(a), 10), ')')
 	}
-	return string(append(text, tail...)), nil
+	return string(append(text, t.lockRows[1]...)), nil
 }
 
 // Free releases rows.
 func (t *tableRows) Free(ctx context.Context, asks []*leasetable.Ask) error {
-	text := freeRow
+	text := t.freeRow
 	var names, pairs []any
 	for _, a := range asks {
 		names = append(names, []byte(a.Name))
 		pairs = append(pairs, []byte(a.Name), []byte(a.Owner))
 	}
 	if len(asks) > 1 {
-		text = strings.NewReplacer("{n}", parameters(len(asks)), "{pairs}", strings.Repeat("(?,?),", len(asks)-1)+"(?,?)").Replace(freeRows)
+		text = strings.NewReplacer("{n}", parameters(len(asks)), "{pairs}", strings.Repeat("(?,?),", len(asks)-1)+"(?,?)").Replace(t.freeRows)
 		pairs = append(names, pairs...)
 	}
 	return t.run(ctx, "release", "", func(ctx context.Context) error {
-		_, err := t.db.ExecContext(ctx, t.options.sql(text), pairs...)
+		_, err := t.db.ExecContext(ctx, text, pairs...)
 		return err
 	})
 }
@@ -265,7 +274,7 @@ func (t *tableRows) breakIn(ctx context.Context, tx *sql.Tx, b driver.Break) (*d
 		returning timestampdiff(microsecond, '2020-01-01', at)`),
 		[]any{[]byte(b.Name), []byte(b.Owner), []byte(b.Reason), []byte(b.By), counter}, &at)
 	if err == nil {
-		_, err = tx.ExecContext(ctx, t.options.sql(freeRow), []byte(b.Name), []byte(b.Owner))
+		_, err = tx.ExecContext(ctx, t.freeRow, []byte(b.Name), []byte(b.Owner))
 	}
 	if err != nil {
 		return nil, err
