@@ -64,6 +64,26 @@ func TestReleasesShareStatements(t *testing.T) {
 	}
 }
 
+// TestReleasedRowIsFreeAfterAStepBack: a released row is free, also if the server's clock steps back to
+// before the release.
+func TestReleasedRowIsFreeAfterAStepBack(t *testing.T) {
+	server := mariaDB(t)
+	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute}).(*mysql.Table)
+	a, b := request("a"), request("b")
+	acquire(t, d, a)
+	release(t, d, a)
+	acquire(t, d, b)
+	testbed.OK(t, d.Change(t.Context(), &leasetable.Ask{Request: b, Free: true}, &leasetable.Ask{Request: request("c")}))
+	admin.do(t, "update interlock_lease set since = since + interval 1 hour, expires = expires + interval 1 hour")
+	for _, name := range []string{"a", "b"} {
+		r := request(name)
+		r.NoWait = true
+		if _, err := d.Acquire(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestLockedRowHoldsUpNobody(t *testing.T) {
 	server := mariaDB(t)
 	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute})

@@ -82,12 +82,13 @@ from (select x'' as locked, x'' as who, 0 as ttl where false union all values {l
 // firstCounter waits for a sweep under way, at any isolation level.
 const firstCounter = `greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1 lock in share mode), 0))`
 
+// A row without an owner is free, whatever the clock. A lease that is over when it begins is a release.
 const lockExisting = `
 on duplicate key update
-	counter = if(expires <= {now}, greatest(counter + 1, {floor}), counter),
-	since = if(expires <= {now}, values(since), since),
-	owner = if(expires <= {now}, values(owner), owner),
-	expires = if(expires <= {now} or owner = values(owner), values(expires), expires)
+	counter = if(expires <= {now} or owner = x'', greatest(counter + 1, {floor}), counter),
+	since = if(expires <= {now} or owner = x'', values(since), since),
+	owner = if(expires <= {now} or owner in (x'', values(owner)), if(values(expires) <= {now}, x'', values(owner)), owner),
+	expires = if(expires <= {now} or owner in (x'', values(owner)), values(expires), expires)
 returning name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)`
 
 // freeRow has the parameters name, owner. No owner is an empty text in hexadecimal digits, which no
