@@ -178,12 +178,14 @@ func (a *attempt) failure(err error) (failed int) {
 // The waiters of several names are answered together; the context of each claim descends from that
 // of the one before. l.mu is held.
 func (a *attempt) settle(err error) {
-	if err == nil && len(a.members) > 1 && slices.ContainsFunc(a.members, func(m member) bool { return m.place.lost != nil }) {
+	lost := err == nil && len(a.members) > 1 && slices.ContainsFunc(a.members, func(m member) bool { return m.place.lost != nil })
+	if lost {
 		err = a.driverName.New("acquire all", "", interlock.Retryable, errLostOnItsWay)
 	}
 	var parent *hold
 	for _, m := range a.members {
 		if err != nil {
+			m.place.uncertain = m.place.uncertain || lost
 			m.gate.refused(m.place, err)
 			continue
 		}

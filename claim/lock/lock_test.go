@@ -383,6 +383,44 @@ func TestARefusalIsReportedOnce(t *testing.T) {
 	})
 }
 
+// TestARefusedPlaceIsNotReleasedForLong: a place that the backend refused to create left nothing, so a
+// release that it refuses, too, is not repeated. A waiter had a place, so its release is repeated.
+func TestARefusedPlaceIsNotReleasedForLong(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(&lock.Options{Wait: time.Second})
+		d.refuse, d.refuseRelease = errRefused, errRefused
+		if _, err := l.Acquire(b.Context(), name); !errors.Is(err, errRefused) {
+			b.Fatal(err)
+		}
+		began := time.Now()
+		testbed.OK(b, l.Close(b.Context()))
+		if took := time.Since(began); took > 0 || d.releases != 1 {
+			b.Errorf("Close took %v, with %d releases", took, d.releases)
+		}
+		d.set(func() { d.refuse, d.refuseRelease = nil, nil })
+
+		first, _ := b.process(nil)
+		c := b.acquire(first)
+		l, d = b.process(nil)
+		ctx, cancel := context.WithCancel(b.Context())
+		left := make(chan error)
+		go func() {
+			_, err := l.Acquire(ctx, name)
+			left <- err
+		}()
+		synctest.Wait()
+		d.set(func() { d.endWith, d.refuseRelease = errRefused, errRefused })
+		cancel()
+		<-left
+		time.Sleep(time.Second)
+		d.set(func() { d.refuseRelease = nil })
+		if synctest.Wait(); d.releases < 2 {
+			b.Errorf("the place of a waiter was released %d times", d.releases)
+		}
+		b.release(c)
+	})
+}
+
 func TestReleaseEndsWithTheLease(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, d := b.process(&lock.Options{ReleaseTimeout: time.Hour})

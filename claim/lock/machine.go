@@ -54,6 +54,7 @@ type place struct {
 	failed    int     // requests in a row that failed
 	trouble   error   // of the last one; nil once it has its place
 	uncertain bool    // one of them may have had an effect
+	queued    bool    // it was in the backend's queue
 	contender
 }
 
@@ -178,7 +179,7 @@ func (g *gate) tidy() {
 // queued records that p is in the backend's queue.
 func (g *gate) queued(p *place, holder string) {
 	g.last = holder
-	p.failed, p.trouble = 0, nil
+	p.failed, p.trouble, p.queued = 0, nil, true
 }
 
 // failure records a failed request of p, and returns the number of failures in a row.
@@ -218,8 +219,8 @@ func (g *gate) refused(p *place, err error) {
 	}
 	g.waiters = slices.DeleteFunc(g.waiters, concerned)
 	nothingLeft := errors.Is(err, interlock.ErrHeld) || errors.Is(err, driver.ErrNotInOneStep)
-	if p.uncertain {
-		err = nil // the refusal is not all that may be left
+	if p.uncertain || p.queued {
+		err = nil // the refusal does not show that nothing is left
 	}
 	if p.uncertain || !nothingLeft {
 		g.emit(effect{do: giveUp, place: p, err: err})

@@ -313,23 +313,24 @@ func (l *locker) heldBy(ctx context.Context, name string) *hold {
 }
 
 // giveUp releases the place of owner in the backend, until ctx ends, and then ends ctx. It reports a failure
-// for by, unless the backend has refused the place, which its caller knows, and refuses to release it.
+// for by. If the backend has refused to create the place, nothing is left: if it refuses to release it, too,
+// giveUp neither repeats the release nor reports it.
 func (l *locker) giveUp(ctx *lazyContext, by any, name, owner string, refusal error) error {
 	defer ctx.end(nil)
 	for failed := 1; ; failed++ {
 		err := l.driver.Release(ctx, name, owner)
-		if err == nil {
-			return nil
+		if err == nil || isRefusal(refusal) && isRefusal(err) {
+			return err
 		}
 		if !worthRepeating(err) || !retries.Wait(ctx, failed) {
-			known := refusal != nil && interlock.Kind(refusal) == interlock.Definite && interlock.Kind(err) == interlock.Definite
-			if !known {
-				report.Add(&l.reports, by, l.options.Hooks.ReleaseFailed, observe.LockReleaseFailed{Name: name, Owner: owner, Err: err})
-			}
+			report.Add(&l.reports, by, l.options.Hooks.ReleaseFailed, observe.LockReleaseFailed{Name: name, Owner: owner, Err: err})
 			return err
 		}
 	}
 }
+
+// isRefusal reports whether err shows that nothing was done.
+func isRefusal(err error) bool { return err != nil && interlock.Kind(err) != interlock.Uncertain }
 
 func (l *locker) giveUpInBackground(name, owner string, refusal error) {
 	ctx := lazyContext{parent: context.Background(), deadline: time.Now().Add(l.options.ReleaseTimeout)}

@@ -99,6 +99,7 @@ type faulty struct {
 	loseReleases  int
 	refuse        error // what every Acquire answers, if set
 	refuseAll     error // what every AcquireAll answers, if set
+	endWith       error // what an Acquire that has failed answers, if set
 	refuseRelease error // what every Release answers, if set
 	acquires      int
 	batches       int
@@ -126,6 +127,9 @@ func (f *faulty) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		return driver.Grant{}, refuse
 	}
 	g, err := f.Driver.Acquire(ctx, r)
+	if err != nil && f.endWith != nil {
+		return g, f.endWith
+	}
 	if err == nil && f.afterAcquired != nil {
 		f.afterAcquired()
 	}
