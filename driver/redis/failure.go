@@ -2,6 +2,8 @@ package redis
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -39,6 +41,8 @@ func failure(r request, err error) error {
 		kind = interlock.Retryable
 	case errors.As(err, new(*interlock.Error)):
 		return err // classified already
+	case errors.Is(err, io.EOF):
+		err = fmt.Errorf("the server closed the connection before it answered; it has stopped, or has maxclients connections: %w", err)
 	}
 	return problem(r, kind, err)
 }

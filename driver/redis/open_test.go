@@ -47,6 +47,19 @@ func TestDialSettings(t *testing.T) {
 	}
 }
 
+// TestMaxClients: a server with maxclients connections closes each further one, which its clients see
+// as the end of the stream.
+func TestMaxClients(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	mustDo(t, operator, "CONFIG", "SET", "maxclients", "1")
+	_, err := Dial(server.URL())
+	if interlock.Kind(err) != interlock.Retryable || !strings.Contains(err.Error(), "maxclients") {
+		t.Errorf("a connection too many: %v", err)
+	}
+}
+
 func TestParseInfo(t *testing.T) {
 	t.Parallel()
 	f := parseInfo("# Server\r\nredis_version:7.0.15\r\nrole:master\r\ncluster_enabled:0\r\naof_enabled:1\r\n" +
