@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -19,7 +20,7 @@ var bodyLua, barrierLua = lua("body"), lua("barrier")
 var barrierForgetScript = newScript(lua("barrier_forget"))
 
 // barrierMoves is driver.BarrierState.Meet as a Lua table, and driver.MaxBarrierResult.
-var barrierMoves = func() string {
+var barrierMoves = sync.OnceValue(func() string {
 	var b strings.Builder
 	b.WriteString("local MOVES = {\n")
 	for _, s := range driver.BarrierStates() {
@@ -32,7 +33,7 @@ var barrierMoves = func() string {
 	}
 	fmt.Fprintf(&b, "}\nlocal MAX_RESULT = %d\n", driver.MaxBarrierResult)
 	return b.String()
-}()
+})
 
 // A Body is the business of a call: the text of a Lua function without its head. Keys
 // and Args are its KEYS and ARGV. RESULT is the result of the branch's first call, or
@@ -51,8 +52,8 @@ type Body struct {
 
 // script returns lua after a function that runs the body.
 func (b Body) script(lua string) *script {
-	before, after, _ := strings.Cut(bodyLua, "--BODY--")
-	return newScript(before + b.Text + after + lua)
+	before, after, _ := strings.Cut(bodyLua(), "--BODY--")
+	return newScript(literal(before + b.Text + after + lua))
 }
 
 // Barrier records the calls of branches beside the data that they change: one script checks a call
@@ -101,7 +102,7 @@ func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Body)
 		return driver.BarrierAnswer{}, err
 	}
 	member := counted(c.Transaction) + counted(c.Branch) + counted(c.Step)
-	answer, err := b.conn.texts(ctx, asked, business.script(barrierMoves+barrierLua), batch{
+	answer, err := b.conn.texts(ctx, asked, business.script(barrierMoves()+barrierLua()), batch{
 		keys: append([]string{b.markers + member, b.index, b.mark, b.except}, business.Keys...),
 		args: append([]string{member, string(c.Phase), string(c.Hash), strconv.FormatInt(c.Begun.UnixMilli(), 10), c.Transaction}, business.Args...),
 	})

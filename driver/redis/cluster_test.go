@@ -159,15 +159,15 @@ func storesOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 		masters = append(masters, dial(t, addr))
 	}
 	for _, s := range storeScripts {
-		hashes := []string{"SCRIPT", "EXISTS", s.sha}
+		hashes := []string{"SCRIPT", "EXISTS", s.sha()}
 		if s.whole != nil {
-			hashes = append(hashes, s.whole.sha)
+			hashes = append(hashes, s.whole.sha())
 		}
 		if !slices.ContainsFunc(masters, func(master rueidis.Client) bool {
 			known, err := raw(t, master, hashes...).AsIntSlice()
 			return err == nil && slices.Contains(known, 1)
 		}) {
-			t.Errorf("no master has run the script %.200q", s.source)
+			t.Errorf("no master has run the script %.200q", s.source())
 		}
 	}
 }

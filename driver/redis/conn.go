@@ -420,7 +420,7 @@ func (c *conn) load(ctx context.Context, scripts ...*script) error {
 	}
 	for _, s := range scripts {
 		_, err := do(ctx, c, request{op: "load script"}, func(ctx context.Context) (string, error) {
-			return c.client.Do(ctx, c.client.B().ScriptLoad().Script(s.source).Build()).ToString()
+			return c.client.Do(ctx, c.client.B().ScriptLoad().Script(s.source()).Build()).ToString()
 		})
 		if err != nil {
 			return err

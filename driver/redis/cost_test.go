@@ -59,8 +59,8 @@ func TestUsualRequestsEndAtTheHead(t *testing.T) {
 	const rest, left, released = "\nreturn redis.error_reply('ERR the rest')", "left", "released"
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
-	contend := newLockScript(lua("clock", "contend_one") + rest)
-	release := newLockScript(lua("release_free", "clock", "release_push") + rest)
+	contend := newLockScript(literal(lua("clock", "contend_one")() + rest))
+	release := newLockScript(literal(lua("release_free", "clock", "release_push")() + rest))
 	k := keysOf("x")
 	// run repeats a request that is left to the rest because it checks the index, as one of 64.
 	run := func(s *script, want string, args ...string) {

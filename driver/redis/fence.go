@@ -15,8 +15,8 @@ import (
 var (
 	fenceLua, fenceEvalLua = lua("fence"), lua("fence_eval")
 
-	enterScript  = newScript(constants + fenceLua + lua("fence_enter"))
-	rebaseScript = newScript(constants + fenceLua + lua("fence_rebase"))
+	enterScript  = newScript(lua("fence", "fence_enter").after(constants))
+	rebaseScript = newScript(lua("fence", "fence_rebase").after(constants))
 )
 
 // maxAhead is interlock.MaxAhead as the scripts take it, in microseconds.
@@ -67,8 +67,8 @@ func (f *Fence) Eval(ctx context.Context, r driver.Raise, body string, keys, arg
 		return rueidis.RedisMessage{}, err
 	}
 	b.keys, b.args = append(b.keys, keys...), append(b.args, args...)
-	before, after, _ := strings.Cut(fenceEvalLua, "--BODY--")
-	answer, err := f.enter(ctx, newScript(constants+fenceLua+before+body+after), r, b)
+	before, after, _ := strings.Cut(fenceEvalLua(), "--BODY--")
+	answer, err := f.enter(ctx, newScript(literal(constants+fenceLua()+before+body+after)), r, b)
 	if err != nil || len(answer) < 2 {
 		return rueidis.RedisMessage{}, err
 	}

@@ -57,7 +57,7 @@ func (i *Inbox) Apply(ctx context.Context, d driver.Delivery, effect Body) (driv
 	if err := i.check(asked, d, effect.Keys); err != nil {
 		return driver.Unclaimed, nil, err
 	}
-	answer, err := i.conn.texts(ctx, asked, effect.script(inboxLua), batch{
+	answer, err := i.conn.texts(ctx, asked, effect.script(inboxLua()), batch{
 		keys: append([]string{i.key(d.ID)}, effect.Keys...),
 		args: append([]string{d.Owner, string(d.Hash), milliseconds(i.keep)}, effect.Args...),
 	})

@@ -50,7 +50,7 @@ func (s *Lattices) Merge(ctx context.Context, name string, delta driver.Lattice,
 	if guard != nil {
 		own := *guard
 		own.Resource = s.prefix + guard.Resource
-		_, err := s.fence.Eval(ctx, own, latticeLua, keys, args)
+		_, err := s.fence.Eval(ctx, own, latticeLua(), keys, args)
 		return err
 	}
 	_, err := s.fence.conn.eval(ctx, asked, latticeScript, batch{keys, args})

@@ -77,15 +77,15 @@ func TestLimitScript(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
 	const clock = "local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])\n"
-	if !strings.Contains(lua("limit"), clock) {
+	if !strings.Contains(lua("limit")(), clock) {
 		t.Fatal("the script reads the clock in another way")
 	}
-	fixed := newScript(strings.Replace(lua("limit"), clock, "local now = tonumber(table.remove(ARGV))\n", 1))
+	fixed := newScript(literal(strings.Replace(lua("limit")(), clock, "local now = tonumber(table.remove(ARGV))\n", 1)))
 	const clockOfOne = "local now = clock[1] * 1000000 + clock[2]\n"
-	if !strings.Contains(lua("limit_one"), clockOfOne) {
+	if !strings.Contains(lua("limit_one")(), clockOfOne) {
 		t.Fatal("the script of one call reads the clock in another way")
 	}
-	fixedOne, ones := newScript(strings.Replace(lua("limit_one"), clockOfOne, "local now = tonumber(table.remove(ARGV))\n", 1)), 0
+	fixedOne, ones := newScript(literal(strings.Replace(lua("limit_one")(), clockOfOne, "local now = tonumber(table.remove(ARGV))\n", 1))), 0
 	limiter, random := NewLimiter(client, ""), rand.New(rand.NewPCG(3, 4))
 	for run := range 60 {
 		rates := []driver.Rate{limitRate(random), limitRate(random)}

@@ -54,7 +54,7 @@ func (q *Quorum) release(asked request, lock string, nodes []int) releasing {
 	r := releasing{asked: asked, answers: make(chan error, len(nodes)), nodes: len(nodes)}
 	byWire := q.newRound(asked, func(_ int, _ bool, err error) { r.answers <- releaseFailure(asked, err) })
 	defer byWire.send(releaseWithin)
-	command := appendCommand(make([]byte, 0, 256), "EVAL", quorumReleaseScript.source, "1", lock, asked.owner)
+	command := appendCommand(make([]byte, 0, 256), "EVAL", quorumReleaseScript.source(), "1", lock, asked.owner)
 	for _, i := range nodes {
 		if byWire.add(i, true, command) {
 			continue

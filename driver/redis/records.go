@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-var recordEnterScript = newScript(constants + fenceLua + lua("record_enter"))
+var recordEnterScript = newScript(lua("fence", "record_enter").after(constants))
 
 // dataField begins the names of fields with data, unlike those of the mark.
 const dataField = "data:"

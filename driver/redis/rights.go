@@ -61,13 +61,13 @@ var luaCalls = regexp.MustCompile(`redis\.call\('([A-Z]+)'`)
 func lockRules(k keys, s Settings) (rules []rule) {
 	commands := []string{"EVAL"}
 	for _, s := range []*script{contendScript, releaseScript, renewScript} {
-		for _, found := range luaCalls.FindAllStringSubmatch(s.source, -1) {
+		for _, found := range luaCalls.FindAllStringSubmatch(s.source(), -1) {
 			commands = append(commands, found[1])
 		}
 	}
 	slices.Sort(commands)
 	for _, key := range []string{k.lock, k.queue, k.wait, k.counter, k.names} {
-		rules = append(rules, rule{"~" + key, []string{"EVALSHA", contendScript.sha, "1", key}, ""})
+		rules = append(rules, rule{"~" + key, []string{"EVALSHA", contendScript.sha(), "1", key}, ""})
 	}
 	for _, c := range slices.Compact(commands) {
 		r := rule{"+" + strings.ToLower(c), []string{c, k.queue}, "~" + k.queue}

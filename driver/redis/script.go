@@ -21,28 +21,39 @@ import (
 //go:embed script
 var scripts embed.FS
 
+// source returns a Lua text. It reads and hashes nothing before it is called, so that a program that
+// links the package pays only for the scripts that it uses.
+type source func() string
+
 // lua returns the texts of files in the directory script, one after the other.
-func lua(names ...string) string {
-	var text strings.Builder
-	for _, name := range names {
-		part, err := scripts.ReadFile("script/" + name + ".lua")
-		if err != nil {
-			panic(err) // there is no such file
+func lua(names ...string) source {
+	return sync.OnceValue(func() string {
+		var text strings.Builder
+		for _, name := range names {
+			part, err := scripts.ReadFile("script/" + name + ".lua")
+			if err != nil {
+				panic(err) // there is no such file
+			}
+			text.Write(part)
 		}
-		text.Write(part)
-	}
-	return text.String()
+		return text.String()
+	})
 }
+
+// after returns s with text before it.
+func (s source) after(text string) source { return func() string { return text + s() } }
+
+func literal(text string) source { return func() string { return text } }
 
 var (
 	contendScript = newLockScript(lua("clock", "contend_one", "draw", "contend_free", "queue", "contend"))
 	releaseScript = newLockScript(lua("release_free", "clock", "release_push", "draw", "queue", "release"))
 	showScript    = reading(newLockScript(lua("clock", "draw", "queue", "show")))
-	renewScript   = newStepwiseScript(valueFormat + lua("renew"))
+	renewScript   = newStepwiseScript(lua("renew").after(valueFormat))
 	breakScript   = newLockScript(lua("clock", "draw", "queue", "break"))
 
-	plainAcquireScript = newScript(constants + lua("plain_acquire"))
-	plainReleaseScript = newScript(constants + lua("plain_release"))
+	plainAcquireScript = newScript(lua("plain_acquire").after(constants))
+	plainReleaseScript = newScript(lua("plain_release").after(constants))
 
 	quorumAcquireScript = newScript(lua("quorum_acquire"))
 	quorumReleaseScript = newScript(lua("quorum_release"))
@@ -74,17 +85,18 @@ var valueFormat = fmt.Sprintf("local OURS, OWNER_AT = '%s', %d\n", ours, ownerAt
 
 // newLockScript returns a script of queue mode. KEYS are its locks, all of one slot in a
 // cluster. The names of the other keys begin with KEY, and are of the same slot.
-func newLockScript(source string) *script {
-	text := constants + valueFormat + "local names = #KEYS\nlocal COUNTER, INDEX = KEY .. 'counter', KEY .. 'names'\n" + source
-	s := newStepwiseScript("local KEY = '" + reserved + wholeTag + "}:'\n" + text)
-	s.whole, s.tagged = newStepwiseScript("local KEY = string.sub(table.remove(KEYS), 1, -"+strconv.Itoa(len("missing")+1)+")\n"+text), true
+func newLockScript(text source) *script {
+	text = text.after(constants + valueFormat + "local names = #KEYS\nlocal COUNTER, INDEX = KEY .. 'counter', KEY .. 'names'\n")
+	s := newStepwiseScript(text.after("local KEY = '" + reserved + wholeTag + "}:'\n"))
+	s.whole, s.tagged = newStepwiseScript(text.after("local KEY = string.sub(table.remove(KEYS), 1, -"+strconv.Itoa(len("missing")+1)+")\n")), true
 	return s
 }
 
 // script is a Lua text that the server knows by its hash.
 type script struct {
-	source, sha string
-	reads       bool // it only reads
+	source func() string // the text
+	sha    func() string
+	reads  bool // it only reads
 	// whole is the script for the nodes of a cluster, which takes a last key that never
 	// exists. While a slot moves, Redis refuses a script with a missing key before it
 	// starts. Without that key it may start, and be stopped half way at a key that it
@@ -94,20 +106,23 @@ type script struct {
 	tagged bool
 }
 
-func newScript(source string) *script {
-	s := newStepwiseScript(source)
-	s.whole = newStepwiseScript("table.remove(KEYS)\n" + source)
+func newScript(text source) *script {
+	s := newStepwiseScript(text)
+	s.whole = newStepwiseScript(text.after("table.remove(KEYS)\n"))
 	return s
 }
 
 // newStepwiseScript returns a script that may be stopped half way.
-func newStepwiseScript(source string) *script {
-	sum := sha1.Sum([]byte(source)) // the hash of EVALSHA; its strength does not matter
-	return &script{source: source, sha: hex.EncodeToString(sum[:])}
+func newStepwiseScript(text source) *script {
+	once := sync.OnceValue(text)
+	return &script{source: once, sha: sync.OnceValue(func() string {
+		sum := sha1.Sum([]byte(once())) // the hash of EVALSHA; its strength does not matter
+		return hex.EncodeToString(sum[:])
+	})}
 }
 
 // newReader returns a script that only reads.
-func newReader(source string) *script { return reading(newStepwiseScript(source)) }
+func newReader(text source) *script { return reading(newStepwiseScript(text)) }
 
 func reading(s *script) *script {
 	s.reads = true
@@ -135,11 +150,11 @@ type batch struct{ keys, args []string }
 
 // known returns the command that runs a script by its hash, text the one that sends it.
 func (s *script) known(to rueidis.Builder, b batch) rueidis.Completed {
-	return to.Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
+	return to.Evalsha().Sha1(s.sha()).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
 }
 
 func (s *script) text(to rueidis.Builder, b batch) rueidis.Completed {
-	return to.Eval().Script(s.source).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
+	return to.Eval().Script(s.source()).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
 }
 
 // isUnknown reports whether the server has forgotten the script. It then did not run it,

@@ -13,15 +13,15 @@ import (
 )
 
 var (
-	stockSupplyScript = newStockScript(lua("stock_supply"))
-	stockAdjustScript = newStockScript(lua("stock_adjust"))
-	stockHoldScript   = newStockScript(lua("stock_hold"))
-	stockSettleScript = newStockScript(lua("stock_settle"))
-	stockLevelScript  = newStockScript(lua("stock_level"))
+	stockSupplyScript = newStockScript("stock_supply")
+	stockAdjustScript = newStockScript("stock_adjust")
+	stockHoldScript   = newStockScript("stock_hold")
+	stockSettleScript = newStockScript("stock_settle")
+	stockLevelScript  = newStockScript("stock_level")
 )
 
-func newStockScript(source string) *script {
-	return newScript(fmt.Sprintf("local MAX = %d\n", int64(driver.MaxQuantity)) + lua("stock") + source)
+func newStockScript(name string) *script {
+	return newScript(lua("stock", name).after(fmt.Sprintf("local MAX = %d\n", int64(driver.MaxQuantity))))
 }
 
 // DefaultStockKeep is the default of StockOptions.Keep.

@@ -42,8 +42,8 @@ var (
 )
 
 // streamLua returns the text of a script of queues.
-func streamLua(name string) string {
-	return constants + streamConstants + lua("clock", "draw", "stream_queue", "stream_"+name)
+func streamLua(name string) source {
+	return lua("clock", "draw", "stream_queue", "stream_"+name).after(constants + streamConstants)
 }
 
 // newDrainingScript returns a script of a queue that runs even if the server's memory is full,
@@ -51,8 +51,8 @@ func streamLua(name string) string {
 // be lost.
 func newDrainingScript(name string) *script {
 	const flags = "#!lua flags=allow-oom\n"
-	s := newStepwiseScript(flags + streamLua(name))
-	s.whole = newStepwiseScript(flags + "table.remove(KEYS)\n" + streamLua(name))
+	s := newStepwiseScript(streamLua(name).after(flags))
+	s.whole = newStepwiseScript(streamLua(name).after(flags + "table.remove(KEYS)\n"))
 	return s
 }
 

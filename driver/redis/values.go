@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-var putScript = newScript(constants + fenceLua + lua("value_put"))
+var putScript = newScript(lua("fence", "value_put").after(constants))
 
 // reread is how often a watched value is read without a publication; rereadSoon is
 // the delay after a failed read.

@@ -54,11 +54,13 @@ if why then
   become(state == 'started' and 'doubted' or 'refused')
   return answer('no', '1')
 end
-if phase == 'first' then result = value end
-if phase == 'first' and #value > MAX_RESULT then
-  result = 'its result has ' .. #value .. ' bytes, at most ' .. MAX_RESULT .. ' are stored'
-  become('doubted')
-  return { 'failed', state, result, '1' }
+if phase == 'first' then
+  result = value
+  if #value > MAX_RESULT then
+    result = 'its result has ' .. #value .. ' bytes, at most ' .. MAX_RESULT .. ' are stored'
+    become('doubted')
+    return { 'failed', state, result, '1' }
+  end
 end
 become(next)
 return answer('done', '1')
