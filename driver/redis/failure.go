@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/redis/rueidis"
 
@@ -20,6 +21,9 @@ var refusals = []string{"LOADING", "BUSY", "MASTERDOWN", "READONLY", "OOM", "NOR
 
 // unsentErrors are those of a client that had no server to send to.
 var unsentErrors = []error{rueidis.ErrNoAddr, rueidis.ErrNoSlot}
+
+// closedErrors are those of a connection that the server has closed.
+var closedErrors = []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE}
 
 // failure classifies an error of the client. A server's answer is classified by
 // kindOf; an error of dialling means that nothing was sent; after any other error
@@ -41,7 +45,7 @@ func failure(r request, err error) error {
 		kind = interlock.Retryable
 	case errors.As(err, new(*interlock.Error)):
 		return err // classified already
-	case errors.Is(err, io.EOF):
+	case slices.ContainsFunc(closedErrors, func(e error) bool { return errors.Is(err, e) }):
 		err = fmt.Errorf("the server closed the connection before it answered; it has stopped, or has maxclients connections: %w", err)
 	}
 	return problem(r, kind, err)
