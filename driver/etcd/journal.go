@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -18,9 +19,10 @@ import (
 // concurrent appends share one request, each with its own conditions. It implements
 // driver.Journal.
 //
-// A transaction has these keys: its head, its constant data, each record and payload, an
-// entry of the due index, and one of the index of ended transactions. An append that does
-// not know the former due time leaves that entry in the index; Claim and Forget remove it.
+// A transaction has these keys: its constant data, each append and each payload, an entry
+// of the due index, and one of the index of ended transactions. The last append is the state
+// of the transaction, which Claim and Reassign change in place. An append that does not know
+// the former due time leaves that entry in the index; Claim and Forget remove it.
 //
 // etcd has no clock in its transactions: the caller's clock decides what is too far in the
 // future, and when something was written, kept or ended. A request holds 1.5 MiB and 128
@@ -48,12 +50,34 @@ func NewJournal(client *clientv3.Client, prefix string) *Journal {
 
 func (j *Journal) shardKey(shard int) string { return fmt.Sprintf("%sshard/%09d", j.prefix, shard) }
 
-func (j *Journal) headKey(id string) string { return j.prefix + "head/" + id }
-
 func (j *Journal) aboutKey(id string) string { return j.prefix + "about/" + id }
 
-func (j *Journal) recordKey(id string, position int64) string {
-	return j.prefix + "record/" + id + "\x00" + driver.FormatPadded(position)
+// logKey returns the key of the append whose last record has a position. Later appends have
+// lower keys, so that one read with a limit returns the last. No append has position 0.
+func (j *Journal) logKey(id string, position int64) string {
+	return j.logOf(id) + driver.FormatPadded(math.MaxInt64-position)
+}
+
+// logOf returns the prefix of all appends of a transaction.
+func (j *Journal) logOf(id string) string { return j.prefix + "log/" + id + "\x00" }
+
+// getLast reads the last append of a transaction.
+func (j *Journal) getLast(id string) clientv3.Op {
+	return clientv3.OpGet(j.logOf(id), clientv3.WithRange(j.logKey(id, 0)), clientv3.WithLimit(1))
+}
+
+// sinceLast applies a comparison to the last append, at a position, and to all that follow
+// it. It fails if there are others; if there is none, only a revision of 0 is equal.
+func (j *Journal) sinceLast(id string, position int64, compare func(key string) clientv3.Cmp) clientv3.Cmp {
+	return compare(j.logOf(id)).WithRange(j.logKey(id, position) + "\x00")
+}
+
+// unchanged holds if the state of a transaction is the one that was read, which may be that
+// it does not exist.
+func (j *Journal) unchanged(id string, p located) clientv3.Cmp {
+	return j.sinceLast(id, p.Position, func(key string) clientv3.Cmp {
+		return clientv3.Compare(clientv3.ModRevision(key), "=", p.revision)
+	})
 }
 
 func (j *Journal) payloadKey(id string, sum []byte) string {
@@ -77,88 +101,130 @@ func (j *Journal) endedAt(at time.Time) string {
 // dueZero sorts times before 1970 before later ones.
 const dueZero = 1 << 60
 
-// located is a head and the revision that wrote it.
+// located is a head, and the revision and the value of the append that it is from.
 type located struct {
 	driver.Head
 	revision int64
+	log      logged
 }
 
-// The value of a head begins with the position and whether the transaction has ended, so
-// that an append checks them by comparing values. The data that never changes is in a
-// key of its own: the shard, and then the start time of the transaction.
+// The value of an append begins with whether the transaction has ended, its shard, and the
+// position of its last record, so that the next append checks them by comparing values. Then
+// follow a line of JSON, and the data of the records.
 const (
 	goesOn   = "0"
 	hasEnded = "1"
 )
 
-type headNote struct {
-	Sum     []byte `json:"sum,omitempty"`
-	Due     int64  `json:"due_ms,omitempty"`
-	Claimed bool   `json:"claimed,omitempty"`
-	Ended   int64  `json:"ended_us,omitempty"`
+// logged is an append as it is stored.
+type logged struct {
+	Due     int64           `json:"due_ms,omitempty"`
+	Claimed bool            `json:"claimed,omitempty"`
+	Ended   int64           `json:"ended_us,omitempty"`
+	Epoch   interlock.Token `json:"epoch,omitempty"`
+	Written int64           `json:"written_us"`
+	Records []recordNote    `json:"records"`
+	data    []byte          // of all records
 }
 
-func headText(h driver.Head) string {
-	if h.Ended.IsZero() {
-		return driver.FormatPadded(h.Position) + goesOn + jsonText(headNote{Sum: h.Sum, Claimed: h.Claimed, Due: h.Due.UnixMilli()})
-	}
-	return driver.FormatPadded(h.Position) + hasEnded + jsonText(headNote{Sum: h.Sum, Ended: h.Ended.UnixMicro()})
+type recordNote struct {
+	Kind string `json:"kind"`
+	Step string `json:"step,omitempty"`
+	Sum  []byte `json:"sum,omitempty"`
+	Size int    `json:"size"` // of the data
 }
 
-func aboutText(shard int, began time.Time, kind string) string {
-	return driver.FormatPadded(int64(shard)) + driver.FormatPadded(began.UnixMicro()) + kind
+// logState returns the begin of the value of the last append.
+func logState(ended string, shard int, position int64) string {
+	return ended + driver.FormatPadded(int64(shard)) + driver.FormatPadded(position)
 }
 
-// readPlaced parses the two keys of a transaction; no keys give the zero value.
-func (j *Journal) readPlaced(id string, head, about []*mvccpb.KeyValue) (p located, err error) {
-	if len(head) == 0 && len(about) == 0 {
-		return p, nil
-	}
-	const width = driver.PaddedLength
-	var s headNote
-	if len(head) != 1 || len(about) != 1 || len(head[0].Value) <= width || len(about[0].Value) < 2*width ||
-		json.Unmarshal(head[0].Value[width+1:], &s) != nil {
-		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
-	}
-	position, err := driver.ParsePadded(string(head[0].Value[:width]))
-	shard, err2 := driver.ParsePadded(string(about[0].Value[:width]))
-	began, err3 := driver.ParsePadded(string(about[0].Value[width : 2*width]))
-	if err != nil || err2 != nil || err3 != nil {
-		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
-	}
-	p.revision = head[0].ModRevision
-	p.Head = driver.Head{Transaction: id, Shard: int(shard), Type: string(about[0].Value[2*width:]),
-		Began: time.UnixMicro(began).UTC(), Position: position, Sum: s.Sum, Claimed: s.Claimed}
-	if s.Ended != 0 {
-		p.Ended = time.UnixMicro(s.Ended).UTC()
+// logText returns the value of the last append, which takes the state from the head.
+func logText(h driver.Head, l logged) string {
+	state := logState(goesOn, h.Shard, h.Position)
+	if l.Claimed = h.Claimed; h.Ended.IsZero() {
+		l.Due = h.Due.UnixMilli()
 	} else {
-		p.Due = time.UnixMilli(s.Due).UTC()
+		state, l.Ended = logState(hasEnded, h.Shard, h.Position), h.Ended.UnixMicro()
+	}
+	return state + jsonText(l) + "\n" + string(l.data)
+}
+
+// logOfRecords returns an append to be stored.
+func logOfRecords(records []driver.Record, epoch interlock.Token, now time.Time) logged {
+	l := logged{Epoch: epoch, Written: now.UnixMicro(), Records: make([]recordNote, len(records))}
+	for i, r := range records {
+		l.Records[i] = recordNote{r.Kind, r.Step, r.Sum, len(r.Data)}
+		l.data = append(l.data, r.Data...)
+	}
+	return l
+}
+
+func aboutText(began time.Time, kind string) string {
+	return driver.FormatPadded(began.UnixMicro()) + kind
+}
+
+// readLog parses an append. The head has no transaction, type and begin.
+func readLog(kv *mvccpb.KeyValue) (p located, err error) {
+	const width = driver.PaddedLength
+	if len(kv.Value) <= 1+2*width {
+		return p, errNotAppend(kv)
+	}
+	shard, err := driver.ParsePadded(string(kv.Value[1 : 1+width]))
+	position, err2 := driver.ParsePadded(string(kv.Value[1+width : 1+2*width]))
+	note, data, ok := bytes.Cut(kv.Value[1+2*width:], []byte("\n"))
+	if err != nil || err2 != nil || !ok || json.Unmarshal(note, &p.log) != nil || len(p.log.Records) == 0 {
+		return p, errNotAppend(kv)
+	}
+	p.log.data, p.revision = data, kv.ModRevision
+	for _, r := range p.log.Records {
+		if r.Size < 0 || r.Size > len(data) {
+			return p, errNotAppend(kv)
+		}
+		data = data[r.Size:]
+	}
+	p.Head = driver.Head{Shard: int(shard), Position: position, Sum: p.log.Records[len(p.log.Records)-1].Sum, Claimed: p.log.Claimed}
+	if p.log.Ended != 0 {
+		p.Ended = time.UnixMicro(p.log.Ended).UTC()
+	} else {
+		p.Due = time.UnixMilli(p.log.Due).UTC()
 	}
 	return p, nil
 }
 
-// recordHeading precedes the data of a record.
-type recordHeading struct {
-	Kind    string          `json:"kind"`
-	Step    string          `json:"step,omitempty"`
-	Sum     []byte          `json:"sum,omitempty"`
-	Epoch   interlock.Token `json:"epoch,omitempty"`
-	Written int64           `json:"written_us"`
-}
+func errNotAppend(kv *mvccpb.KeyValue) error { return fmt.Errorf("key %q is not an append", kv.Key) }
 
-func recordText(r driver.Record, epoch interlock.Token, now time.Time) string {
-	return jsonText(recordHeading{r.Kind, r.Step, r.Sum, epoch, now.UnixMicro()}) + "\n" + string(r.Data)
-}
-
-func readLogged(kv *mvccpb.KeyValue) (r driver.Record, err error) {
-	head, data, ok := bytes.Cut(kv.Value, []byte("\n"))
-	var h recordHeading
-	r.Position, err = driver.ParsePadded(string(kv.Key[max(0, len(kv.Key)-driver.PaddedLength):]))
-	if !ok || err != nil || json.Unmarshal(head, &h) != nil {
-		return r, fmt.Errorf("key %q is not a record", kv.Key)
+// records returns the records of an append that follow a position.
+func (p located) records(after int64) (all []driver.Record) {
+	position, data := p.Position-int64(len(p.log.Records)), p.log.data
+	for _, r := range p.log.Records {
+		if position++; position > after {
+			all = append(all, driver.Record{Position: position, Kind: r.Kind, Step: r.Step, Data: data[:r.Size:r.Size], Sum: r.Sum,
+				Epoch: p.log.Epoch, Written: time.UnixMicro(p.log.Written).UTC()})
+		}
+		data = data[r.Size:]
 	}
-	r.Kind, r.Step, r.Sum, r.Epoch, r.Data, r.Written = h.Kind, h.Step, h.Sum, h.Epoch, data, time.UnixMicro(h.Written).UTC()
-	return r, nil
+	return all
+}
+
+// readPlaced parses the last append of a transaction and its constant data; no keys give the
+// zero value.
+func readPlaced(id string, last, about []*mvccpb.KeyValue) (p located, err error) {
+	if len(last) == 0 && len(about) == 0 {
+		return p, nil
+	}
+	if len(last) != 1 || len(about) != 1 || len(about[0].Value) < driver.PaddedLength {
+		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
+	}
+	began, err := driver.ParsePadded(string(about[0].Value[:driver.PaddedLength]))
+	if err != nil {
+		return p, fmt.Errorf("the keys of transaction %q are not those of one", id)
+	}
+	if p, err = readLog(last[0]); err != nil {
+		return p, err
+	}
+	p.Transaction, p.Began, p.Type = id, time.UnixMicro(began).UTC(), string(about[0].Value[driver.PaddedLength:])
+	return p, nil
 }
 
 func jsonText(v any) string {

@@ -92,51 +92,67 @@ func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 
 // appendBytes returns an upper bound of the size of an append in a request.
 func appendBytes(a driver.Append) int {
-	size := 4 * (len(a.Transaction) + 200)
+	size := 6 * (len(a.Transaction) + 200)
 	for _, r := range a.Records {
-		size += len(r.Data) + len(r.Step) + len(a.Transaction) + 300
+		size += len(r.Data) + len(r.Step) + 300
 	}
 	return size
 }
 
+// appendGroup sends appends in one request. If etcd refuses some, a second request sends
+// these again, and reads the reasons.
 func (j *Journal) appendGroup(ctx context.Context, appends []driver.Append, group []int, errs []error) {
-	var ops []clientv3.Op
-	for _, i := range group {
-		when, then := j.appendOps(&appends[i])
-		ops = append(ops, clientv3.OpTxn(when, then, j.lookOps(appends[i])))
-	}
-	reply, err := j.do(ctx, "append", appends[group[0]].Transaction, nil, ops, nil)
-	for k, i := range group {
-		if err != nil {
-			errs[i] = err
-			continue
+	for _, look := range []bool{false, true} {
+		var ops []clientv3.Op
+		for _, i := range group {
+			when, then := j.appendOps(&appends[i])
+			var otherwise []clientv3.Op
+			if look {
+				otherwise = j.lookOps(appends[i])
+			}
+			ops = append(ops, clientv3.OpTxn(when, then, otherwise))
 		}
-		if inner := reply.Responses[k].GetResponseTxn(); !inner.Succeeded {
-			errs[i] = j.refusal(appends[i], (*clientv3.TxnResponse)(inner))
+		reply, err := j.do(ctx, "append", appends[group[0]].Transaction, nil, ops, nil)
+		var refused []int
+		for k, i := range group {
+			switch {
+			case err != nil:
+				errs[i] = err
+			case reply.Responses[k].GetResponseTxn().Succeeded:
+			case look:
+				errs[i] = j.refusal(appends[i], (*clientv3.TxnResponse)(reply.Responses[k].GetResponseTxn()))
+			default:
+				refused = append(refused, i)
+			}
+		}
+		if group = refused; len(group) == 0 {
+			return
 		}
 	}
 }
 
 // appendOps returns the conditions and the operations of an append.
 func (j *Journal) appendOps(a *driver.Append) (when []clientv3.Cmp, then []clientv3.Op) {
-	head, about, now := j.headKey(a.Transaction), j.aboutKey(a.Transaction), j.now()
+	now := j.now()
 	if a.Epoch != 0 {
 		when = append(when, clientv3.Compare(clientv3.Value(j.shardKey(a.Shard)), "=", driver.FormatPadded(int64(a.Epoch))))
 	}
 	if a.After == 0 {
-		when = append(when, clientv3.Compare(clientv3.CreateRevision(head), "=", 0))
-		then = append(then, clientv3.OpPut(about, aboutText(a.Shard, now, a.Type)))
+		about := j.aboutKey(a.Transaction)
+		when = append(when, clientv3.Compare(clientv3.CreateRevision(about), "=", 0))
+		then = append(then, clientv3.OpPut(about, aboutText(now, a.Type)))
 		if a.Shards != 0 {
 			when = append(when, clientv3.Compare(clientv3.Value(j.shardsKey()), "=", strconv.Itoa(a.Shards)))
 		}
 	} else {
+		follows := func(relation, state string) clientv3.Cmp {
+			return j.sinceLast(a.Transaction, a.After, func(key string) clientv3.Cmp { return clientv3.Compare(clientv3.Value(key), relation, state) })
+		}
 		when = append(when,
-			clientv3.Compare(clientv3.Value(head), ">", driver.FormatPadded(a.After)+goesOn),
-			clientv3.Compare(clientv3.Value(head), "<", driver.FormatPadded(a.After)+hasEnded),
-			clientv3.Compare(clientv3.Value(about), ">", before(driver.FormatPadded(int64(a.Shard)))),
-			clientv3.Compare(clientv3.Value(about), "<", driver.FormatPadded(int64(a.Shard)+1)))
+			follows(">", before(logState(goesOn, a.Shard, a.After))),
+			follows("<", logState(goesOn, a.Shard, a.After+1)))
 	}
-	h := driver.Head{Transaction: a.Transaction, Shard: a.Shard, Position: a.After + int64(len(a.Records)), Sum: a.Records[len(a.Records)-1].Sum, Due: a.Due}
+	h := driver.Head{Transaction: a.Transaction, Shard: a.Shard, Position: a.After + int64(len(a.Records)), Due: a.Due}
 	if a.Due.IsZero() {
 		h.Ended, a.Ended = now, time.UnixMicro(now.UnixMicro()).UTC()
 		then = append(then, clientv3.OpPut(j.endedKey(h), ""))
@@ -147,11 +163,7 @@ func (j *Journal) appendOps(a *driver.Append) (when []clientv3.Cmp, then []clien
 		(a.Due.IsZero() || j.dueKey(left) != j.dueKey(h)) {
 		then = append(then, clientv3.OpDelete(j.dueKey(left)))
 	}
-	then = append(then, clientv3.OpPut(head, headText(h)))
-	for i, r := range a.Records {
-		then = append(then, clientv3.OpPut(j.recordKey(a.Transaction, a.After+int64(i)+1), recordText(r, a.Epoch, now)))
-	}
-	return when, then
+	return when, append(then, clientv3.OpPut(j.logKey(a.Transaction, h.Position), logText(h, logOfRecords(a.Records, a.Epoch, now))))
 }
 
 // before returns a text below text and everything that begins with it, and above
@@ -160,7 +172,7 @@ func before(text string) string { return text[:len(text)-1] + string(text[len(te
 
 // lookOps reads the reason of a refused append.
 func (j *Journal) lookOps(a driver.Append) []clientv3.Op {
-	return []clientv3.Op{clientv3.OpGet(j.shardKey(a.Shard)), clientv3.OpGet(j.headKey(a.Transaction)), clientv3.OpGet(j.aboutKey(a.Transaction)),
+	return []clientv3.Op{clientv3.OpGet(j.shardKey(a.Shard)), j.getLast(a.Transaction), clientv3.OpGet(j.aboutKey(a.Transaction)),
 		clientv3.OpGet(j.shardsKey())}
 }
 
@@ -176,7 +188,7 @@ func (j *Journal) refusal(a driver.Append, look *clientv3.TxnResponse) error {
 			return err
 		}
 	}
-	p, err := j.readPlaced(a.Transaction, look.Responses[1].GetResponseRange().Kvs, look.Responses[2].GetResponseRange().Kvs)
+	p, err := readPlaced(a.Transaction, look.Responses[1].GetResponseRange().Kvs, look.Responses[2].GetResponseRange().Kvs)
 	switch {
 	case err != nil:
 		return problem(op, a.Transaction, interlock.Definite, err)

@@ -44,7 +44,7 @@ func (j *Journal) look(ctx context.Context, op, from, to string, start, limit in
 	for _, kv := range reply.Responses[0].GetResponseRange().Kvs {
 		e := entry{key: string(kv.Key), id: string(kv.Key[start:])}
 		list = append(list, e)
-		ops = append(ops, clientv3.OpGet(j.headKey(e.id)), clientv3.OpGet(j.aboutKey(e.id)))
+		ops = append(ops, j.getLast(e.id), clientv3.OpGet(j.aboutKey(e.id)))
 	}
 	if len(list) == 0 {
 		return nil, false, nil
@@ -53,7 +53,7 @@ func (j *Journal) look(ctx context.Context, op, from, to string, start, limit in
 		return nil, false, err
 	}
 	for i := range list {
-		list[i].at, err = j.readPlaced(list[i].id, reply.Responses[2*i].GetResponseRange().Kvs, reply.Responses[2*i+1].GetResponseRange().Kvs)
+		list[i].at, err = readPlaced(list[i].id, reply.Responses[2*i].GetResponseRange().Kvs, reply.Responses[2*i+1].GetResponseRange().Kvs)
 		if err != nil {
 			return nil, false, problem(op, list[i].id, interlock.Definite, err)
 		}
@@ -117,7 +117,8 @@ func (j *Journal) dueAfter(shard int, at time.Time) string {
 func (j *Journal) shardOfIndex(shard int) string { return fmt.Sprintf("%sdue/%09d/", j.prefix, shard) }
 
 // Claim moves due times, and removes entries that transactions have left; see
-// driver.Journal. It takes three requests for each fifty entries.
+// driver.Journal. It takes three requests for each fifty entries, and more if their last
+// appends have more than 1 MiB.
 func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
 	const op = "claim"
 	if until.IsZero() {
@@ -132,7 +133,12 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 		}
 		var ops []clientv3.Op
 		var claimed []driver.Head // in the order of ops; the zero Head for a removed entry
+		size := 0                 // of the appends that are written again
 		for _, e := range list {
+			if size += len(e.at.log.data); size > maxAppendBytes && len(ops) > 0 {
+				more = true
+				break
+			}
 			if from = e.key + "\x00"; len(heads)+countHeads(claimed) == limit {
 				more = false
 				break
@@ -176,7 +182,7 @@ func (j *Journal) disowned(op string, shard int, epoch interlock.Token, reply *c
 // claimOps postpones the due time of an entry's transaction, or removes an entry
 // that it has left, unless it has changed since the read.
 func (j *Journal) claimOps(e entry, until time.Time) (when []clientv3.Cmp, then []clientv3.Op, h driver.Head) {
-	when = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(e.id)), "=", e.at.revision)}
+	when = []clientv3.Cmp{j.unchanged(e.id, e.at)}
 	then = []clientv3.Op{clientv3.OpDelete(e.key)}
 	if !j.current(e) {
 		return when, then, h
@@ -188,5 +194,5 @@ func (j *Journal) claimOps(e entry, until time.Time) (when []clientv3.Cmp, then 
 	} else {
 		then = nil
 	}
-	return when, append(then, clientv3.OpPut(j.headKey(e.id), headText(h))), h
+	return when, append(then, clientv3.OpPut(j.logKey(e.id, h.Position), logText(h, e.at.log))), h
 }

@@ -40,12 +40,11 @@ func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forg
 func (j *Journal) forget(ctx context.Context, p located, entry string) error {
 	then := []clientv3.Op{clientv3.OpDelete(entry)}
 	if id := p.Transaction; !p.Ended.IsZero() {
-		then = append(then, clientv3.OpDelete(j.headKey(id)), clientv3.OpDelete(j.aboutKey(id)),
-			clientv3.OpDelete(j.prefix+"record/"+id+"\x00", clientv3.WithPrefix()),
+		then = append(then, clientv3.OpDelete(j.aboutKey(id)), clientv3.OpDelete(j.logOf(id), clientv3.WithPrefix()),
 			clientv3.OpDelete(j.prefix+"payload/"+id+"\x00", clientv3.WithPrefix()))
 	}
 	_, id, _ := strings.Cut(strings.TrimPrefix(entry, j.prefix+"ended/"), "/")
-	_, err := j.do(ctx, "forget", id, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(id)), "=", p.revision)}, then, nil)
+	_, err := j.do(ctx, "forget", id, []clientv3.Cmp{j.unchanged(id, p)}, then, nil)
 	return err
 }
 
@@ -63,7 +62,7 @@ func (j *Journal) sweepDue(ctx context.Context) error {
 	var ops []clientv3.Op
 	for _, e := range list {
 		if from = e.key + "\x00"; !j.current(e) {
-			when := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(e.id)), "=", e.at.revision)}
+			when := []clientv3.Cmp{j.unchanged(e.id, e.at)}
 			ops = append(ops, clientv3.OpTxn(when, []clientv3.Op{clientv3.OpDelete(e.key)}, nil))
 		}
 	}
@@ -129,17 +128,17 @@ func (j *Journal) orphans(ctx context.Context, from string) (list []orphan, next
 	}
 	page := reply.Responses[0].GetResponseRange()
 	var found []orphan
-	var heads []clientv3.Op
+	var abouts []clientv3.Op
 	for _, kv := range page.Kvs {
 		o := orphan{key: string(kv.Key)}
 		o.id, _, _ = strings.Cut(strings.TrimPrefix(o.key, all), "\x00")
 		found = append(found, o)
-		heads = append(heads, clientv3.OpGet(j.headKey(o.id), clientv3.WithCountOnly()))
+		abouts = append(abouts, clientv3.OpGet(j.aboutKey(o.id), clientv3.WithCountOnly()))
 	}
 	if len(found) == 0 {
 		return nil, "", nil
 	}
-	if reply, err = j.do(ctx, op, "all", nil, heads, nil); err != nil {
+	if reply, err = j.do(ctx, op, "all", nil, abouts, nil); err != nil {
 		return nil, "", err
 	}
 	for i, o := range found {
@@ -166,7 +165,7 @@ func (j *Journal) forgetPayload(ctx context.Context, o orphan, before time.Time)
 		if us, err := strconv.ParseInt(kept, 10, 64); err != nil || !time.UnixMicro(us).Before(before) {
 			continue
 		}
-		when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(j.headKey(o.id)), "=", 0),
+		when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(j.aboutKey(o.id)), "=", 0),
 			clientv3.Compare(clientv3.ModRevision(o.key), "=", kv.ModRevision)}
 		if _, err := j.do(ctx, op, o.id, when, []clientv3.Op{clientv3.OpDelete(o.key)}, nil); err != nil {
 			return err

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,20 +20,19 @@ func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head
 	if err := driver.CheckTransaction(op, id); err != nil {
 		return driver.Head{}, nil, err
 	}
-	last := clientv3.GetPrefixRangeEnd(j.recordKey(id, 0)[:len(j.recordKey(id, 0))-driver.PaddedLength])
-	reply, err := j.do(ctx, op, id, nil, []clientv3.Op{clientv3.OpGet(j.headKey(id)), clientv3.OpGet(j.aboutKey(id)),
-		clientv3.OpGet(j.recordKey(id, max(0, after)+1), clientv3.WithRange(last))}, nil)
+	reply, err := j.do(ctx, op, id, nil, []clientv3.Op{j.getLast(id), clientv3.OpGet(j.aboutKey(id)),
+		clientv3.OpGet(j.logOf(id), clientv3.WithRange(j.logKey(id, max(0, after))))}, nil)
 	if err != nil {
 		return driver.Head{}, nil, err
 	}
-	p, err := j.readPlaced(id, reply.Responses[0].GetResponseRange().Kvs, reply.Responses[1].GetResponseRange().Kvs)
+	p, err := readPlaced(id, reply.Responses[0].GetResponseRange().Kvs, reply.Responses[1].GetResponseRange().Kvs)
 	var records []driver.Record
-	for _, kv := range reply.Responses[2].GetResponseRange().Kvs {
-		r, bad := readLogged(kv)
+	for _, kv := range slices.Backward(reply.Responses[2].GetResponseRange().Kvs) {
+		l, bad := readLog(kv)
 		if bad != nil && err == nil {
 			err = bad
 		}
-		records = append(records, r)
+		records = append(records, l.records(after)...)
 	}
 	if err != nil {
 		return driver.Head{}, nil, problem(op, id, interlock.Definite, err)
@@ -71,62 +71,82 @@ func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, e
 	return []byte(payload), nil
 }
 
-// Heads lists transactions by their ids; see driver.Journal. It takes one request
-// for each fifty.
+// Heads lists transactions by their ids; see driver.Journal. It takes two requests
+// for each hundred.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
 	if err := driver.CheckAfter(behind); err != nil {
 		return nil, err
 	}
-	for more := true; more && len(heads) < limit; {
+	for more := true; more && len(heads) < limit; more = behind != "" {
 		var list []located
-		if list, more, err = j.heads(ctx, "list transactions", behind, min(duePage, limit-len(heads))); err != nil {
+		if list, behind, err = j.heads(ctx, "list transactions", behind, min(headsPage, limit-len(heads))); err != nil {
 			return nil, err
 		}
 		for _, p := range list {
-			heads, behind = append(heads, p.Head), p.Transaction
+			heads = append(heads, p.Head)
 		}
 	}
 	return heads, nil
 }
 
-// heads returns a page of transactions.
-func (j *Journal) heads(ctx context.Context, op, behind string, limit int) (list []located, more bool, err error) {
-	each := func(key func(string) string) clientv3.Op {
-		return clientv3.OpGet(key(behind)+"\x00", clientv3.WithRange(clientv3.GetPrefixRangeEnd(key(""))), clientv3.WithLimit(int64(limit)))
-	}
-	reply, err := j.do(ctx, op, "all", nil, []clientv3.Op{each(j.headKey), each(j.aboutKey)}, nil)
+// headsPage is how many transactions are listed at once.
+const headsPage = 100
+
+// heads returns a page of transactions, and the last id of it if there may be more. Those that are removed between the two requests are
+// not in it.
+func (j *Journal) heads(ctx context.Context, op, behind string, limit int) (list []located, next string, err error) {
+	all := j.aboutKey("")
+	reply, err := j.do(ctx, op, "all", nil, []clientv3.Op{clientv3.OpGet(all+behind+"\x00",
+		clientv3.WithRange(clientv3.GetPrefixRangeEnd(all)), clientv3.WithLimit(int64(limit)))}, nil)
 	if err != nil {
-		return nil, false, err
+		return nil, "", err
 	}
-	head, about := reply.Responses[0].GetResponseRange().Kvs, reply.Responses[1].GetResponseRange().Kvs
-	for i := range head {
-		id := strings.TrimPrefix(string(head[i].Key), j.headKey(""))
-		p, err := j.readPlaced(id, head[i:i+1], about[min(i, len(about)):min(i+1, len(about))])
+	abouts := reply.Responses[0].GetResponseRange()
+	var ops []clientv3.Op
+	for _, kv := range abouts.Kvs {
+		next = strings.TrimPrefix(string(kv.Key), all)
+		ops = append(ops, j.getLast(next))
+	}
+	if len(ops) == 0 {
+		return nil, "", nil
+	}
+	if reply, err = j.do(ctx, op, "all", nil, ops, nil); err != nil {
+		return nil, "", err
+	}
+	for i, kv := range abouts.Kvs {
+		last := reply.Responses[i].GetResponseRange().Kvs
+		if len(last) == 0 {
+			continue
+		}
+		id := strings.TrimPrefix(string(kv.Key), all)
+		p, err := readPlaced(id, last, abouts.Kvs[i:i+1])
 		if err != nil {
-			return nil, false, problem(op, id, interlock.Definite, err)
+			return nil, "", problem(op, id, interlock.Definite, err)
 		}
 		list = append(list, p)
 	}
-	return list, len(list) == limit, nil
+	if !abouts.More {
+		next = ""
+	}
+	return list, next, nil
 }
 
 // Unscheduled counts unfinished transactions without an entry in the due index; see
 // driver.Journal. It reads every transaction.
 func (j *Journal) Unscheduled(ctx context.Context) (count int, err error) {
 	behind := ""
-	for more := true; more; {
+	for more := true; more; more = behind != "" {
 		var list []located
-		if list, more, err = j.heads(ctx, "count unscheduled", behind, duePage); err != nil {
+		if list, behind, err = j.heads(ctx, "count unscheduled", behind, headsPage); err != nil {
 			return 0, err
 		}
 		for _, p := range list {
-			if behind = p.Transaction; !p.Ended.IsZero() {
+			if !p.Ended.IsZero() {
 				continue
 			}
 			// It counts as missing only if the transaction has not changed since
 			// the read.
-			reply, err := j.do(ctx, "count unscheduled", p.Transaction, []clientv3.Cmp{
-				clientv3.Compare(clientv3.ModRevision(j.headKey(p.Transaction)), "=", p.revision),
+			reply, err := j.do(ctx, "count unscheduled", p.Transaction, []clientv3.Cmp{j.unchanged(p.Transaction, p),
 				clientv3.Compare(clientv3.CreateRevision(j.dueKey(p.Head)), "=", 0)}, nil, nil)
 			if err != nil {
 				return 0, err

@@ -20,16 +20,23 @@ func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 	if from != 0 {
 		unchanged = clientv3.Compare(clientv3.Value(key), "=", strconv.Itoa(from))
 	}
-	get := []clientv3.Op{clientv3.OpGet(key)}
+	former := clientv3.OpGet(j.prefix+"head/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	get := []clientv3.Op{former, clientv3.OpGet(key)}
 	then := get
 	if to != 0 {
-		then = []clientv3.Op{clientv3.OpPut(key, strconv.Itoa(to))}
+		then = []clientv3.Op{former, clientv3.OpPut(key, strconv.Itoa(to))}
 	}
 	reply, err := j.do(ctx, op, name, []clientv3.Cmp{unchanged}, then, get)
-	if err != nil || reply.Succeeded && to != 0 {
-		return to, err
+	if err != nil {
+		return 0, err
 	}
-	return j.numberOfShards(op, reply.Responses[0].GetResponseRange().Kvs)
+	if n := reply.Responses[0].GetResponseRange().Count; n > 0 {
+		return 0, problem(op, name, interlock.Definite, fmt.Errorf("%d transactions have the keys of a former version (%shead/): stop all processes and remove the keys with the prefix %q once the former version has ended all transactions", n, j.prefix, j.prefix))
+	}
+	if reply.Succeeded && to != 0 {
+		return to, nil
+	}
+	return j.numberOfShards(op, reply.Responses[1].GetResponseRange().Kvs)
 }
 
 func (j *Journal) shardsKey() string { return j.prefix + "shards" }
@@ -50,11 +57,11 @@ func (j *Journal) numberOfShards(op string, kvs []*mvccpb.KeyValue) (int, error)
 func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error {
 	const op = "reassign"
 	id := h.Transaction
-	reply, err := j.do(ctx, op, id, nil, []clientv3.Op{clientv3.OpGet(j.headKey(id)), clientv3.OpGet(j.aboutKey(id))}, nil)
+	reply, err := j.do(ctx, op, id, nil, []clientv3.Op{j.getLast(id), clientv3.OpGet(j.aboutKey(id))}, nil)
 	if err != nil {
 		return err
 	}
-	p, err := j.readPlaced(id, reply.Responses[0].GetResponseRange().Kvs, reply.Responses[1].GetResponseRange().Kvs)
+	p, err := readPlaced(id, reply.Responses[0].GetResponseRange().Kvs, reply.Responses[1].GetResponseRange().Kvs)
 	if err != nil {
 		return problem(op, id, interlock.Definite, err)
 	}
@@ -63,11 +70,9 @@ func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error 
 	}
 	moved := p.Head
 	moved.Shard = shard
-	// The head is written too, so that no request that read it before changes it
-	// afterwards.
-	_, err = j.do(ctx, op, id, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(id)), "=", p.revision)}, []clientv3.Op{
+	_, err = j.do(ctx, op, id, []clientv3.Cmp{j.unchanged(id, p)}, []clientv3.Op{
 		clientv3.OpDelete(j.dueKey(p.Head)), clientv3.OpPut(j.dueKey(moved), ""),
-		clientv3.OpPut(j.aboutKey(id), aboutText(shard, p.Began, p.Type)), clientv3.OpPut(j.headKey(id), headText(moved)),
+		clientv3.OpPut(j.logKey(id, p.Position), logText(moved, p.log)),
 	}, nil)
 	return err
 }

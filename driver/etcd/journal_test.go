@@ -1,13 +1,18 @@
 package etcd
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -59,6 +64,80 @@ func TestDueShardsCostsOneRequest(t *testing.T) {
 		due, err := j.DueShards(bounded(t), all, time.Now())
 		if got := count.n.Load() - before; got != want || err != nil || len(due) > 0 {
 			t.Errorf("%d requests for %d shards: %v, %v", got, shards, due, err)
+		}
+	}
+}
+
+// TestClaimOfLargeAppends: Claim writes last appends again, in several requests if they have more
+// bytes than etcd allows in one.
+func TestClaimOfLargeAppends(t *testing.T) {
+	t.Parallel()
+	j := NewJournal(dial(t, serverFor(t).Addr()), "large/")
+	testbed.OK(t, j.Enter(bounded(t), 0, tok(t, 5, 0)))
+	now := time.Now().Truncate(time.Second)
+	var records []driver.Record
+	for i := range driver.MaxRecords {
+		records = append(records, driver.Record{Kind: "x", Step: fmt.Sprint(i), Sum: []byte{byte(i)}, Data: bytes.Repeat([]byte{'\n', byte(i)}, driver.MaxRecord/2)})
+	}
+	const many = 5
+	for i := range many {
+		testbed.OK(t, j.Append(bounded(t), []driver.Append{{Transaction: fmt.Sprint("t", i), Records: records, Due: now}})[0])
+	}
+	heads, err := j.Claim(bounded(t), 0, tok(t, 5, 0), now, now.Add(time.Hour), 10)
+	if err != nil || len(heads) != many {
+		t.Fatalf("claimed %d transactions, %v", len(heads), err)
+	}
+	for _, h := range heads {
+		stored, read, err := j.Read(bounded(t), h.Transaction, 1)
+		if err != nil || !reflect.DeepEqual(stored, h) || !h.Claimed || len(read) != len(records)-1 {
+			t.Fatalf("claimed %+v; stored %+v with %d records, %v", h, stored, len(read), err)
+		}
+		for i, r := range read {
+			if w := records[i+1]; r.Position != int64(i+2) || r.Step != w.Step || !bytes.Equal(r.Data, w.Data) || !bytes.Equal(r.Sum, w.Sum) {
+				t.Fatalf("record %d of %q has changed", r.Position, h.Transaction)
+			}
+		}
+	}
+}
+
+// TestFormerKeys: a journal with the keys of a former version is refused when it is opened.
+func TestFormerKeys(t *testing.T) {
+	t.Parallel()
+	client := dial(t, serverFor(t).Addr())
+	_, err := client.Put(bounded(t), "former/interlock.journal:head/t", "")
+	testbed.OK(t, err)
+	j := NewJournal(client, "former/")
+	for from, to := range []int{0, 8, 16} {
+		if n, err := j.Shards(bounded(t), 8*from, to); n != 0 || interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "former version") {
+			t.Errorf("Shards returned %d, %v", n, err)
+		}
+	}
+}
+
+// TestAppendCostsFewWrites: one key for the records of an append and the state of the transaction,
+// and one for its due time; a begin has one more, and an end removes the due time.
+func TestAppendCostsFewWrites(t *testing.T) {
+	t.Parallel()
+	client := dial(t, serverFor(t).Addr())
+	j := NewJournal(client, "writes/")
+	due := time.Now().Truncate(time.Second)
+	three := []driver.Record{{Kind: "x"}, {Kind: "y"}, {Kind: "z"}}
+	for i, want := range []int{3, 2, 3} {
+		a := driver.Append{Transaction: "t", After: int64(3 * i), Records: three, Due: due}
+		if i > 0 {
+			a.Was = due
+		}
+		if i == 2 {
+			a.Due = time.Time{}
+		}
+		before, err := client.Get(bounded(t), "writes/")
+		testbed.OK(t, err)
+		testbed.OK(t, j.Append(bounded(t), []driver.Append{a})[0])
+		ctx, cancel := context.WithCancel(bounded(t))
+		reply := <-client.Watch(ctx, "writes/", clientv3.WithPrefix(), clientv3.WithRev(before.Header.Revision+1))
+		cancel()
+		if len(reply.Events) != want {
+			t.Errorf("append %d writes %d keys, want %d", i, len(reply.Events), want)
 		}
 	}
 }
