@@ -276,6 +276,7 @@ func (a *app) observeCommand() *cobra.Command {
 		Example: `  interlock elect observe billing
   interlock elect observe billing -o json         one line of JSON each; leader is null if there is none
   interlock elect observe billing --once          who leads now`,
+		Long:              `A signal ends it, with 0; with --once it is 128+n, because nothing was printed.`,
 		ValidArgsFunction: a.completeFirst(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			if c.ArgsLenAtDash() >= 0 {
@@ -284,7 +285,11 @@ func (a *app) observeCommand() *cobra.Command {
 			if err := checkName(args[0]); err != nil {
 				return err
 			}
-			return a.observe(c.Context(), args[0], once)
+			err := a.observe(c.Context(), args[0], once)
+			if !once && errors.As(err, new(*signalled)) {
+				return nil
+			}
+			return err
 		},
 	}
 	c.Flags().BoolVar(&once, "once", false, "exit after the first line")

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -56,6 +57,29 @@ func TestALostLeadership(t *testing.T) {
 		leader.Signal(syscall.SIGTERM)
 		wantCode(t, leader, 0)
 	})
+}
+
+// TestObserveEndsWithASignal, with 0, also while it connects; --once has no result then.
+func TestObserveEndsWithASignal(t *testing.T) {
+	t.Parallel()
+	url := backends["etcd"](t)
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		p := testbed.Command(t, program(t), "elect", "observe", "billing", "--backend", url)
+		if got := p.Line(patience); got != "billing has no leader" {
+			t.Errorf("it printed %q", got)
+		}
+		end(t, p, s, 0)
+	}
+	for code, flags := range map[int][]string{0: nil, 143: {"--once"}} {
+		silent, err := net.Listen("tcp", "127.0.0.1:0")
+		testbed.OK(t, err)
+		defer silent.Close()
+		p := testbed.Command(t, program(t), append([]string{"elect", "observe", "billing", "--timeout", "1m", "--backend", "etcd://" + silent.Addr().String()}, flags...)...)
+		conn, err := silent.Accept()
+		testbed.OK(t, err)
+		defer conn.Close()
+		end(t, p, syscall.SIGTERM, code)
+	}
 }
 
 // TestEndBeforeCommand: a leader whose data cannot be stored yet obeys signals, and notices that it does
