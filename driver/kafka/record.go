@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -36,6 +37,20 @@ func (a *assignment) fill(m *driver.Received, r *kgo.Record) {
 		m.ID = a.text(a.Name(), strconv.AppendInt(append(number[:0], '/'), r.Offset, 10))
 	}
 }
+
+// records are slices to decode records into. They hold no payloads, which messages refer to.
+type records struct{ pool sync.Pool }
+
+// GetRecords implements [kgo.PoolRecords].
+func (p *records) GetRecords(n int) []kgo.Record {
+	if r, _ := p.pool.Get().(*[]kgo.Record); r != nil && cap(*r) >= n {
+		return *r
+	}
+	return make([]kgo.Record, n)
+}
+
+// PutRecords implements [kgo.PoolRecords].
+func (p *records) PutRecords(r []kgo.Record) { p.pool.Put(&r) }
 
 // text joins two texts. Many share an allocation, which lives as long as any of them.
 func (a *assignment) text(prefix string, b []byte) string {

@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/lanes"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestArrivalAllocations: a record costs no allocation of its own until it is delivered. Messages are
@@ -33,3 +36,31 @@ func TestArrivalAllocations(t *testing.T) {
 		t.Errorf("%d records took %.0f allocations; the last message is %+v", n, allocations, all[len(all)-1])
 	}
 }
+
+// TestPoolsOfTheCaller: the client does not get back the payloads of messages, although its caller has a
+// pool for them.
+func TestPoolsOfTheCaller(t *testing.T) {
+	s := newScene(t, 1)
+	text := strings.Repeat("text ", 100) // compressed
+	r := &kgo.Record{Topic: s.topic, Value: []byte(text)}
+	testbed.OK(t, client(t, seeds(s.addr)).ProduceSync(t.Context(), r).FirstErr())
+	p := &pool{}
+	q := s.join(&QueueOptions{Client: []kgo.Opt{kgo.WithPools(p)}})
+	for _, m := range q.Take(1) {
+		if string(m.Payload) != text {
+			t.Errorf("message %d has %.50q", m.Place, m.Payload)
+		}
+	}
+	if p.asked.Load() == 0 {
+		t.Error("the client has not used the pool")
+	}
+}
+
+type pool struct{ asked atomic.Int64 }
+
+func (p *pool) GetDecompressBytes([]byte, kgo.CompressionCodecType) []byte {
+	p.asked.Add(1)
+	return nil
+}
+
+func (p *pool) PutDecompressBytes([]byte) {}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,9 @@ type session struct {
 	// between (interrupt), so that no record is taken for one of a later assignment.
 	polling sync.Mutex
 
+	records  records // of the client, used again
+	recycles bool    // the client has no other pools: those may have what messages refer to
+
 	regulating sync.Mutex // held while fetches are paused and resumed
 	commits    lanes.Commits[*assignment]
 
@@ -60,7 +64,7 @@ func (c *consumer) open() (*session, error) {
 	client, sever := context.WithCancel(context.Background())
 	s.sever = sever
 	o := c.queue.options
-	options := []kgo.Opt{kgo.WithContext(client), kgo.WithHooks(s), kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.Queue), kgo.DisableAutoCommit(),
+	options := []kgo.Opt{kgo.WithContext(client), kgo.WithHooks(s), kgo.WithPools(&s.records), kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.Queue), kgo.DisableAutoCommit(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(c.lease), kgo.HeartbeatInterval(min(3*time.Second, c.lease/4)), kgo.RebalanceTimeout(c.lease + o.Drain + commitLimit),
 		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.assign),
@@ -76,8 +80,10 @@ func (c *consumer) open() (*session, error) {
 	var err error
 	if s.client, err = kgo.NewClient(c.queue.clientOptions(options...)...); err != nil {
 		sever()
+		return s, err
 	}
-	return s, err
+	s.recycles = reflect.ValueOf(s.client.OptValue(kgo.WithPools)).Len() == 1
+	return s, nil
 }
 
 // run reads records until the session ends, and leaves the group.
@@ -181,6 +187,9 @@ func (a *assignment) add(records []*kgo.Record) {
 			a.Offsets.Begin(r.Offset + 1)
 		} else if m := a.session.Arrive(a, r.Offset, r.Key, len(r.Value)); m != nil {
 			a.fill(m, r)
+		}
+		if a.session.recycles {
+			r.Recycle()
 		}
 	}
 }
