@@ -68,6 +68,28 @@ func TestSubmitRunsOnce(t *testing.T) {
 	})
 }
 
+// TestLaunchedOnce: of two processes that both found no transaction, one begins it, also in the
+// same millisecond.
+func TestLaunchedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel := newVenue("hotel", 1)
+		store := txntest.NewJournal()
+		launch := func(r *rig) error {
+			attempt := &run{engine: r.Engine, id: "1", kind: protocol + "booking", began: r.coordinator.Now()}
+			ok(t, attempt.prepare("booking", []Branch{hotel.define().Try("seat")}))
+			_, err := attempt.launch(t.Context())
+			return err
+		}
+		one, two := serve(t, store, 1, nil, hotel), idle(t, store, nil, nil, hotel)
+		ok(t, launch(one))
+		if err := launch(two); !errors.Is(err, journal.ErrExists) {
+			t.Errorf("the second process: %v", err)
+		}
+		one.Close(t.Context())
+		two.Close(t.Context())
+	})
+}
+
 // TestSubmitterLeaves: a caller that leaves changes nothing, and a later one gets the outcome
 // of the run.
 func TestSubmitterLeaves(t *testing.T) {
