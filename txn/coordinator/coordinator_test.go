@@ -629,11 +629,14 @@ func TestTargetsAreForgotten(t *testing.T) {
 }
 
 // TestLoneFailures: the state of a sick target lasts from one call to the next, even if
-// it is not used between them.
+// it is not used between them and many other targets are known.
 func TestLoneFailures(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, succeed)
 		ok(t, r.Handle("lone", protocolFunc(func(turn *Turn) error {
+			for i := range idleTargets {
+				turn.Round(Task{Target: fmt.Sprint(i), Do: func(context.Context) error { return nil }})
+			}
 			for range failingAfter {
 				turn.Round(Task{Target: "call:x", Do: func(context.Context) error { return errDown }})
 			}
