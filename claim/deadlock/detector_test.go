@@ -365,6 +365,48 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// TestCloseAfterFailure: Close deletes the notes also from a board that failed in the last round.
+func TestCloseAfterFailure(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		s := newSystem(t)
+		var broken atomic.Bool
+		board := s.board
+		s.board = &flaky{board, &broken}
+		d := New(nil)
+		ctx := d.Task(t.Context(), "t", 0)
+		_, err := s.acquire(ctx, "a")
+		testbed.OK(t, err)
+		_, err = s.locks.Acquire(t.Context(), "b")
+		testbed.OK(t, err)
+		wait, end := context.WithCancel(ctx)
+		var all sync.WaitGroup
+		all.Go(func() { _, _ = s.acquire(wait, "b") })
+		time.Sleep(time.Second)
+		broken.Store(true)
+		time.Sleep(d.options.Interval)
+		broken.Store(false)
+		testbed.OK(t, d.Close(t.Context()))
+		if s.board = board; len(s.notes(t)) != 0 {
+			t.Error("a note is left")
+		}
+		end()
+		all.Wait()
+	})
+}
+
+// flaky is a board that cannot be read while it is broken.
+type flaky struct {
+	Board
+	broken *atomic.Bool
+}
+
+func (f *flaky) Scan(ctx context.Context, from, to string, limit int) ([]driver.KeyValue, error) {
+	if f.broken.Load() {
+		return nil, errors.New("no route")
+	}
+	return f.Board.Scan(ctx, from, to, limit)
+}
+
 // TestBrokenBoard is reported, and then skipped for a while. Deadlocks on other boards are found, also
 // while the hook blocks.
 func TestBrokenBoard(t *testing.T) {

@@ -26,14 +26,20 @@ func (assigned) Valid() bool                { return true }
 func (a assigned) Revoked() <-chan struct{} { return a.revoked }
 func (assigned) Context() context.Context   { return context.Background() }
 
-// given is a queue that delivers its messages once, together.
-type given struct{ messages []*driver.Received }
+// given is a queue that delivers its messages once, together, after begin is closed, if it is not nil.
+type given struct {
+	messages []*driver.Received
+	begin    chan struct{}
+}
 
 func (g *given) Join(context.Context, string, driver.QueueOptions) (driver.QueueConsumer, error) {
 	return g, nil
 }
 
 func (g *given) Receive(ctx context.Context, _ driver.QueueLimit) (some []*driver.Received, err error) {
+	if g.begin != nil {
+		<-g.begin
+	}
 	if some, g.messages = g.messages, nil; len(some) == 0 {
 		<-ctx.Done()
 	}
@@ -49,25 +55,25 @@ func (g *given) Close(context.Context) error { return nil }
 // that one failed and was settled before, nothing would hold the next one of its key.
 func TestBatchIsInFlight(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
-		consumer, counts := make(chan *Consumer, 1), make(chan int, 3)
-		claim, q := &assigned{}, &given{}
-		for _, key := range []string{"a", "a", "b"} {
-			q.messages = append(q.messages, &driver.Received{QueueMessage: Message{Key: key}, Claim: claim})
+		const batch = 10_000 // long enough for a worker to begin meanwhile
+		var consumer *Consumer
+		counts := make(chan int, batch)
+		claim, q := &assigned{}, &given{begin: make(chan struct{})}
+		for i := range batch {
+			q.messages = append(q.messages, &driver.Received{QueueMessage: Message{Key: fmt.Sprint(i % 2)}, Claim: claim})
 		}
-		c, err := New(t.Context(), q, "q", func(context.Context, Received) error {
-			c := <-consumer
-			c.mu.Lock()
-			counts <- c.machine.messages
-			c.mu.Unlock()
-			consumer <- c
+		consumer, err := New(t.Context(), q, "q", func(context.Context, Received) error {
+			consumer.mu.Lock()
+			defer consumer.mu.Unlock()
+			counts <- consumer.machine.messages
 			return nil
 		}, nil)
 		testbed.OK(t, err)
-		consumer <- c
-		if n := <-counts; n != 3 {
-			t.Errorf("%d messages are in flight when the first begins, want 3", n)
+		close(q.begin)
+		if n := <-counts; n != batch {
+			t.Errorf("%d messages are in flight when the first begins, want %d", n, batch)
 		}
-		testbed.OK(t, c.Close(t.Context()))
+		testbed.OK(t, consumer.Close(t.Context()))
 	})
 }
 
