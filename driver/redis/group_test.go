@@ -95,7 +95,7 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
-	d := grouped(t, server.Addr()+"?write_timeout=1m") // no request fails before its caller leaves
+	d := grouped(t, server.Addr()+"?write_timeout=10m") // no request fails before its caller leaves
 	runs := func(n int) {
 		testbed.Eventually(t, fmt.Sprint(n, " runs are under way, for which nothing waits"), bound, func() bool {
 			g := d.conn.groups[contendScript]
