@@ -20,6 +20,7 @@ var asserted = []string{
 	"driver/etcd TestUncontendedCostsTwoRequests",
 	"driver/etcd TestUncontendedAllocations",
 	"driver/etcd TestCallsThatWaitShareARequest",
+	"driver/etcd TestAppendCostsFewWrites",
 	"driver/zookeeper TestUncontendedCostsTwoRequests",
 	"driver/zookeeper TestCallsThatWaitShareARequest",
 	"driver/postgres TestCostOfAnUncontendedLock",
