@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -409,6 +410,29 @@ func TestOracleIsUnreachable(t *testing.T) {
 			t.Errorf("afterwards: %v", got)
 		}
 	})
+}
+
+// TestReadsAreNeverUncertain: nothing was written if the outcome of a read is unknown, as Postgres reports it.
+func TestReadsAreNeverUncertain(t *testing.T) {
+	w := newWorld(t)
+	pr := &process{}
+	db := w.open(pr, nil)
+	defer w.close(db)
+	reads := map[string]func(tx *Tx) error{
+		"get":        func(tx *Tx) error { _, _, err := tx.Get(t.Context(), "x/1"); return err },
+		"for update": func(tx *Tx) error { _, _, err := tx.ForUpdate(t.Context(), "x/1"); return err },
+		"scan":       func(tx *Tx) error { _, err := tx.Scan(t.Context(), "", "", 1); return err },
+	}
+	for name, read := range reads {
+		for run, with := range map[string]func(context.Context, func(tx *Tx) error) error{"Update": db.Update, "View": db.View} {
+			pr.unread = &interlock.Error{Op: "get keys", Driver: "postgres", Kind: interlock.Uncertain, Err: io.ErrUnexpectedEOF}
+			err := with(t.Context(), read)
+			pr.unread = nil
+			if interlock.Kind(err) != interlock.Retryable || !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Errorf("%s in %s: %v", name, run, err)
+			}
+		}
+	}
 }
 
 func TestOpenRefuses(t *testing.T) {

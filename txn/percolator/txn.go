@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/failure"
 )
 
 // Tx is a transaction: it reads one snapshot, and writes all of its keys or none. Writes
@@ -121,8 +122,9 @@ func again(err error) bool {
 func (tx *Tx) Start() Timestamp { return tx.start }
 
 // Get returns the value of a key in the snapshot, or as the transaction wrote it; found is
-// false if there is none. Do not change the value.
+// false if there is none. Do not change the value. No error is Uncertain: a read has no effect.
 func (tx *Tx) Get(ctx context.Context, key string) (value []byte, found bool, err error) {
+	defer func() { err = failure.Uncommitted(err) }()
 	if w, ok := tx.writes[key]; ok && w.Kind != lockOnly {
 		return w.Value, w.Kind == put, nil
 	}
@@ -189,8 +191,9 @@ func (tx *Tx) cell(op, key string) (*cell, int, error) {
 }
 
 // Scan returns up to limit pairs with from ≤ key < to in ascending order, as Get would; an
-// empty to is no bound. It blocks while it reads the stores.
-func (tx *Tx) Scan(ctx context.Context, from, to string, limit int) ([]Pair, error) {
+// empty to is no bound. It blocks while it reads the stores. No error is Uncertain.
+func (tx *Tx) Scan(ctx context.Context, from, to string, limit int) (pairs []Pair, err error) {
+	defer func() { err = failure.Uncommitted(err) }()
 	switch {
 	case tx.ended:
 		return nil, failed("scan", from, interlock.Bug, ErrDone)
@@ -211,7 +214,7 @@ func (tx *Tx) Scan(ctx context.Context, from, to string, limit int) ([]Pair, err
 	if err := tx.recent(ctx, from); err != nil {
 		return nil, err
 	}
-	pairs := make([]Pair, 0, len(found))
+	pairs = make([]Pair, 0, len(found))
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		pairs = append(pairs, Pair{key, found[key]})
 	}

@@ -38,6 +38,7 @@ type process struct {
 	at     int // the request that has the fault; 0 is none
 	fault  fault
 	dead   bool
+	unread error             // of all gets and scans, if it is not nil
 	delay  time.Duration     // of each request before it reaches the store
 	onSwap func(store *path) // before each swap, if it is not nil
 }
@@ -80,6 +81,9 @@ func (p *path) pass(count *int, request func() error) error {
 
 func (p *path) Get(ctx context.Context, keys ...string) (kvs []driver.KeyValue, err error) {
 	err = p.pass(&p.process.gets, func() (err error) {
+		if p.process.unread != nil {
+			return p.process.unread
+		}
 		kvs, err = p.KeyValues.Get(ctx, keys...)
 		return err
 	})
@@ -99,6 +103,9 @@ func (p *path) Swap(ctx context.Context, swaps ...driver.Swap) (revision int64, 
 
 func (p *path) Scan(ctx context.Context, from, to string, limit int) (kvs []driver.KeyValue, err error) {
 	err = p.pass(&p.process.scans, func() (err error) {
+		if p.process.unread != nil {
+			return p.process.unread
+		}
 		kvs, err = p.KeyValues.Scan(ctx, from, to, limit)
 		return err
 	})
