@@ -122,7 +122,7 @@ func testContendersOfOneProcess(s *scene) {
 // testOwnerOverTwoSessions: an owner's key under a session that expired here, and remains
 // in Consul, is deleted when the owner acquires again.
 func testOwnerOverTwoSessions(s *scene) {
-	d, _ := s.open(Options{})
+	d, _ := s.open(Options{TTL: time.Hour}) // it does not end by itself
 	first := s.acquire(d, "n", "o")
 	old := d.session
 	old.end(errTimeRanOut)
