@@ -69,7 +69,7 @@ func (n *node) Append(ctx context.Context, appends []driver.Append) []error {
 	n.mu.Unlock()
 	if stops {
 		n.pause()
-		close(n.awake)
+		defer close(n.awake) // after this append, so that the picture has one order
 		ctx = context.WithoutCancel(ctx)
 	}
 	errs := n.recorder.Append(ctx, appends)
