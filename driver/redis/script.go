@@ -94,7 +94,7 @@ func newLockScript(text source) *script {
 
 // script is a Lua text that the server knows by its hash.
 type script struct {
-	source func() string // the text
+	source source
 	sha    func() string
 	reads  bool // it only reads
 	// whole is the script for the nodes of a cluster, which takes a last key that never
