@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,6 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // client sends requests to the API server over one connection, closes a silent one, and sends no
@@ -230,3 +236,93 @@ func (e *oldServerError) Error() string {
 }
 
 var errNoNamespace = errors.New("the namespace does not exist")
+
+// serverClock is the clock of the API server: the Date of its latest answer, in
+// whole seconds, plus the time since.
+type serverClock struct {
+	mu   sync.Mutex
+	date time.Time // zero if no answer had one
+	at   boottime.Instant
+}
+
+// now returns the server's time, or that of otherwise until an answer has a date.
+func (c *serverClock) now(otherwise func() time.Time) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.date.IsZero() {
+		return otherwise()
+	}
+	return c.date.Add(boottime.Now().Sub(c.at))
+}
+
+// datedTransport sets the clock from every answer.
+type datedTransport struct {
+	next  http.RoundTripper
+	clock *serverClock
+}
+
+func (t datedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := t.next.RoundTrip(r)
+	if err != nil {
+		return answer, err
+	}
+	if date, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
+		t.clock.mu.Lock()
+		defer t.clock.mu.Unlock()
+		t.clock.date, t.clock.at = date, boottime.Now()
+	}
+	return answer, nil
+}
+
+// kindOf classifies an error of a request that was sent. A refusal of the API
+// server means that nothing was written; a server that reports its own failure or a
+// timeout may have written.
+func kindOf(err error) interlock.ErrorKind {
+	switch {
+	case driver.NeverSent(err):
+		return interlock.Retryable
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsTooManyRequests(err):
+		return interlock.Retryable
+	case apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err),
+		apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsMethodNotSupported(err),
+		apierrors.IsNotAcceptable(err), apierrors.IsUnsupportedMediaType(err), apierrors.IsRequestEntityTooLargeError(err):
+		return interlock.Definite
+	}
+	return interlock.Uncertain
+}
+
+// failed wraps the error of a request that was sent under ctx.
+func failed(ctx context.Context, op, name string, err error) error {
+	return problem(op, name, kindOf(err), driver.WithCause(ctx, err))
+}
+
+// unread wraps the error like failed, for a request that only reads, so that nothing is uncertain.
+func unread(ctx context.Context, op, name string, err error) error {
+	err = failed(ctx, op, name, err)
+	if interlock.Kind(err) != interlock.Uncertain {
+		return err
+	}
+	return problem(op, name, interlock.Retryable, errors.Unwrap(err))
+}
+
+// doubtful returns the error of a read in a call whose earlier write has an unknown
+// outcome.
+func doubtful(op, name string, err error) error {
+	return problem(op, name, interlock.Uncertain, errors.Unwrap(err))
+}
+
+func problem(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
+}
+
+func refused(op, name string, err error) error { return problem(op, name, interlock.Bug, err) }
+
+func errClosed(op, name string) error { return refused(op, name, interlock.ErrClosed) }
+
+// moved reports whether an object had changed since it was read.
+func moved(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+var (
+	errSlow   = errors.New("the API server did not answer in time")
+	errOthers = errors.New("other clients kept changing the Lease")
+)

@@ -19,7 +19,7 @@ import (
 // lock is a Lease, and each write of it requires the revision that was read.
 //
 //	acquire  write: puts the owner into a Lease without a holder, or whose holder has not renewed it
-//	         for as long as it wrote, by our clock. The decision is judge, in machine.go.
+//	         for as long as it wrote, by our clock. The decision is judge, in lease.go.
 //	token    base + revision of the first write that names the owner; see token.go and pin.
 //	wait     queue: until the view changes (view.go), or the holder's lease ends. Those who wait race.
 //	renewal  hold.go renews each held Lease.
