@@ -2,10 +2,13 @@ package drivertest
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/group"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // Caller is one owner's request for a lock, with its events on channels, for a driver's own tests.
@@ -84,4 +87,55 @@ func Wait(t testing.TB, d driver.Fenced, c Caller) <-chan Outcome {
 		t.Fatalf("acquire %q as %s: it does not wait", c.Name, c.Owner)
 	}
 	return done
+}
+
+// OpenAtOnce opens and closes many drivers of one namespace at once.
+func OpenAtOnce(t *testing.T, many int, open func(ctx context.Context, i int) (interface{ Close(context.Context) error }, error)) {
+	t.Helper()
+	start := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range many {
+		all.Go(func() {
+			<-start
+			d, err := open(t.Context(), i)
+			if err != nil {
+				t.Errorf("%d: %v", i, err)
+				return
+			}
+			_ = d.Close(t.Context()) // always nil
+		})
+	}
+	close(start)
+	all.Wait()
+}
+
+// Together runs n calls of do that share a request of g, except the first, which occupies the only
+// place.
+func Together[Q, A any](t *testing.T, g *group.Group[Q, A], n int, do func(i int) error) {
+	t.Helper()
+	filled, free := make(chan struct{}), make(chan struct{})
+	alone, requests, limit := g.Alone, g.Requests, g.Limit
+	g.Requests, g.Limit = 1, time.Hour
+	g.Alone = func(context.Context, Q) (none A, err error) {
+		close(filled)
+		<-free
+		return none, nil
+	}
+	errs := make(chan error, n+1)
+	go func() {
+		var none Q
+		_, err := g.Do(t.Context(), "", none)
+		errs <- err
+	}()
+	testbed.Receive(t, filled, "the one request")
+	g.Alone = alone
+	for i := range n {
+		go func() { errs <- do(i) }()
+	}
+	testbed.Eventually(t, "the calls wait", patience, func() bool { return g.Waiting() == n })
+	g.Requests, g.Limit = requests, limit
+	close(free)
+	for range n + 1 {
+		testbed.OK(t, testbed.Receive(t, errs, "an answer"))
+	}
 }

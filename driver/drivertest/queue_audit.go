@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -149,6 +150,19 @@ func QueueIDs(keys, from, n int) (all []string) {
 	for i := range n {
 		for k := range keys {
 			all = append(all, fmt.Sprintf("%d/%04d", k, from+i))
+		}
+	}
+	return all
+}
+
+// ReorderedIDs returns the ids, KEY/NUMBER, of n messages per key, numbered from 0, in the order of
+// a faulty producer: in groups of five that are reversed, every third group twice.
+func ReorderedIDs(keys, n int) (all []string) {
+	for from := 0; from < n; from += 5 {
+		some := QueueIDs(keys, from, min(5, n-from))
+		slices.Reverse(some)
+		if all = append(all, some...); from/5%3 == 0 {
+			all = append(all, some...)
 		}
 	}
 	return all
