@@ -2,7 +2,10 @@ package testbed
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
+	"time"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -100,5 +103,63 @@ func TestSharedServer(t *testing.T) {
 	endShared()
 	if state(first.PID()) != 0 || len(marked(first.dir)) > 0 {
 		t.Error("it runs after the end")
+	}
+}
+
+func TestEventually(t *testing.T) {
+	looks := 0
+	Eventually(t, "the third look", bound, func() bool { looks++; return looks == 3 })
+	if looks != 3 {
+		t.Errorf("it returned after %d checks, want 3", looks)
+	}
+	Eventually(t, "what holds already", 0, func() bool { return true })
+}
+
+func TestEventuallyNamesWhatDidNotCome(t *testing.T) {
+	const limit = 20 * time.Millisecond
+	o, began := new(outcome), time.Now()
+	func() {
+		defer func() { recover() }()
+		Eventually(o, "the key is gone", limit, func() bool { return false })
+	}()
+	if o.failed != "not within 20ms: the key is gone" {
+		t.Errorf("failed as %q", o.failed)
+	}
+	if took := time.Since(began); took < limit {
+		t.Errorf("it ended after %v, and had %v", took, limit)
+	}
+}
+
+// TestATemplateIsMadeOnce checks that all test processes of a user share one template,
+// or each creates its own if the cache is not writable.
+func TestATemplateIsMadeOnce(t *testing.T) {
+	for _, c := range []struct {
+		name, cache, made string
+	}{
+		{"kept", t.TempDir(), "made\n"},
+		{"no cache", os.DevNull, "made\nmade\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv("XDG_CACHE_HOME", c.cache)
+			log := filepath.Join(t.TempDir(), "log")
+			command := func(data, _ string) *exec.Cmd {
+				return exec.Command("sh", "-c", `echo made >>"$0"; echo text >"$1/file"`, log, data)
+			}
+			for range 2 { // two processes
+				var one template
+				for range 2 { // two servers
+					to := t.TempDir()
+					if err := one.copyTo(to, "/bin/sh", nil, command); err != nil {
+						t.Fatal(err)
+					}
+					if text, err := os.ReadFile(filepath.Join(to, "file")); string(text) != "text\n" {
+						t.Errorf("the copy has %q, %v", text, err)
+					}
+				}
+			}
+			if text, _ := os.ReadFile(log); string(text) != c.made {
+				t.Errorf("made %q, want %q", text, c.made)
+			}
+		})
 	}
 }

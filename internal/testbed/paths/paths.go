@@ -20,7 +20,9 @@ package paths
 import (
 	"context"
 	"testing"
+	"time"
 
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -74,4 +76,109 @@ func (s *Server[D]) Crash(t *testing.T, d D) {
 	}
 	path.Cut()
 	delete(s.led, d)
+}
+
+// Backend is the backend of a suite that opens a D at an address. It implements
+// drivertest.StoreBackend and, for locks, half of drivertest.Backend.
+type Backend[D comparable] struct {
+	*Server[D]
+	at func(t *testing.T, addr string) (D, error)
+}
+
+// At returns a Backend. open releases with t.Cleanup what its D does not close.
+func At[D comparable](server *testbed.Server, open func(t *testing.T, addr string) (D, error)) Backend[D] {
+	return Backend[D]{New[D](server), open}
+}
+
+// Open opens a D over its own path, which Faults can break.
+func (b Backend[D]) Open(t *testing.T) (D, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (D, error) {
+		d, err := b.open(t, path.Addr())
+		t.Cleanup(path.Close) // runs before the clean-up of open: a client may wait for an answer
+		return d, err
+	})
+}
+
+// Beside opens a D over a path without faults. It is closed as by Lead.
+func (b Backend[D]) Beside(t *testing.T) (D, error) {
+	d, err := b.open(t, b.server.Addr())
+	if err == nil {
+		closeAfter(t, d)
+	}
+	return d, err
+}
+
+func (b Backend[D]) open(t *testing.T, addr string) (d D, err error) {
+	if d, err = b.at(t, addr); err != nil {
+		return *new(D), err // not a typed nil
+	}
+	return d, nil
+}
+
+// Faults returns the faults of the server and the paths.
+func (b Backend[D]) Faults() drivertest.Faults { return b.Server }
+
+// Kill ends the server with SIGKILL.
+func (s *Server[D]) Kill() {
+	s.down()
+	s.server.Kill()
+}
+
+// Restart starts the server on its data, and heals the paths.
+func (s *Server[D]) Restart() {
+	s.server.Restart()
+	s.Heal()
+}
+
+// Wipe kills the server, starts it on an empty data directory, and heals the
+// paths.
+func (s *Server[D]) Wipe() {
+	s.server.Wipe()
+	s.Heal()
+}
+
+// Pause stops the server with SIGSTOP.
+func (s *Server[D]) Pause() {
+	s.down()
+	s.server.Pause()
+}
+
+// Resume continues a paused server and heals the paths.
+func (s *Server[D]) Resume() {
+	s.server.Resume()
+	s.Heal()
+}
+
+// down makes new clients fail immediately while the server is down. Otherwise they
+// might wait for longer than a test.
+func (s *Server[D]) down() { s.broken = append(s.broken, (*testbed.Proxy).Cut) }
+
+// Cut drops all bytes on all paths, in both directions, without closing connections,
+// and refuses new ones.
+func (s *Server[D]) Cut() { s.damage((*testbed.Proxy).Cut) }
+
+// DropReplies forwards requests and drops all bytes of the replies.
+func (s *Server[D]) DropReplies() { s.damage((*testbed.Proxy).DropReplies) }
+
+// Delay delays each byte by oneWay, in each direction; 0 ends that.
+func (s *Server[D]) Delay(oneWay time.Duration) {
+	s.damage(func(path *testbed.Proxy) { path.Delay(oneWay) })
+}
+
+// Heal ends the faults of the paths and closes the connections from which bytes may
+// be missing. It does not restart a server.
+func (s *Server[D]) Heal() {
+	s.broken = nil
+	s.each((*testbed.Proxy).Heal)
+}
+
+func (s *Server[D]) damage(f fault) {
+	s.broken = append(s.broken, f)
+	s.each(f)
+}
+
+func (s *Server[D]) each(do fault) {
+	for _, path := range s.led {
+		do(path)
+	}
 }
