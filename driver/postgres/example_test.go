@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx" with database/sql
+	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
@@ -193,4 +193,50 @@ func ExampleNewValues() {
 	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// A notifier of all processes that use the channel "outbox" of a database.
+func ExampleNewNotifier() {
+	ctx := context.Background()
+	config, err := pgx.ParseConfig("postgres://localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	notifier, err := postgres.NewNotifier(config, "outbox", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer notifier.Close(ctx)
+	stop := notifier.Listen(func(string) { log.Print("something was committed") })
+	defer stop()
+	notifier.Notify() // after a commit; outbox.Tx does it
+}
+
+// A branch is prepared here, and finished by a process that knows the decision. Package
+// txn/twopc does that: it stores the decision before it returns it.
+func ExampleOpenParticipant() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
+	if err != nil {
+		log.Fatal(err)
+	}
+	bank, err := postgres.OpenParticipant(ctx, pool, "shop", nil)
+	if err != nil {
+		log.Fatal(err) // max_prepared_transactions is 0, for one
+	}
+	x := driver.XID{Transaction: "order-42", Branch: "bank"}
+	tx, branch, err := bank.Begin(ctx, x)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = branch.Abandon(ctx) }() // unless it was prepared
+	tag, err := tx.Exec(ctx, `update account set balance = balance - 30 where id = 42 and balance >= 30`)
+	if err != nil || tag.RowsAffected() == 0 {
+		return
+	}
+	vote, err := branch.Prepare(ctx)
+	log.Print(vote, err)
+	doubts, err := bank.InDoubt(ctx) // in any process, after any crash
+	log.Print(doubts, err)
+	log.Print(bank.Commit(ctx, x))
 }

@@ -65,6 +65,11 @@ func (t stdTx) Native() *sql.Tx { return t.tx }
 
 func (t stdTx) Classify(err error) error { return classify(err) }
 
+// Bound shortens what the transaction may wait for; see driver.Tx.
+func (t stdTx) Bound(ctx context.Context, idle, statement time.Duration) error {
+	return boundIn(ctx, t, idle, statement)
+}
+
 func (t stdTx) Commit(ctx context.Context) error {
 	defer t.end()
 	defer context.AfterFunc(ctx, t.end)()
