@@ -1,6 +1,7 @@
 package mysql_test
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -124,4 +125,29 @@ func (b *sessionBackend) Delete(t *testing.T, name string) {
 	}
 	b.operator.do(t, "kill "+id)
 	testbed.Eventually(t, "the session ends", bound, func() bool { return b.user(t, name) != id })
+}
+
+var rowsOf = map[string]string{"session": "interlock_holder", "table": "interlock_lease"}
+
+func TestSeed(t *testing.T) {
+	t.Parallel()
+	server := mariaDB(t)
+	admin := open(t, server.URL())
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			drivertest.RunSeed(t, drivertest.SeedHarness{
+				Open: func(t *testing.T, seed driver.Seed) (drivertest.Seeded, error) {
+					d, err := m.open(t.Context(), t, server.URL(), &mysql.Options{Seed: seed})
+					if err != nil {
+						return nil, err
+					}
+					t.Cleanup(func() { d.Close(context.Background()) })
+					return d.(drivertest.Seeded), nil
+				},
+				Set: func(t *testing.T, counter int64) {
+					admin.do(t, fmt.Sprintf(`update %s set counter = %d`, rowsOf[m.name], counter))
+				},
+			})
+		})
+	}
 }

@@ -3,6 +3,7 @@ package mysql
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,4 +70,18 @@ func (o Options) sql(text string) string {
 	return strings.NewReplacer("{ns}", o.Namespace, "{now}", "utc_timestamp(6)",
 		"{floor}", "(timestampdiff(microsecond, '2020-01-01', utc_timestamp(6)))",
 		"{most}", strconv.Itoa(mostReserved), "{limit}", fraction(o.statementTimeout())).Replace(text)
+}
+
+// Schema returns the statements that create the tables of this package, which otherwise are created at
+// their first use: those of session locks and row locks of a namespace (empty means
+// [DefaultNamespace]), of its [KeyValues], and of the marks of prepared transactions. The namespace is
+// trusted.
+func Schema(namespace string) (statements []string) {
+	if namespace == "" {
+		namespace = DefaultNamespace
+	}
+	for _, text := range slices.Concat(sessionSchema, tableSchema) {
+		statements = append(statements, strings.ReplaceAll(text, "{ns}", namespace))
+	}
+	return append(statements, NewKeyValues(nil, namespace+"_kv").sql(keyValuesSchema), marksSchema(DefaultMarks))
 }
