@@ -3,6 +3,9 @@ package schedule
 import (
 	"testing"
 	"time"
+	_ "time/tzdata"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -92,4 +95,76 @@ func FuzzState(f *testing.F) {
 			t.Fatalf("%q is %+v, and written again %+v, %v", data, s, again, err)
 		}
 	})
+}
+
+// daily is due at some times of each day, in the location of Next's argument, like
+// cron expressions; it ignores changes of the offset.
+type daily []time.Duration
+
+func (d daily) Next(t time.Time) time.Time {
+	day := time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, t.Location())
+	for {
+		for _, at := range d {
+			if next := day.Add(at); next.After(t) {
+				return next
+			}
+		}
+		day = day.AddDate(0, 0, 1)
+	}
+}
+
+// TestZone: ticks follow the clock of the zone. A skipped tick runs when the clock is
+// put forward, together with others; a tick that is shown twice runs the first time.
+func TestZone(t *testing.T) {
+	const minute, hour = time.Minute, time.Hour
+	for _, c := range []struct {
+		name, zone string
+		times      daily
+		from       string
+		want       []string
+	}{
+		{"winter", "Europe/Berlin", daily{3 * hour}, "2026-01-10T12:00:00Z", []string{"2026-01-11T02:00:00Z", "2026-01-12T02:00:00Z"}},
+		{"summer", "Europe/Berlin", daily{3 * hour}, "2026-07-10T12:00:00Z", []string{"2026-07-11T01:00:00Z"}},
+		{"across the world", "Pacific/Kiritimati", daily{hour}, "2026-07-10T12:00:00Z", []string{"2026-07-11T11:00:00Z"}},
+		{"a skipped tick runs at the change", "Europe/Berlin", daily{2*hour + 30*minute}, "2026-03-28T00:00:00Z",
+			[]string{"2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"}},
+		{"skipped ticks run together", "Europe/Berlin", daily{hour + 45*minute, 2 * hour, 2*hour + 15*minute, 2*hour + 59*minute, 3 * hour, 4 * hour},
+			"2026-03-29T00:00:00Z", []string{"2026-03-29T00:45:00Z", "2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"}},
+		{"a repeated tick runs the first time", "Europe/Berlin", daily{2*hour + 30*minute}, "2026-10-24T12:00:00Z",
+			[]string{"2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"}},
+		{"all of the repeated hour", "Europe/Berlin", daily{hour + 59*minute, 2 * hour, 2*hour + 30*minute, 3 * hour}, "2026-10-24T12:00:00Z",
+			[]string{"2026-10-24T23:59:00Z", "2026-10-25T00:00:00Z", "2026-10-25T00:30:00Z", "2026-10-25T02:00:00Z", "2026-10-26T00:59:00Z"}},
+		{"begun in the repeated hour", "Europe/Berlin", daily{2*hour + 30*minute, 3 * hour}, "2026-10-25T01:10:00Z", []string{"2026-10-25T02:00:00Z"}},
+		{"a change at midnight", "America/Santiago", daily{0, hour}, "2026-09-05T12:00:00Z", []string{"2026-09-06T04:00:00Z", "2026-09-07T03:00:00Z"}},
+		{"half an hour", "Australia/Lord_Howe", daily{2*hour + 15*minute}, "2026-10-03T00:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
+	} {
+		zone, err := time.LoadLocation(c.zone)
+		testbed.OK(t, err)
+		at, err := time.Parse(time.RFC3339, c.from)
+		testbed.OK(t, err)
+		for _, want := range c.want {
+			at = zoned{c.times, zone}.Next(at)
+			if got := at.UTC().Format(time.RFC3339); got != want {
+				t.Errorf("%s: got %s, want %s", c.name, got, want)
+			}
+		}
+	}
+}
+
+// TestZoneHasEveryTickOnce, through ten years of changes.
+func TestZoneHasEveryTickOnce(t *testing.T) {
+	for _, name := range []string{"Europe/Berlin", "America/New_York", "Africa/Casablanca", "Australia/Lord_Howe", "UTC"} {
+		zone, err := time.LoadLocation(name)
+		testbed.OK(t, err)
+		at := time.Date(2020, 1, 1, 12, 0, 0, 0, time.UTC)
+		seen := map[string]bool{}
+		for days := 0; days < 3650; days++ {
+			next := zoned{daily{2*time.Hour + 30*time.Minute}, zone}.Next(at)
+			day := next.In(zone).Format(time.DateOnly)
+			if gap := next.Sub(at); seen[day] || !next.After(at) || days > 0 && (gap < 22*time.Hour || gap > 26*time.Hour) {
+				t.Fatalf("%s: %v comes after %v", name, next, at)
+			}
+			seen[day], at = true, next
+		}
+	}
 }
