@@ -111,10 +111,6 @@ func (c *client) get(ctx context.Context, name string) (object, error) {
 	return one(ctx, c.leases(http.MethodGet).Name(name))
 }
 
-func (c *client) create(ctx context.Context, l *coordination.Lease) (object, error) {
-	return one(ctx, c.leases(http.MethodPost).Body(l))
-}
-
 func (c *client) update(ctx context.Context, l *coordination.Lease) (object, error) {
 	return one(ctx, c.leases(http.MethodPut).Name(l.Name).Body(l))
 }
@@ -129,7 +125,7 @@ func (c *client) remove(ctx context.Context, o object) error {
 // was drafted.
 func (c *client) write(ctx context.Context, l *coordination.Lease) (object, error) {
 	if l.ResourceVersion == "" {
-		return c.create(ctx, l)
+		return one(ctx, c.leases(http.MethodPost).Body(l))
 	}
 	return c.update(ctx, l)
 }

@@ -67,8 +67,8 @@ func (o *Options) complete() (Options, error) {
 		return c, refused("open", "", fmt.Errorf("%q cannot be a namespace: %s", c.Namespace, problems[0]))
 	}
 	c.TTL = time.Duration(math.Ceil(c.TTL.Seconds())) * time.Second
-	if err := checkPrefix(c.Prefix); err != nil {
-		return c, refused("open", "", err)
+	if problems := validation.IsDNS1123Subdomain(c.Prefix + "a"); len(problems) > 0 {
+		return c, refused("open", "", fmt.Errorf("the prefix %q cannot begin the name of an object: %s", c.Prefix, problems[0]))
 	}
 	return c, nil
 }
@@ -147,7 +147,7 @@ func open(ctx context.Context, config *rest.Config, options *Options, advisory b
 		layout:     layout{prefix: o.Prefix},
 		pace:       paceOf(o.TTL),
 		tendNow:    make(chan struct{}, 1),
-		view:       newView(),
+		view:       view{sights: map[string]*sight{}, waiting: map[string]map[chan struct{}]bool{}, watchers: map[*driver.Mailbox]bool{}},
 		contenders: map[identity]*contender{},
 		advisory:   advisory,
 	}

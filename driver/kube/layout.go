@@ -35,7 +35,7 @@ func escape(name string) string {
 	var b strings.Builder
 	b.WriteString(escaped)
 	for _, c := range []byte(name) {
-		if plain(c) {
+		if 'a' <= c && c <= 'z' || '0' <= c && c <= '9' {
 			b.WriteByte(c)
 			continue
 		}
@@ -43,8 +43,6 @@ func escape(name string) string {
 	}
 	return b.String()
 }
-
-func plain(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 
 // name returns the name of a lock's object, the inverse of object. ok is false for other objects.
 func (l layout) name(object string) (name string, ok bool) {
@@ -70,12 +68,4 @@ func (l layout) locate(op, name string) (string, error) {
 			interlock.ErrName, len(object), validation.DNS1123SubdomainMaxLength))
 	}
 	return object, nil
-}
-
-// checkPrefix rejects a prefix that no object name can have.
-func checkPrefix(prefix string) error {
-	if problems := validation.IsDNS1123Subdomain(prefix + "a"); len(problems) > 0 {
-		return fmt.Errorf("the prefix %q cannot begin the name of an object: %s", prefix, problems[0])
-	}
-	return nil
 }

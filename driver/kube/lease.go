@@ -150,26 +150,12 @@ func renewRecord(l *coordination.Lease, owner string, base int64, token interloc
 	l.Annotations[baseKey] = strconv.FormatInt(base, 10)
 }
 
-// advise leaves the term in l without a token, and the base as in o.
-func advise(l *coordination.Lease, o object) {
-	l.Annotations[tokenKey] = noToken
-	delete(l.Annotations, baseKey)
-	if o.exists() && o.lease.Annotations[baseKey] != "" {
-		l.Annotations[baseKey] = o.lease.Annotations[baseKey]
-	}
-}
-
 // clearHolder ends the term in l as other clients do.
 func clearHolder(l *coordination.Lease, now time.Time) {
 	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = new(""), new(int32(1))
 	l.Spec.AcquireTime, l.Spec.RenewTime = microTime(now), microTime(now)
 	delete(l.Annotations, holderKey)
 	delete(l.Annotations, tokenKey)
-}
-
-// touch changes only the revision.
-func touch(l *coordination.Lease, now time.Time) {
-	l.Annotations[touchKey] = now.UTC().Format(time.RFC3339Nano)
 }
 
 // nextStamp returns the time to write into a renewal. Clients that compare records

@@ -66,7 +66,11 @@ func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver
 		}
 		q.fresh = true
 	}
-	for range q.rounds() {
+	rounds := math.MaxInt
+	if noWait {
+		rounds = attempts
+	}
+	for range rounds {
 		grant, err := d.round(ctx, q)
 		if err != nil || grant.Lease != nil {
 			return grant, err
@@ -85,7 +89,8 @@ func (d *Driver) round(ctx context.Context, q *queue) (driver.Grant, error) {
 	v := s.judge(q.c.owner, boottime.Now(), d.options.TTL)
 	switch {
 	case v.state == held && !q.noWait:
-		return driver.Grant{}, q.wait(ctx, v)
+		q.reportWaiting(v.holder)
+		return driver.Grant{}, q.sleep(ctx, v.until)
 	case v.state == held && q.fresh:
 		return driver.Grant{}, &interlock.HeldError{Name: q.c.name, Owner: v.holder}
 	case v.state == held:
@@ -202,10 +207,15 @@ func (d *Driver) draft(ctx context.Context, c *contender, s sight, v verdict) (*
 	return draft, nil
 }
 
-// finish removes the token from a draft over o if there are no tokens.
+// finish removes the token from a draft over o, and keeps the base of o, if there are no tokens.
 func (d *Driver) finish(draft *coordination.Lease, o object) {
-	if d.advisory {
-		advise(draft, o)
+	if !d.advisory {
+		return
+	}
+	draft.Annotations[tokenKey] = noToken
+	delete(draft.Annotations, baseKey)
+	if o.exists() && o.lease.Annotations[baseKey] != "" {
+		draft.Annotations[baseKey] = o.lease.Annotations[baseKey]
 	}
 }
 
@@ -317,7 +327,7 @@ func (d *Driver) leave(ctx context.Context, c *contender) (done bool, err error)
 		clearHolder(draft, d.options.Now())
 	}
 	if !named {
-		touch(draft, d.options.Now())
+		draft.Annotations[touchKey] = d.options.Now().UTC().Format(time.RFC3339Nano)
 	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -347,14 +357,6 @@ type queue struct {
 	reported bool             // Events.Waiting was called
 	holder   string           // the last reported holder
 	silent   boottime.Instant // when it last read the Lease
-}
-
-// rounds returns how often a call may try.
-func (q *queue) rounds() int {
-	if q.noWait {
-		return attempts
-	}
-	return math.MaxInt
 }
 
 // read reads the Lease, for a call that does not wait.
@@ -387,12 +389,6 @@ func (q *queue) leave() {
 	if len(d.view.waiting[q.c.object]) == 0 {
 		delete(d.view.waiting, q.c.object)
 	}
-}
-
-// wait returns when another try is useful.
-func (q *queue) wait(ctx context.Context, v verdict) error {
-	q.reportWaiting(v.holder)
-	return q.sleep(ctx, v.until)
 }
 
 // awaitView waits until the view shows the change that a write over tried met; a call

@@ -25,10 +25,6 @@ type view struct {
 	reopen   context.CancelFunc // of the watch
 }
 
-func newView() view {
-	return view{sights: map[string]*sight{}, waiting: map[string]map[chan struct{}]bool{}, watchers: map[*driver.Mailbox]bool{}}
-}
-
 // at returns the sight of an object, to be changed.
 func (v *view) at(object string) *sight {
 	s := v.sights[object]
@@ -77,7 +73,11 @@ func (d *Driver) change(object string, how func(s *sight, now boottime.Instant) 
 	}
 	d.observeBase(s.object)
 	if s.holder() != former {
-		d.view.notify(d.layout, object)
+		if name, ours := d.layout.name(object); ours {
+			for box := range d.view.watchers {
+				box.Add(name)
+			}
+		}
 	}
 	d.doubt(object, s)
 	d.view.wake(object)
@@ -130,7 +130,9 @@ func (d *Driver) adopt(all snapshot) {
 		d.view.wake(object)
 	}
 	d.view.up = true
-	d.view.notifyAll()
+	for box := range d.view.watchers {
+		box.Miss()
+	}
 }
 
 // follow keeps one watch over the namespace. up receives nil with the first list, or its
@@ -241,24 +243,6 @@ func (d *Driver) read(ctx context.Context, op, name, at string) (o object, news 
 		return object{}, news, nil
 	}
 	return object{}, false, unread(rctx, op, name, err)
-}
-
-// notify records that the holder of an object changed. The caller holds the mutex,
-// here and in notifyAll.
-func (v *view) notify(l layout, object string) {
-	name, ours := l.name(object)
-	if !ours {
-		return
-	}
-	for box := range v.watchers {
-		box.Add(name)
-	}
-}
-
-func (v *view) notifyAll() {
-	for box := range v.watchers {
-		box.Miss()
-	}
 }
 
 // Watch implements driver.Watcher, over the driver's one watch. A hint means that
