@@ -37,11 +37,14 @@ func (c *contender) acquire() *contender {
 }
 
 // repeat is try that repeats late answers of a busy backend, as claim/lock does.
-func (c *contender) repeat() error {
+func (c *contender) repeat() error { return c.tryWhile(mayRepeat) }
+
+// tryWhile repeats try while its error allows another one.
+func (c *contender) tryWhile(again func(error) bool) error {
 	ctx, cancel := context.WithTimeout(c.s.Context(), patience)
 	defer cancel()
 	err := c.try(ctx)
-	for mayRepeat(err) && ctx.Err() == nil {
+	for again(err) && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)
 		err = c.try(ctx)
 	}
@@ -56,14 +59,7 @@ func (c *contender) try(ctx context.Context) (err error) {
 // persist is acquire that repeats every error: it acquires amid faults.
 func (c *contender) persist() *contender {
 	c.s.Helper()
-	ctx, cancel := context.WithTimeout(c.s.Context(), patience)
-	defer cancel()
-	err := c.try(ctx)
-	for err != nil && ctx.Err() == nil {
-		time.Sleep(20 * time.Millisecond)
-		err = c.try(ctx)
-	}
-	if err != nil {
+	if err := c.tryWhile(func(err error) bool { return err != nil }); err != nil {
 		c.s.Fatalf("acquire %q again and again as %s: %v", c.req.Name, c.req.Owner, err)
 	}
 	return c

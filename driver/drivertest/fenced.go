@@ -22,8 +22,8 @@ func RunFenced(t *testing.T, h Harness) {
 		{"InspectShowsEveryGrant", Inspection, testInspectShowsEveryGrant},
 		// Tokens.
 		{"TokensOverHandOvers", Tokens, testTokensOverHandOvers},
-		{"TokensOverRestart", Tokens | Servers, testTokensOverRestart},
-		{"TokensOverWipe", Tokens | Servers, testTokensOverWipe},
+		{"TokensOverRestart", Tokens | Servers, func(s *scene) { s.tokensOver(func() { s.faults.Kill(); s.faults.Restart() }) }},
+		{"TokensOverWipe", Tokens | Servers, func(s *scene) { s.tokensOver(s.faults.Wipe) }},
 		{"TokensStartAtTheClock", Tokens, testTokensStartAtTheClock},
 		// Waiting.
 		{"FIFO", FIFO, testFIFO},
@@ -40,9 +40,9 @@ func RunFenced(t *testing.T, h Harness) {
 		{"DeadlineStartsWithTheRequest", Servers | Delays | onPaths, testDeadlineStartsWithTheRequest},
 		{"CrashedHolder", 0, testCrashedHolder},
 		{"LossByDeletion", 0, testLossByDeletion},
-		{"ServerKilled", Servers, testServerKilled},
-		{"ServerPaused", Servers, testServerPaused},
-		{"NetworkCut", Servers | onPaths, testNetworkCut},
+		{"ServerKilled", Servers, func(s *scene) { s.outage(s.faults.Kill, s.faults.Restart) }},
+		{"ServerPaused", Servers, func(s *scene) { s.outage(s.faults.Pause, s.faults.Resume) }},
+		{"NetworkCut", Servers | onPaths, func(s *scene) { s.outage(s.faults.Cut, s.faults.Heal) }},
 		// Lost replies.
 		{"RepeatedAcquireConverges", 0, testRepeatedAcquireConverges},
 		{"LostReplyToAcquire", Servers | LostReplies | onPaths, testLostReplyToAcquire},

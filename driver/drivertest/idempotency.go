@@ -33,7 +33,7 @@ func RunIdempotency(t *testing.T, h IdempotencyHarness) {
 		{"ForgottenIsNew", 0, testForgotten},
 		{"RequestBytesAreData", 0, testRequestBytes},
 		{"RequestNamesAreData", 0, testRequestNames},
-		{"ClaimCompetition", 0, testClaimCompetition},
+		{"ClaimCompetition", 0, func(s *requestScene) { s.compete(1) }},
 		{"TakeOverCompetition", 0, testTakeOverCompetition},
 		{"UnfinishedAreListed", 0, testUnfinished},
 		{"RemovedWhenItsTimeHasPassed", 0, testRemoved},

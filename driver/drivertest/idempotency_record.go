@@ -212,12 +212,6 @@ func testRequestNames(s *requestScene) {
 	}
 }
 
-// testClaimCompetition has many callers claim a new request at the same time. One gets
-// it, and all others see its owner.
-func testClaimCompetition(s *requestScene) {
-	s.compete(1)
-}
-
 // testTakeOverCompetition has many callers claim an abandoned request at the same time.
 func testTakeOverCompetition(s *requestScene) {
 	s.mustOwn(claimBy("first", longLease), 1)
@@ -225,6 +219,8 @@ func testTakeOverCompetition(s *requestScene) {
 	s.compete(2)
 }
 
+// compete has many callers claim a request at the same time. One gets it, and all others see its
+// owner.
 func (s *requestScene) compete(attempt int) {
 	const claims = 24
 	var mu sync.Mutex

@@ -183,22 +183,6 @@ func (s *scene) mustHearNothing(c *contender, what string) {
 	}
 }
 
-// testServerKilled checks that the lease ends by the holder's clock during the outage,
-// and that the lock works again when the server is back.
-func testServerKilled(s *scene) {
-	s.outage(s.faults.Kill, s.faults.Restart)
-}
-
-// testServerPaused is testServerKilled for a server that hangs for longer than the TTL.
-func testServerPaused(s *scene) {
-	s.outage(s.faults.Pause, s.faults.Resume)
-}
-
-// testNetworkCut is testServerKilled for a network that drops everything.
-func testNetworkCut(s *scene) {
-	s.outage(s.faults.Cut, s.faults.Heal)
-}
-
 // mustNotGrant requires that a new process is granted nothing, by Open or Acquire.
 func (s *scene) mustNotGrant() {
 	s.Helper()
@@ -210,6 +194,8 @@ func (s *scene) mustNotGrant() {
 	}
 }
 
+// outage checks that the lease ends by the holder's clock while the server is killed, hangs for
+// longer than the TTL or cannot be reached, and that the lock works again afterwards.
 func (s *scene) outage(begin, end func()) {
 	s.Helper()
 	d := s.open()

@@ -128,6 +128,51 @@ func (s *storeScene[S]) token(ahead int64, sub int) interlock.Token {
 	return newToken(s.T, s.start+ahead, sub)
 }
 
+// tokenStep is one token of a sequence.
+type tokenStep struct {
+	token            interlock.Token
+	strict, accepted bool
+}
+
+// tokenSteps returns sequences that a store could order wrongly: tokens differ in their last bits or
+// number of digits, or exceed what a float represents. now is the counter of the present time.
+func tokenSteps(t *testing.T, now int64) (steps []tokenStep) {
+	t.Helper()
+	if now < 1<<40 {
+		t.Fatalf("the present counter is %d: no test of large ones", now)
+	}
+	for _, s := range []struct {
+		counter          int64
+		sub              int
+		strict, accepted bool
+	}{
+		{5, 1, false, true},
+		{5, 0, false, false},
+		{5, 1, false, true},
+		{5, 1, true, false},
+		{5, 2, true, true},
+		{6, 0, false, true},
+		{5, interlock.MaxSub, false, false},
+		{1000, 0, false, true}, // more digits
+		{999, 0, false, false},
+		{1<<40 + 1, 0, false, true},
+		{1 << 40, interlock.MaxSub, false, false},
+		{now, 7, false, true},
+		{now, 7, false, true},
+		{now, 7, true, false},
+		{now, 6, false, false},
+		{now, 8, true, true},
+		{now, interlock.MaxSub, false, true},
+		{now - 1, interlock.MaxSub, false, false},
+		{now + 1, 0, true, true},
+		{now, interlock.MaxSub, false, false},
+		{now, interlock.MaxSub, true, false},
+	} {
+		steps = append(steps, tokenStep{newToken(t, s.counter, s.sub), s.strict, s.accepted})
+	}
+	return steps
+}
+
 // mustFail requires an error of a kind that also is another; nil means any.
 func (s *storeScene[S]) mustFail(err error, kind interlock.ErrorKind, target error) {
 	s.Helper()

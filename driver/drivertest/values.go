@@ -43,7 +43,7 @@ func RunValues(t *testing.T, h ValuesHarness) {
 		{"WatchValueBySlowReader", 0, testWatchValueBySlowReader},
 		{"WatchValueEnds", 0, testWatchValueEnds},
 		{"WatchValueOverACut", Servers | onPaths, testWatchValueOverACut},
-		{"WatchValueOverAKilledServer", Servers, testWatchValueOverAKilledServer},
+		{"WatchValueOverAKilledServer", Servers, func(s *valuesScene) { s.writeAfter(s.watchValueOver(s.faults.Kill, s.faults.Restart)) }},
 	})
 }
 

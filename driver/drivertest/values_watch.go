@@ -195,10 +195,6 @@ func testWatchValueOverACut(s *valuesScene) {
 	s.writeAfter(w)
 }
 
-func testWatchValueOverAKilledServer(s *valuesScene) {
-	s.writeAfter(s.watchValueOver(s.faults.Kill, s.faults.Restart))
-}
-
 // watchValueOver watches during an outage that starts immediately after a value is
 // written.
 func (s *valuesScene) watchValueOver(begin, end func()) *valueWatch {

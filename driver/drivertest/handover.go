@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,4 +125,64 @@ func testLostPush(s *scene) {
 	}
 	waiter.release()
 	s.mustBeEmpty(lockName)
+}
+
+// testTokensOverHandOvers has two processes compete continuously.
+func testTokensOverHandOvers(s *scene) {
+	a, b := s.open(), s.open()
+	var tokens []interlock.Token
+	holder := s.contender(a, lockName).acquire()
+	tokens = append(tokens, holder.grant.Token)
+	for range cmp.Or(s.HandOvers, 1000) {
+		a, b = b, a
+		next := s.contender(a, lockName)
+		done := next.start(s.Context(), holder)
+		holder.persistRelease()
+		if err := s.wait(done, patience, "the next holder"); mayRepeat(err) {
+			next.persist()
+		} else if err != nil {
+			s.Fatal(err)
+		}
+		if holder = next; !holder.valid() {
+			s.Fatal("a grant that has ended already")
+		}
+		tokens = append(tokens, holder.grant.Token)
+	}
+	holder.release()
+	s.mustIncrease(tokens)
+	s.mustBeEmpty(lockName)
+}
+
+// tokensOver checks that tokens rise over a disaster of the server: a restart on its data, or
+// without data if it stores none, or on an empty data directory.
+func (s *scene) tokensOver(disaster func()) {
+	s.Helper()
+	d := s.open()
+	var tokens []interlock.Token
+	for range 20 {
+		c := s.contender(d, lockName).acquire()
+		tokens = append(tokens, c.grant.Token)
+		c.release()
+	}
+	disaster()
+	// The same process continues, and a new one joins.
+	old := s.contender(d, lockName).persist()
+	tokens = append(tokens, old.grant.Token)
+	old.persistRelease()
+	fresh := s.contender(s.open(), lockName).persist()
+	tokens = append(tokens, fresh.grant.Token)
+	fresh.persistRelease()
+	s.mustIncrease(tokens)
+}
+
+// testTokensStartAtTheClock checks that the counter is at least the present time and not
+// far above it.
+func testTokensStartAtTheClock(s *scene) {
+	floor := interlock.CounterAt(time.Now())
+	c := s.contender(s.open(), lockName).acquire()
+	defer c.release()
+	got := c.grant.Token.Counter()
+	if ceiling := interlock.CounterAt(time.Now().Add(time.Hour)); got < floor || got > ceiling {
+		s.Fatalf("counter %d is not between %d (now) and %d (in an hour)", got, floor, ceiling)
+	}
 }
