@@ -83,16 +83,21 @@ const undefinedTable = "42P01"
 
 // ofOpening classifies the error of opening a session: no request was sent.
 func ofOpening(op, name string, err error) error {
+	return problem(op, name, kindOr(interlock.Retryable, inBegin, err), fmt.Errorf("no session: %w", err))
+}
+
+// kindOr returns the kind of err if it has one, or that of the server's answer; otherwise it
+// returns unanswered.
+func kindOr(unanswered interlock.ErrorKind, at stage, err error) interlock.ErrorKind {
 	var known interface{ ErrorKind() interlock.ErrorKind }
 	var native *pgconn.PgError
-	kind := interlock.Retryable
 	switch {
 	case errors.As(err, &known):
-		kind = known.ErrorKind()
+		return known.ErrorKind()
 	case errors.As(err, &native):
-		kind = kindOfAnswer(inBegin, native)
+		return kindOfAnswer(at, native)
 	}
-	return problem(op, name, kind, fmt.Errorf("no session: %w", err))
+	return unanswered
 }
 
 // ofStatement classifies the error of a statement that is a transaction of its own. What the
@@ -101,19 +106,11 @@ func ofStatement(ctx context.Context, op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var known interface{ ErrorKind() interlock.ErrorKind }
-	var native *pgconn.PgError
-	var dial *pgconn.ConnectError
-	kind := interlock.Uncertain
-	switch {
-	case errors.As(err, &known):
-		kind = known.ErrorKind()
-	case errors.As(err, &native):
-		kind = kindOfAnswer(inCommit, native)
-	case errors.As(err, &dial):
-		kind = interlock.Retryable
+	unanswered := interlock.Uncertain
+	if dial := (*pgconn.ConnectError)(nil); errors.As(err, &dial) {
+		unanswered = interlock.Retryable
 	}
-	return problem(op, name, kind, driver.WithCause(ctx, err))
+	return problem(op, name, kindOr(unanswered, inCommit, err), driver.WithCause(ctx, err))
 }
 
 // isUndefined reports that a table is missing, so that nothing was done.
