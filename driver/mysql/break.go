@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -107,9 +106,7 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 				var user int64
 				err := one(ctx, s.conn, `select coalesce(is_used_lock(?), 0)`, []any{s.lockName(d.options, name)}, &user)
 				if err == nil && user == id && !killed {
-					if _, err = s.conn.ExecContext(ctx, fmt.Sprintf("kill connection %d", id)); isNumber(err, noSuchThread) {
-						err = nil
-					}
+					err = kill(ctx, s.conn, id)
 				}
 				gone = user != id
 				return err

@@ -31,7 +31,7 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.InDoubt, err er
 		return err
 	})
 	if err == nil && len(all) > 0 {
-		err = p.readSince(ctx, all)
+		err = p.dirty(ctx, func(q querier) error { return p.readSince(ctx, q, all) })
 	}
 	if err != nil {
 		return nil, ofRead(ctx, op, p.space.Namespace, err)
@@ -40,11 +40,7 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.InDoubt, err er
 }
 
 // readSince reads the times when branches were prepared.
-func (p *Participant) readSince(ctx context.Context, all []driver.InDoubt) error {
-	return p.dirty(ctx, func(q querier) error { return p.dateFrom(ctx, q, all) })
-}
-
-func (p *Participant) dateFrom(ctx context.Context, q querier, all []driver.InDoubt) error {
+func (p *Participant) readSince(ctx context.Context, q querier, all []driver.InDoubt) error {
 	for part := range slices.Chunk(all, 1000) {
 		at := map[string]*driver.InDoubt{}
 		var keys []any
