@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"sync"
+	"weak"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -82,4 +85,41 @@ func (s Space) RollbackFound(op string, x driver.XID, outcome string) error {
 
 func (s Space) heuristic(op string, x driver.XID, why string) error {
 	return s.Driver.New(op, Name(x), interlock.Definite, fmt.Errorf("%w: %s", driver.ErrHeuristic, why))
+}
+
+// Slots bound the branches that occupy connections of a pool. The other connections finish prepared
+// branches: branches that wait for rows of prepared ones could otherwise occupy all.
+type Slots chan struct{}
+
+var pools sync.Map // Slots by the weak pointer to their pool
+
+// SlotsOf returns the slots of a pool, which all of its participants share; nil if size returns 0,
+// no bound. One connection and an eighth of all are left to others.
+func SlotsOf[P any](pool *P, size func(*P) int) Slots {
+	if pool == nil {
+		return nil
+	}
+	connections := size(pool)
+	if connections <= 0 {
+		return nil
+	}
+	key := weak.Make(pool)
+	slots, known := pools.LoadOrStore(key, make(Slots, max(1, connections-1-connections/8)))
+	if !known {
+		runtime.AddCleanup(pool, func(key weak.Pointer[P]) { pools.Delete(key) }, key)
+	}
+	return slots.(Slots)
+}
+
+// Take waits for a slot. free gives it back, once.
+func (s Slots) Take(ctx context.Context) (free func(), err error) {
+	if s == nil {
+		return func() {}, nil
+	}
+	select {
+	case s <- struct{}{}:
+		return sync.OnceFunc(func() { <-s }), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
