@@ -24,9 +24,15 @@ package rowlock
 
 import (
 	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -90,4 +96,130 @@ func (o *Options) resolve() (Options, error) {
 		return r, failure.Bug("open scope", "", "MaxHold must be a millisecond or more, and WarnAfter between 0 and MaxHold")
 	}
 	return r, nil
+}
+
+// Lock locks the rows with the given keys in the caller's transaction, in key order. It returns
+// the keys of the locked rows in that order. Keys without a row are left out; with SkipLocked,
+// so are rows that another transaction has locked. The locks last until the transaction ends.
+// It blocks according to r.Mode and r.Wait. r.Wait bounds the wait for each row, so the first
+// of n rows can stay locked for n-1 waits. [Tx] bounds all waits together.
+//
+// After an error the transaction must be rolled back. The error is one of:
+//
+//   - [interlock.ErrHeld] (Retryable), if a row is locked with NoWait or beyond r.Wait
+//   - another Retryable error, such as a deadlock with a transaction that locks in another
+//     order
+//   - an error of kind Bug, if r or keys are invalid
+func Lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys ...K) (locked []K, err error) {
+	return lock(ctx, tx, r, keys, nil)
+}
+
+// lock implements Lock. If it may have to wait for a row while it holds another one, it locks
+// the first row by a separate statement. It then calls bound, which returns the context for the
+// rest.
+func lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, bound func() (context.Context, error)) (locked []K, err error) {
+	t, query, err := r.query(tx, len(keys))
+	if err != nil {
+		return nil, err
+	}
+	keys = slices.Clone(keys)
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	restore, err := r.boundWait(ctx, t)
+	firstAlone := bound != nil && r.Mode == Wait && len(keys) > 1
+	if err == nil {
+		locked, err = run(ctx, t, query, keys, firstAlone)
+	}
+	if err == nil && firstAlone && len(locked) > 0 {
+		if ctx, err = bound(); err == nil {
+			locked, err = run(ctx, t, query, keys, false)
+		}
+	}
+	if err == nil {
+		err = restore()
+	}
+	if err != nil {
+		return nil, r.about(err)
+	}
+	return locked, nil
+}
+
+// run locks the rows, or only the first that exists, in one statement, which locks them in the
+// order in which it returns them.
+func run[K Key](ctx context.Context, t sqltable.Tables, query string, keys []K, first bool) ([]K, error) {
+	args := make([]any, len(keys))
+	for i, k := range keys {
+		args[i] = k
+	}
+	limit := ""
+	if first {
+		limit = "limit 1 "
+	}
+	return sqltable.Column[K](ctx, t, fmt.Sprintf(query, strings.Repeat(", ?", len(keys))[2:], limit), args...)
+}
+
+// query opens the table, and returns the query for n rows; see run.
+func (r Rows) query(tx driver.SQL, n int) (t sqltable.Tables, query string, err error) {
+	if n == 0 || n > MaxKeys {
+		return t, "", failure.Bug("lock rows", r.Table, "%d keys were given; 1 to %d can be locked", n, MaxKeys)
+	}
+	if t, err = sqltable.OpenUsers("lock rows", r.Table, tx, "rows", r.Table, "key", r.Key); err != nil {
+		return t, "", err
+	}
+	clause, err := r.Clause(tx.Dialect())
+	return t, "select {key} from {rows} where {key} in (%s) order by {key} %s" + clause, err
+}
+
+// Clause returns the end of a SELECT that locks the rows it finds, in the mode of r: "FOR
+// UPDATE SKIP LOCKED" and so on. Append it after an ORDER BY that all transactions share. It
+// ignores r.Table and r.Key. On PostgreSQL it does not contain r.Wait: set lock_timeout
+// instead.
+func (r Rows) Clause(d driver.Dialect) (string, error) {
+	if r.Wait < 0 || r.Wait > 0 && r.Mode != Wait {
+		return "", failure.Bug("lock rows", r.Table, "Wait is %v; only mode Wait takes one, above zero", r.Wait)
+	}
+	var how string
+	switch r.Mode {
+	case Wait:
+		if d == driver.MariaDB && r.Wait > 0 {
+			how = fmt.Sprintf(" wait %d", seconds(r.Wait))
+		}
+	case NoWait:
+		how = " nowait"
+	case SkipLocked:
+		how = " skip locked"
+	default:
+		return "", failure.Bug("lock rows", r.Table, "unknown mode %d", int(r.Mode))
+	}
+	return strings.ToUpper("for update" + how), nil
+}
+
+// longest is the longest bound of a wait that PostgreSQL accepts, in whole days.
+const longest = 24 * 24 * time.Hour
+
+// seconds rounds up.
+func seconds(d time.Duration) int64 { return int64((min(d, longest) + time.Second - 1) / time.Second) }
+
+// boundWait sets PostgreSQL's lock_timeout for the next statements; restore resets it. MariaDB
+// has the bound in the statement itself.
+func (r Rows) boundWait(ctx context.Context, t sqltable.Tables) (restore func() error, err error) {
+	if r.Wait == 0 || t.Maria() {
+		return func() error { return nil }, nil
+	}
+	const set = `select set_config('lock_timeout', ?, true)`
+	var former string
+	_, err = t.Row(ctx, `select current_setting('lock_timeout')`, nil, &former)
+	if err == nil {
+		_, err = t.Exec(ctx, set, fmt.Sprintf("%dms", max(1, min(r.Wait, longest).Milliseconds())))
+	}
+	return func() error {
+		_, err := t.Exec(ctx, set, former)
+		return err
+	}, err
+}
+
+// about wraps a driver's error as one of locking rows. An Uncertain error had no effect,
+// because the transaction will not commit.
+func (r Rows) about(err error) error {
+	return failure.Uncommitted(failure.About("lock rows", r.Table, err))
 }
