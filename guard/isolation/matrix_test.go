@@ -1,12 +1,20 @@
 package isolation_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/guard/isolation"
 	"github.com/interlock-dev/interlock/internal/generated"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -158,4 +166,295 @@ every read takes a shared lock; two transactions that then both write are a dead
 		fmt.Fprintf(&b, "- **%s**: %s.\n", a.name, a.meaning)
 	}
 	return b.String()
+}
+
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+// bound limits each wait for a condition.
+const bound = 30 * time.Second
+
+// A step is one or two statements of a transaction, or its end.
+type step func(ctx context.Context, tx driver.Tx[driver.SQL]) error
+
+func commit(ctx context.Context, tx driver.Tx[driver.SQL]) error   { return tx.Commit(ctx) }
+func rollback(ctx context.Context, tx driver.Tx[driver.SQL]) error { return tx.Rollback(ctx) }
+
+// write runs a statement.
+func write(query string) step {
+	return func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+		_, err := tx.Exec(ctx, query)
+		return err
+	}
+}
+
+// read reads a number.
+func read(into *int64, query string) step {
+	return func(ctx context.Context, tx driver.Tx[driver.SQL]) (err error) {
+		*into, err = databases.Value[int64](ctx, tx, query)
+		return err
+	}
+}
+
+// turn is a step of one of the two transactions, 0 or 1.
+type turn struct {
+	of   int
+	step step
+}
+
+// course is the result of a schedule.
+type course struct {
+	waited bool
+	errs   [2]error
+}
+
+// player is one of the transactions.
+type player struct {
+	tx   driver.Tx[driver.SQL]
+	id   int64      // of its session
+	busy chan error // of the running step; nil if none runs
+	todo []step     // steps whose turn came while it waited
+	over bool       // it has failed and was rolled back
+}
+
+// play runs two transactions at a level, in the order of the turns. It skips a
+// transaction that waits for a lock, which catches up afterwards.
+func play(t *testing.T, db *databases.DB, level driver.Isolation, turns []turn) (c course) {
+	t.Helper()
+	var players [2]*player
+	for i := range players {
+		tx := db.Begun(t, level)
+		id, err := databases.Value[int64](t.Context(), tx, session[db.Dialect])
+		ok(t, err)
+		players[i] = &player{tx: tx, id: id}
+	}
+	for _, turn := range turns {
+		players[turn.of].todo = append(players[turn.of].todo, turn.step)
+		for i, p := range players {
+			c.advance(t, db, i, p)
+		}
+	}
+	testbed.Eventually(t, "both come to their ends", bound, func() bool {
+		for i, p := range players {
+			c.advance(t, db, i, p)
+		}
+		return len(players[0].todo)+len(players[1].todo) == 0 && players[0].busy == nil && players[1].busy == nil
+	})
+	return c
+}
+
+// advance runs the steps of p until they are done or wait for the other transaction.
+func (c *course) advance(t *testing.T, db *databases.DB, i int, p *player) {
+	t.Helper()
+	for p.busy != nil || len(p.todo) > 0 {
+		if p.busy == nil {
+			next, done := p.todo[0], make(chan error, 1)
+			p.todo, p.busy = p.todo[1:], done
+			if p.over {
+				p.busy = nil
+				continue
+			}
+			go func() { done <- next(t.Context(), p.tx) }()
+		}
+		err, waits := p.outcome(t, db)
+		if waits {
+			c.waited = true
+			return
+		}
+		p.busy = nil
+		if err != nil {
+			c.errs[i], p.over = err, true
+			_ = p.tx.Rollback(t.Context())
+		}
+	}
+}
+
+// outcome returns the result of the running step, or that it waits for a lock.
+func (p *player) outcome(t *testing.T, db *databases.DB) (err error, waits bool) {
+	t.Helper()
+	testbed.Eventually(t, "a step ends, or waits", bound, func() bool {
+		select {
+		case err = <-p.busy:
+			return true
+		case <-time.After(time.Millisecond):
+			waits = waiting(t, db, p.id)
+			return waits
+		}
+	})
+	return err, waits
+}
+
+// session is the query for the id of the own session.
+var session = map[driver.Dialect]string{
+	driver.Postgres: `select pg_backend_pid()::bigint`,
+	driver.MariaDB:  `select connection_id()`,
+}
+
+// waiting reports whether the server shows a session as waiting for a lock.
+func waiting(t *testing.T, db *databases.DB, id int64) bool {
+	t.Helper()
+	if db.Dialect == driver.Postgres {
+		return databases.One[int64](t, db, `select count(*) from pg_stat_activity where pid = $1::bigint and wait_event_type = 'Lock'`, id) == 1
+	}
+	// The lists of transactions are refreshed only at intervals; this one always is.
+	var text string
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return sql.Query(ctx, `show engine innodb status`, nil, func(scan func(...any) error) error {
+			var kind, name string
+			return scan(&kind, &name, &text)
+		})
+	})
+	for _, trx := range strings.Split(text, "---TRANSACTION ")[1:] {
+		if strings.Contains(trx, "LOCK WAIT") && strings.Contains(trx, fmt.Sprintf("thread id %d,", id)) {
+			return true
+		}
+	}
+	return false
+}
+
+// code returns an error's code in the database's manual.
+func code(err error) string {
+	var state interface{ SQLState() string }
+	if !errors.As(err, &state) {
+		return fmt.Sprint(err)
+	}
+	var mysql interface{ Unwrap() error }
+	if errors.As(err, &mysql) {
+		if _, number, ok := strings.Cut(err.Error(), "Error "); ok {
+			number, _, _ = strings.Cut(number, " ")
+			return number
+		}
+	}
+	return state.SQLState()
+}
+
+var ok = testbed.OK
+
+// A way to go off call only if another doctor stays: the level, and the statement that
+// a transaction reads before it decides. before, if any, runs first.
+type way struct {
+	level        driver.Isolation
+	before, look string
+	broken       bool
+}
+
+const lookOnly = `select name from doctor where on_call = 1 order by name`
+
+var ways = map[string]way{
+	"serializable":                              {level: driver.Serializable, look: lookOnly},
+	"a row that stands for the set":             {level: driver.ReadCommitted, before: `update shift set changes = changes + 1 where id = 1`, look: lookOnly},
+	"a lock on the set":                         {level: driver.ReadCommitted, look: lookOnly + ` for update`},
+	"a look at read committed, which is broken": {level: driver.ReadCommitted, look: lookOnly, broken: true},
+	"a snapshot, which is broken":               {level: driver.RepeatableRead, look: lookOnly, broken: true},
+}
+
+var errLastDoctor = errors.New("somebody has to stay on call")
+
+// TestWriteSkew: two doctors on call go off call at the same moment. The rounds are seeded, and
+// equal for each way.
+func TestWriteSkew(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for name, way := range ways {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db := open(t)
+				db.Exec(t, `create table doctor (name varchar(9) primary key, on_call int not null)`,
+					`create table shift (id int primary key, changes bigint not null)`,
+					`insert into doctor (name, on_call) values ('alice', 1), ('bob', 1)`, `insert into shift (id, changes) values (1, 0)`)
+				way.rounds(t, db)
+			})
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// rounds of a broken way meet between read and write, so that the anomaly happens
+// whenever the database allows it.
+func (w way) rounds(t *testing.T, db *databases.DB) {
+	const rounds = 250
+	empty, refused := 0, 0
+	for round := range rounds {
+		db.Exec(t, `update doctor set on_call = 1`)
+		r := rand.New(rand.NewPCG(11, uint64(round)))
+		var both sync.WaitGroup
+		meeting := newMeeting(w.broken)
+		errs := make([]error, 2)
+		for i, name := range []string{"alice", "bob"} {
+			pause := time.Duration(r.IntN(400)) * time.Microsecond
+			both.Go(func() { errs[i] = w.goHome(t.Context(), db, name, pause, meeting) })
+		}
+		both.Wait()
+		for _, err := range errs {
+			switch {
+			case errors.Is(err, errLastDoctor):
+				refused++
+			case err != nil:
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+		if databases.One[int64](t, db, `select count(*) from doctor where on_call = 1`) == 0 {
+			empty++
+		}
+	}
+	switch {
+	case w.broken && empty < rounds*95/100:
+		t.Errorf("%d of %d rounds ended with nobody on call: it is not shown", empty, rounds)
+	case !w.broken && (empty > 0 || refused != rounds):
+		t.Errorf("of %d rounds %d ended with nobody on call, and %d with one who stayed", rounds, empty, refused)
+	}
+}
+
+// goHome reads who is on call, and goes off if another doctor is.
+func (w way) goHome(ctx context.Context, db *databases.DB, name string, pause time.Duration, m *meeting) error {
+	return isolation.Do(ctx, db, w.level, &isolation.Options{Attempts: 20}, func(ctx context.Context, tx driver.SQL) error {
+		if w.before != "" {
+			if _, err := tx.Exec(ctx, w.before); err != nil {
+				return err
+			}
+		}
+		others := 0
+		err := tx.Query(ctx, w.look, nil, func(scan func(...any) error) error {
+			var on string
+			err := scan(&on)
+			if on != name {
+				others++
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if others == 0 {
+			return errLastDoctor
+		}
+		m.wait()
+		time.Sleep(pause) // it takes time to decide
+		_, err = tx.Exec(ctx, `update doctor set on_call = 0 where name = '`+name+`'`)
+		return err
+	})
+}
+
+// meeting makes both wait for each other, if wanted.
+type meeting struct {
+	arrived atomic.Int64
+	all     chan struct{}
+}
+
+func newMeeting(wanted bool) *meeting {
+	if !wanted {
+		return nil
+	}
+	return &meeting{all: make(chan struct{})}
+}
+
+func (m *meeting) wait() {
+	if m == nil {
+		return
+	}
+	if m.arrived.Add(1) == 2 {
+		close(m.all)
+	}
+	select {
+	case <-m.all:
+	case <-time.After(bound):
+	}
 }

@@ -4,13 +4,18 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -164,4 +169,193 @@ func testOwnError(t *testing.T, w world) {
 	if err != own {
 		t.Error(err)
 	}
+}
+
+// roles are consumers that receive all their messages again at each start: nothing was
+// acknowledged.
+var roles = map[string]crash.Role{
+	"once": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		return second(once.Tx(ctx, db, in, message(0), twoEffects(in, message(0))))
+	}),
+	"optimist": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		in.Optimistic = true
+		return second(once.Tx(ctx, db, in, message(0), twoEffects(in, message(0))))
+	}),
+	"lent": consumer(lent),
+	"batch": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		for _, batch := range [][]once.Message{messages(0, 2), messages(1, 3)} {
+			if _, err := once.BatchTx(ctx, db, in, batch, ownEffects(in)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}),
+	"sequence": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		for n := range 2 {
+			m := message(n)
+			m.Key, m.Seq = "k", int64(n+1)
+			if _, err := once.Tx(ctx, db, in, m, ownEffect(in, m)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}),
+	// The shortest of each form, to be killed twice.
+	"one message": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		return second(once.Tx(ctx, db, in, message(0), ownEffect(in, message(0))))
+	}),
+	"one batch": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		return second(once.BatchTx(ctx, db, in, messages(0, 2), ownEffects(in)))
+	}),
+	"one number": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+		m := message(0)
+		m.Key, m.Seq = "k", 1
+		return second(once.Tx(ctx, db, in, m, ownEffect(in, m)))
+	}),
+	"rotate":     consumer(rotateAndDeliver),
+	"rememberer": rememberer,
+}
+
+func consumer(receive func(context.Context, driver.Beginner[driver.SQL], once.Inbox) error) crash.Role {
+	return func(ctx context.Context, at *crash.Points, args []string) error {
+		db, closed, err := databases.Connect(ctx, args[0], args[1])
+		if err != nil {
+			return err
+		}
+		defer closed()
+		return receive(ctx, crash.Beginner[driver.SQL](db, at), inboxOf(args[2]))
+	}
+}
+
+// inboxOf returns one of several inboxes in a database, each with its own tables: on
+// MariaDB, gap locks of shared tables can collide, and one transaction must retry.
+func inboxOf(name string) once.Inbox {
+	return once.Inbox{Name: name, Consumer: "billing", Rotated: strings.HasPrefix(name, "rotated")}
+}
+
+// ownEffect returns an effect that differs between inboxes.
+func ownEffect(in once.Inbox, m once.Message) func(context.Context, driver.SQL) error {
+	return effect(in.Name + " " + m.ID)
+}
+
+func ownEffects(in once.Inbox) func(context.Context, driver.SQL, []once.Message) error {
+	return func(ctx context.Context, tx driver.SQL, fresh []once.Message) error {
+		for i := range fresh {
+			fresh[i].ID = in.Name + " " + fresh[i].ID
+		}
+		return effectsOf(ctx, tx, fresh)
+	}
+}
+
+// twoEffects makes half of an effect possible: a row, and the output that follows.
+func twoEffects(in once.Inbox, m once.Message) func(context.Context, driver.SQL) error {
+	return func(ctx context.Context, tx driver.SQL) error {
+		if err := ownEffect(in, m)(ctx, tx); err != nil {
+			return err
+		}
+		return outbox.Table{}.Add(ctx, tx, driver.Message{ID: in.Name + " " + m.ID, Topic: in.Name})
+	}
+}
+
+// lent begins and ends the transaction by itself.
+func lent(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = in.Once(ctx, tx.Native(), message(0), func(ctx context.Context) error { return ownEffect(in, message(0))(ctx, tx.Native()) })
+	if err != nil {
+		_ = tx.Rollback(ctx)
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// rotateAndDeliver changes the generation between two deliveries of a message.
+func rotateAndDeliver(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
+	if _, err := once.Tx(ctx, db, in, message(0), ownEffect(in, message(0))); err != nil {
+		return err
+	}
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	if _, err := in.Rotate(ctx, tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	return second(once.Tx(ctx, db, in, message(0), ownEffect(in, message(0))))
+}
+
+// scenes gives each run of a role its own inbox in one world; each effect must happen
+// once.
+func (w world) scenes(kind string, effects, outputs int64) func(testing.TB) crash.Scene {
+	var inboxes atomic.Int64
+	return func(tb testing.TB) crash.Scene {
+		in := inboxOf(fmt.Sprintf("%s_%d", strings.ReplaceAll(kind, " ", "_"), inboxes.Add(1)))
+		w.Do(tb, in.Create)
+		if in.Rotated {
+			w.Exec(tb, `update `+in.Name+`_generation set since = since - interval '8 days'`)
+		}
+		return crash.Scene{Args: []string{w.Client, w.URL, in.Name}, Want: func(tb testing.TB) {
+			tb.Helper()
+			for what, c := range map[string]struct {
+				query string
+				want  int64
+			}{
+				"effects":           {`select count(*) from effect where message like '%s m%%'`, effects},
+				"different effects": {`select count(distinct message) from effect where message like '%s m%%'`, effects},
+				"outputs":           {`select count(*) from interlock_outbox where topic = '%s'`, outputs},
+			} {
+				if got := databases.One[int64](tb, w.DB, fmt.Sprintf(c.query, in.Name)); got != c.want {
+					tb.Errorf("%d %s of %s, want %d", got, what, in.Name, c.want)
+				}
+			}
+		}}
+	}
+}
+
+// TestCrash kills a consumer between any two of its statements and restarts it: once,
+// with the places divided among the databases, and twice, at some pairs of places or at
+// all of them (make soak-crashes).
+func TestCrash(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
+		w.Do(t, outbox.Table{}.Create)
+		for _, c := range []struct {
+			role             string
+			effects, outputs int64
+		}{{"once", 1, 1}, {"optimist", 1, 1}, {"lent", 1, 0}, {"batch", 3, 0}, {"sequence", 2, 0}} {
+			t.Run(c.role, func(t *testing.T) {
+				t.Parallel()
+				part := 0
+				if !onPostgres(t) {
+					part = 1
+				}
+				crash.Share(t, c.role, part, 2, w.scenes(c.role, c.effects, c.outputs))
+			})
+		}
+		// The forms differ in their records, not in the commit.
+		twice := map[string]int64{"one message": 1, "one batch": 2}
+		if onPostgres(t) {
+			twice = map[string]int64{"one message": 1, "one number": 1}
+		}
+		for role, effects := range twice {
+			t.Run(role+" twice", func(t *testing.T) {
+				t.Parallel()
+				crash.Pairs(t, role, 6, w.scenes(role, effects, 0))
+			})
+		}
+		if onPostgres(t) {
+			for role, effects := range map[string]int64{"batch": 3, "rotate": 1} {
+				t.Run(role+" of generations", func(t *testing.T) {
+					t.Parallel()
+					crash.Once(t, role, w.scenes("rotated_"+role, effects, 0))
+				})
+			}
+		}
+	}, databases.Pgx, databases.Maria)
 }
