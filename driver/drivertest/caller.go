@@ -81,11 +81,7 @@ func Begin(t testing.TB, d driver.Fenced, c Caller) <-chan Outcome {
 func Wait(t testing.TB, d driver.Fenced, c Caller) <-chan Outcome {
 	t.Helper()
 	done := Begin(t, d, c)
-	select {
-	case <-c.Waiting:
-	case <-time.After(patience):
-		t.Fatalf("acquire %q as %s: it does not wait", c.Name, c.Owner)
-	}
+	testbed.Receive(t, c.Waiting, "word that "+c.Owner+" waits for "+c.Name)
 	return done
 }
 

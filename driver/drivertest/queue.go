@@ -519,12 +519,7 @@ func testQueueWaits(s *queueScene) {
 		got <- some
 	}()
 	s.add("a/1")
-	select {
-	case some := <-got:
-		c.Record(driver.Ack, some...)
-	case <-time.After(patience):
-		s.Fatal("nothing was received")
-	}
+	c.Record(driver.Ack, testbed.Receive(s, got, "the messages")...)
 }
 
 // testQueueCompetition has consumers handle messages of few keys, and settle those of a key together.
@@ -567,14 +562,10 @@ func testQueueCompetition(s *queueScene) {
 	}
 	last := map[string]*driver.Received{}
 	for range keys * each {
-		select {
-		case m := <-handled:
-			if was, ok := last[m.Key]; ok && (m.ID <= was.ID || m.Claim.Token() < was.Claim.Token()) {
-				s.Errorf("%s under %v after %s under %v", m.ID, m.Claim.Token(), was.ID, was.Claim.Token())
-			}
-			last[m.Key] = m
-		case <-time.After(patience):
-			s.Fatal("not all messages were handled")
+		m := testbed.Receive(s, handled, "a handled message")
+		if was, ok := last[m.Key]; ok && (m.ID <= was.ID || m.Claim.Token() < was.Claim.Token()) {
+			s.Errorf("%s under %v after %s under %v", m.ID, m.Claim.Token(), was.ID, was.Claim.Token())
 		}
+		last[m.Key] = m
 	}
 }

@@ -92,11 +92,7 @@ func (g QueueGroup) Zombie(t *testing.T) {
 	guard, begun := a.Serve(t)
 	process := g.spawn(t, guard)
 	for range 6 {
-		select {
-		case <-begun:
-		case <-time.After(time.Minute):
-			t.Fatal("the process handles nothing")
-		}
+		testbed.Receive(t, begun, "word that the process handles a message")
 	}
 	process.Pause()
 	stop := g.Start(a.Handle)

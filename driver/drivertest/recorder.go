@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // recorder calls a Watch, repeats it as the portable types do, and stores its reports.
@@ -93,11 +94,7 @@ func (r *recorder[T]) wait(timeout <-chan time.Time) bool {
 func (r *recorder[T]) end(cause error) error {
 	r.t.Helper()
 	r.cancel(cause)
-	select {
-	case <-r.done:
-	case <-time.After(patience):
-		r.t.Fatalf("a watch is not over %v after its context", patience)
-	}
+	testbed.Receive(r.t, r.done, "the end of a watch after its context")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.late > 0 {

@@ -201,11 +201,7 @@ func testWatchEndsWithClose(s *scene) {
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()
 	testbed.OK(s, d.Close(ctx))
-	select {
-	case <-w.done:
-	case <-time.After(patience):
-		s.Fatalf("a watch is not over %v after Close", patience)
-	}
+	testbed.Receive(s, w.done, "the end of a watch after Close")
 	if err := w.end(nil); !errors.Is(err, interlock.ErrClosed) {
 		s.Fatalf("a watch of a closed driver returned %v, want ErrClosed", err)
 	}
