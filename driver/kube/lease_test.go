@@ -7,7 +7,6 @@ import (
 	"testing/quick"
 	"time"
 
-	"k8s.io/api/coordination/v1"
 	coordination "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -186,7 +185,7 @@ func FuzzLease(f *testing.F) {
 	f.Add("1", "holder", "holder", "7", "890229109301653504", int32(30))
 	f.Add("01", "a", "b", "-1", "x", int32(-1))
 	f.Fuzz(func(t *testing.T, revision, holder, ours, base, token string, seconds int32) {
-		l := &v1.Lease{}
+		l := &coordination.Lease{}
 		l.ResourceVersion, l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = revision, &holder, &seconds
 		l.Annotations = map[string]string{holderKey: ours, baseKey: base, tokenKey: token}
 		if token, ok := TokenOf(l); ok != token.Valid() {
