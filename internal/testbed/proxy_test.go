@@ -54,13 +54,8 @@ func (p *peer) serve(conn net.Conn) {
 
 func (p *peer) expect(t *testing.T, line string) {
 	t.Helper()
-	select {
-	case got := <-p.received:
-		if got != line {
-			t.Fatalf("the server received %q, want %q", got, line)
-		}
-	case <-time.After(bound):
-		t.Fatalf("the server did not receive %q", line)
+	if got := Receive(t, p.received, "a line at the server"); got != line {
+		t.Fatalf("the server received %q, want %q", got, line)
 	}
 }
 
@@ -135,11 +130,7 @@ func TestProxyTellsOfTheEnd(t *testing.T) {
 	say(t, conn, "a")
 	hear(t, conn, "a\n")
 	conn.Close()
-	select {
-	case <-server.ended:
-	case <-time.After(bound):
-		t.Fatal("the server did not notice")
-	}
+	Receive(t, server.ended, "the end at the server")
 }
 
 func TestProxyToNobody(t *testing.T) {
@@ -186,11 +177,7 @@ func TestProxyCutHidesTheEnd(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	proxy.Heal()
-	select {
-	case <-server.ended:
-	case <-time.After(bound):
-		t.Fatal("healing did not close what was cut")
-	}
+	Receive(t, server.ended, "the end of what was cut, at the server")
 }
 
 func TestProxyAbandonsTheServer(t *testing.T) {
@@ -198,11 +185,7 @@ func TestProxyAbandonsTheServer(t *testing.T) {
 	say(t, conn, "a")
 	hear(t, conn, "a\n")
 	proxy.Abandon()
-	select {
-	case <-server.ended:
-	case <-time.After(bound):
-		t.Fatal("the server did not notice")
-	}
+	Receive(t, server.ended, "the end at the server")
 	say(t, conn, "lost")
 	silence(t, conn)
 	proxy.Heal()
