@@ -8,13 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 	_ "github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -124,11 +124,7 @@ func (w world) first(t *testing.T, m once.Message) (end func(error) answer) {
 			return <-how
 		})
 	})
-	select {
-	case <-inside:
-	case <-time.After(bound):
-		t.Fatal("the effect did not begin")
-	}
+	testbed.Receive(t, inside, "the begin of the effect")
 	ended := false
 	end = func(err error) answer {
 		ended = true

@@ -102,11 +102,21 @@ func (w world) sound(t testing.TB) {
 // lapse makes the hold of a reservation expire, by the database's clock.
 func (w world) lapse(t testing.TB, id string, ago time.Duration) {
 	t.Helper()
-	earlier := fmt.Sprintf("expires_at - interval '%d seconds'", int(ago.Seconds()))
+	w.Exec(t, `update interlock_stock_reservation set expires_at = expires_at - `+w.interval(ago)+` where reservation = '`+id+`'`)
+}
+
+// lapseOperations makes all operations old.
+func (w world) lapseOperations(t testing.TB) {
+	t.Helper()
+	w.Exec(t, `update interlock_stock_operation set done_at = done_at - `+w.interval(2*time.Hour))
+}
+
+// interval returns whole seconds in SQL.
+func (w world) interval(d time.Duration) string {
 	if w.Dialect == driver.MariaDB {
-		earlier = fmt.Sprintf("expires_at - interval %d second", int(ago.Seconds()))
+		return fmt.Sprintf("interval %d second", int(d.Seconds()))
 	}
-	w.Exec(t, `update interlock_stock_reservation set expires_at = `+earlier+` where reservation = '`+id+`'`)
+	return fmt.Sprintf("interval '%d seconds'", int(d.Seconds()))
 }
 
 func one(item string) stock.Line { return stock.Line{Item: item, N: 1} }
@@ -148,14 +158,4 @@ func wantUnknown(t testing.TB, err error, item, id string) {
 	t.Helper()
 	var e *stock.UnknownError
 	wants(t, err, &e, func(e *stock.UnknownError) bool { return *e == stock.UnknownError{Item: item, Reservation: id} })
-}
-
-// lapseOperations makes all operations old.
-func (w world) lapseOperations(t testing.TB) {
-	t.Helper()
-	earlier := "done_at - interval '7200 seconds'"
-	if w.Dialect == driver.MariaDB {
-		earlier = "done_at - interval 7200 second"
-	}
-	w.Exec(t, `update interlock_stock_operation set done_at = `+earlier)
 }

@@ -2,12 +2,10 @@ package version_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -113,9 +111,7 @@ func updater(t testing.TB, o version.Options) *version.Updater {
 		o.First, o.Max = time.Millisecond, 20*time.Millisecond
 	}
 	u, err := version.NewUpdater(&o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return u
 }
 
@@ -130,13 +126,6 @@ func wins(c version.Change) version.Change { c.Terminal, c.TerminalWins = true, 
 
 func deleted(c version.Change) version.Change { c.Deleted = true; return c }
 
-func mustFail(t testing.TB, err error, kind interlock.ErrorKind, target error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || target != nil && !errors.Is(err, target) {
-		t.Fatalf("got %v (%v), want an error of kind %v (%v)", err, interlock.Kind(err), kind, target)
-	}
-}
-
-var ok = testbed.OK
+var ok, mustFail = testbed.OK, testbed.WantKind
 
 func quoted(s string) string { return fmt.Sprintf("'%s'", s) }
