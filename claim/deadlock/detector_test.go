@@ -3,6 +3,8 @@ package deadlock
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/claim/rwlock"
 	"github.com/interlock-dev/interlock/claim/semaphore"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
@@ -53,57 +56,85 @@ func newDetector(t *testing.T, o *Options) *Detector {
 	return d
 }
 
-// TestCycleOverThreeSystems: three processes, each of which uses two of three systems.
+// distant is a board whose requests take 1 to 20 ms, and one of fifty 100 ms.
+type distant struct{ Board }
+
+func (d distant) pass() {
+	long := 100 * time.Millisecond
+	if rand.IntN(50) > 0 {
+		long = time.Millisecond + rand.N(19*time.Millisecond)
+	}
+	time.Sleep(long)
+}
+
+func (d distant) Scan(ctx context.Context, from, to string, limit int) ([]driver.KeyValue, error) {
+	d.pass()
+	return d.Board.Scan(ctx, from, to, limit)
+}
+
+func (d distant) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
+	d.pass()
+	return d.Board.Swap(ctx, swaps...)
+}
+
+// TestCycleOverThreeSystems: three processes, each of which uses two of three systems. In 99 of 100
+// deadlocks the wait of the youngest ends within a second.
 func TestCycleOverThreeSystems(t *testing.T) {
+	const rounds = 300
 	virtual.Test(t, func(t *testing.T) {
 		systems := []*system{newSystem(t), newSystem(t), newSystem(t)}
-		var found []error
-		var mu sync.Mutex
-		hooks := &observe.Deadlock{Found: func(e observe.DeadlockFound) {
-			mu.Lock()
-			defer mu.Unlock()
-			found = append(found, e.Err)
-		}}
+		var found atomic.Int32
+		hooks := &observe.Deadlock{Found: func(observe.DeadlockFound) { found.Add(1) }}
 		names := []string{"first", "second", "third"}
-		tasks, claims := [3]context.Context{}, [3]*lock.Claim{}
-		for i, name := range names {
-			tasks[i] = newDetector(t, &Options{Hooks: hooks}).Task(t.Context(), name, 0)
-			var err error
-			if claims[i], err = systems[i].acquire(tasks[i], "x"); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Millisecond) // makes the third the youngest
-		}
-		began := time.Now()
-		var all sync.WaitGroup
-		for i, name := range names {
-			ctx, mine := tasks[i], claims[i]
-			all.Go(func() {
-				defer mine.Release(ctx)
-				other, err := systems[(i+1)%3].acquire(ctx, "x")
-				var cycle *Error
-				switch {
-				case err == nil && name != "third":
-					other.Release(ctx)
-				case name != "third" || !errors.As(err, &cycle) || interlock.Kind(err) != interlock.Retryable:
-					t.Errorf("%s: %v", name, err)
-				case len(cycle.Cycle) != 3 || cycle.Cycle[0].String() != "third awaits x, held by first" || cycle.Cycle[1].Task != "first":
-					t.Errorf("the cycle is %v", cycle)
-				}
-			})
-		}
-		all.Wait()
-		took := time.Since(began)
-		time.Sleep(time.Second)
-		mu.Lock()
-		defer mu.Unlock()
-		if took > time.Second || len(found) != 1 {
-			t.Errorf("%d deadlocks were found, it took %v", len(found), took)
-		}
+		detectors := [3]*Detector{}
 		for i, s := range systems {
-			if left := s.notes(t); len(left) != 0 {
-				t.Errorf("system %d keeps %s", i, left[0].Value)
+			s.board = distant{s.board}
+			detectors[i] = newDetector(t, &Options{Hooks: hooks})
+		}
+		var took []time.Duration
+		for round := range rounds {
+			tasks, claims := [3]context.Context{}, [3]*lock.Claim{}
+			for i, name := range names {
+				tasks[i] = detectors[i].Task(t.Context(), name, 0)
+				var err error
+				claims[i], err = systems[i].acquire(tasks[i], "x")
+				testbed.OK(t, err)
+				time.Sleep(rand.N(DefaultInterval) + time.Millisecond) // makes the third the youngest
 			}
+			began := time.Now()
+			var all sync.WaitGroup
+			for i, name := range names {
+				ctx, mine := tasks[i], claims[i]
+				all.Go(func() {
+					defer mine.Release(ctx)
+					other, err := systems[(i+1)%3].acquire(ctx, "x")
+					var cycle *Error
+					switch {
+					case err == nil && name != "third":
+						other.Release(ctx)
+					case name != "third" || !errors.As(err, &cycle) || interlock.Kind(err) != interlock.Retryable:
+						t.Errorf("%s: %v", name, err)
+					case len(cycle.Cycle) != 3 || cycle.Cycle[0].String() != "third awaits x, held by first" || cycle.Cycle[1].Task != "first":
+						t.Errorf("the cycle is %v", cycle)
+					}
+				})
+			}
+			all.Wait()
+			took = append(took, time.Since(began))
+			time.Sleep(2 * time.Second)
+			if int(found.Load()) != round+1 {
+				t.Fatalf("%d deadlocks were found, not %d", found.Load(), round+1)
+			}
+			for i, s := range systems {
+				if left := s.notes(t); len(left) != 0 {
+					t.Errorf("system %d keeps %s", i, left[0].Value)
+				}
+			}
+		}
+		slices.Sort(took)
+		t.Logf("found after %v (median), %v (99 of 100), %v (longest)", took[rounds/2], took[rounds*99/100], took[rounds-1])
+		if took[rounds*99/100] > time.Second {
+			t.Error("that is more than a second")
 		}
 	})
 }
@@ -205,6 +236,37 @@ func TestPermits(t *testing.T) {
 		if ended.Load() != 1 {
 			t.Errorf("%d waits were ended", ended.Load())
 		}
+	})
+}
+
+// TestReadersAndWriters: each of three tasks reads what the next one wants to write.
+func TestReadersAndWriters(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		locks, err := rwlock.New(memory.NewSpace().Open(nil), nil)
+		testbed.OK(t, err)
+		defer locks.Close(t.Context())
+		r, d := Resource{Board: memory.NewKeyValues()}, newDetector(t, nil)
+		read, write := Wrap(r, locks.AcquireRead), Wrap(r, locks.AcquireWrite)
+		var all sync.WaitGroup
+		taken := make(chan struct{})
+		for i := range 3 {
+			ctx := d.Task(t.Context(), strconv.Itoa(i), i)
+			own, err := read(ctx, strconv.Itoa(i))
+			testbed.OK(t, err)
+			all.Go(func() {
+				<-taken
+				defer own.Release(ctx)
+				next, err := write(ctx, strconv.Itoa((i+1)%3))
+				if (err == nil) != (i > 0) || err != nil && !errors.As(err, new(*Error)) {
+					t.Errorf("%d: %v", i, err)
+				}
+				if err == nil {
+					next.Release(ctx)
+				}
+			})
+		}
+		close(taken)
+		all.Wait()
 	})
 }
 
