@@ -1,11 +1,14 @@
 package etcd
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -27,4 +30,36 @@ func TestClaimsSurviveTheLeader(t *testing.T) {
 			t.Fatal("the killed member leads")
 		}
 	}, func() {})
+}
+
+// TestMemberWithoutALeader refuses requests before it proposes them.
+func TestMemberWithoutALeader(t *testing.T) {
+	t.Parallel()
+	e := testbed.EtcdCluster(t, 3, "--unsafe-no-fsync")
+	alone, others := e.Peers[0], e.Peers[1:]
+	operator := dial(t, alone.Addr())
+	d := open(t, operator, nil)
+	held, r := ask("held", "me"), ask("n", "me")
+	mustAcquire(t, d, held)
+	for _, other := range others {
+		other.Pause()
+	}
+	testbed.Eventually(t, "it has no leader", patience, func() bool {
+		status, err := operator.Status(bounded(t), alone.Addr())
+		return err == nil && status.Leader == 0
+	})
+	r.NoWait = true
+	_, acquired := d.Acquire(bounded(t), r.Request)
+	for op, err := range map[string]error{"acquire": acquired, "release": d.Release(bounded(t), held.Name, held.Owner)} {
+		if interlock.Kind(err) != interlock.Retryable || !errors.Is(err, rpctypes.ErrNoLeader) {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+	for _, other := range others {
+		other.Resume()
+	}
+	testbed.Eventually(t, "the release is repeated", patience, func() bool { return len(keys(t, operator, "held/")) == 0 })
+	if left := keys(t, operator, "n/"); len(left) > 0 {
+		t.Errorf("a refused request wrote %q", left)
+	}
 }

@@ -38,7 +38,7 @@ func TestUncontendedAllocations(t *testing.T) {
 	if testbed.Race {
 		t.Skip("the race detector empties pools, which changes the count")
 	}
-	const most = 2 // 4 less than the client when this was written, 248 and 252
+	const most = 8 // 7 more than the client when this was written, 259 and 252
 	client := dial(t, serverFor(t).Addr())
 	d := open(t, client, &Options{Prefix: "locks/"})
 	ctx := bounded(t)

@@ -30,6 +30,10 @@ func kindOf(err error) interlock.ErrorKind {
 			return interlock.Retryable
 		}
 		return interlock.Definite // out of space
+	case codes.Unavailable:
+		if errors.Is(err, rpctypes.ErrNoLeader) {
+			return interlock.Retryable
+		}
 	}
 	return interlock.Uncertain
 }

@@ -22,7 +22,9 @@
 // before its lease can end there. Exclusion does not survive the deletion of a contender's key by
 // an operator, nor lost data. Then the next contender is served at once, and the former holder
 // notices within Guarantees.Blind. That bound is two heartbeats and one request: one heartbeat to
-// probe the watch, one to notice its silence, and a read that etcd answers in time.
+// probe the watch, one to notice its silence, and a read that etcd answers in time. If the watch is
+// on a member that is cut off from the others and does not notice it, add a third of the TTL: then
+// renewals, which go to the members in turn, show that the others are ahead.
 //
 // # Token
 //
@@ -42,6 +44,10 @@
 // with it. The next Acquire opens a new session, which adopts nothing of the old
 // one. etcd leases have whole seconds and a minimum of about one and a half
 // election timeouts; the granted TTL counts.
+//
+// A member without a leader refuses requests before it proposes them, Retryable, and the
+// client sends the next one to another member. A new leader gives every lease its full TTL
+// again: a holder that dies shortly before keeps its locks for the TTL after the election.
 //
 // A connection that silently drops everything is closed only if the client probes
 // it: set DialKeepAliveTime and DialKeepAliveTimeout in its Config (etcd refuses

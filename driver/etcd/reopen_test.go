@@ -9,7 +9,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
@@ -105,6 +107,34 @@ func (h *history) deliver(t *testing.T) map[string]bool {
 		list(snapshot)
 	}
 	return holds
+}
+
+// TestWatchOfALaggingMember is reopened: answers to its probes do not count once the session has known
+// of a later revision for a heartbeat.
+func TestWatchOfALaggingMember(t *testing.T) {
+	t.Parallel()
+	for answers, lags := range map[int64]bool{10: true, 20: false} {
+		_, s := machine(t)
+		s.watch.wanted = deletions
+		s.watch.take(deletions, clientv3.WatchResponse{Created: true, Header: &pb.ResponseHeader{Revision: 10}})
+		s.reached(20)
+		for range 4 { // heartbeats
+			s.watch.shouldAsk()
+			s.watch.take(deletions, clientv3.WatchResponse{Header: &pb.ResponseHeader{Revision: answers}})
+		}
+		if s.watch.up == lags {
+			t.Errorf("the session knows of revision 20, the watch's member answers %d: it is up: %v", answers, s.watch.up)
+		}
+	}
+}
+
+// TestRenewalsShowTheRevision, so that a watch of a lagging member is noticed without requests.
+func TestRenewalsShowTheRevision(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	d := open(t, dial(t, server.Addr()), &Options{TTL: 2 * time.Second})
+	rev := mustPut(t, dial(t, server.Addr()), "x", "y")
+	testbed.Eventually(t, "a renewal", patience, func() bool { return d.session.floor() >= rev })
 }
 
 // heldBackWatcher opens no watch while it is shut.

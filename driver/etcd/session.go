@@ -142,32 +142,34 @@ func (s *session) keepAlive(ctx context.Context, id clientv3.LeaseID) (time.Dura
 		}
 		return time.Duration(reply.TTL) * time.Second, nil
 	}
-	ttl, err := keepAliveOver(ctx, pb.NewLeaseClient(conn), id)
+	reply, err := keepAliveOver(ctx, pb.NewLeaseClient(conn), id)
 	if err != nil {
 		// skip the connection's own backoff, because the lease is about to expire
 		conn.ResetConnectBackoff()
+		return 0, err
 	}
-	return ttl, err
+	s.reached(reply.GetHeader().GetRevision())
+	return time.Duration(reply.TTL) * time.Second, nil
 }
 
-func keepAliveOver(ctx context.Context, leases pb.LeaseClient, id clientv3.LeaseID) (time.Duration, error) {
-	ctx, cancel := context.WithCancel(ctx) // ends the stream
+func keepAliveOver(ctx context.Context, leases pb.LeaseClient, id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx)) // ends the stream
 	defer cancel()
 	stream, err := leases.LeaseKeepAlive(ctx)
 	if err != nil {
-		return 0, rpctypes.Error(err)
+		return nil, rpctypes.Error(err)
 	}
 	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-		return 0, rpctypes.Error(err)
+		return nil, rpctypes.Error(err)
 	}
 	reply, err := stream.Recv()
 	if err != nil {
-		return 0, rpctypes.Error(err)
+		return nil, rpctypes.Error(err)
 	}
 	if reply.TTL <= 0 {
-		return 0, rpctypes.ErrLeaseNotFound
+		return nil, rpctypes.ErrLeaseNotFound
 	}
-	return time.Duration(reply.TTL) * time.Second, nil
+	return reply, nil
 }
 
 // renewed reports a renewal to every holder.
@@ -227,6 +229,13 @@ func (s *session) floor() int64 {
 	return s.queues.highest
 }
 
+// reached records that the store has reached a revision.
+func (s *session) reached(rev int64) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.queues.highest = max(s.queues.highest, rev)
+}
+
 // proceeds compares the revision of an answer with the floor from before the request. A lower one
 // comes from another store, such as a restored backup, to which no state of the session applies.
 func (s *session) proceeds(floor, rev int64) error {
@@ -244,7 +253,7 @@ func (s *session) proceeds(floor, rev int64) error {
 // cleanUp revokes the leases of a closing driver if no claim is held, and otherwise deletes the
 // waiters. Errors are ignored: the lease expires.
 func (s *session) cleanUp(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, min(time.Second, s.d.pace.request))
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), min(time.Second, s.d.pace.request))
 	defer cancel()
 	s.d.mu.Lock()
 	keys, held := s.queues.leftovers()
@@ -418,7 +427,7 @@ func (s *session) findStrays() {
 	}
 	s.d.mu.Unlock()
 	for _, id := range leases {
-		reply, err := s.d.client.TimeToLive(ctx, id, clientv3.WithAttachedKeys())
+		reply, err := s.d.client.TimeToLive(clientv3.WithRequireLeader(ctx), id, clientv3.WithAttachedKeys())
 		s.ownAll(reply, err)
 	}
 }

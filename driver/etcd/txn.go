@@ -21,8 +21,20 @@ import (
 // allocation. clientv3 copies every condition by reflection, which is a fifth of the
 // allocations of its requests.
 
-// maxReply permits replies of any length, as clientv3 does.
-var maxReply = []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}
+// direct are the options of requests sent directly. They permit replies of any length, as clientv3 does.
+var direct = []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.PerRPCCredentials(requireLeader{})}
+
+// requireLeader adds the header of clientv3.WithRequireLeader, which takes 9 allocations, with 2. A
+// member without a leader then refuses a request before it proposes it; otherwise it would wait for one.
+type requireLeader struct{}
+
+var leaderHeader = map[string]string{rpctypes.MetadataRequireLeaderKey: rpctypes.MetadataHasLeader}
+
+func (requireLeader) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return leaderHeader, nil
+}
+
+func (requireLeader) RequireTransportSecurity() bool { return false }
 
 // directly returns a client of etcd's own interface over the client's connections; nil
 // if the client has none, or if its KV was replaced, such as by one that adds a
@@ -39,14 +51,14 @@ func directly(client *clientv3.Client) pb.KVClient {
 // commit sends a transaction. One that only deletes a key is sent as a deletion.
 func (d *Driver) commit(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if d.direct == nil {
-		reply, err := d.client.Do(ctx, clientv3.OpTxn(conditionsOf(r.Compare), opsOf(r.Success), opsOf(r.Failure)))
+		reply, err := d.client.Do(clientv3.WithRequireLeader(ctx), clientv3.OpTxn(conditionsOf(r.Compare), opsOf(r.Success), opsOf(r.Failure)))
 		return (*pb.TxnResponse)(reply.Txn()), err
 	}
 	if len(r.Compare) == 0 && len(r.Success) == 1 && r.Success[0].GetRequestDeleteRange() != nil {
-		reply, err := d.direct.DeleteRange(ctx, r.Success[0].GetRequestDeleteRange())
+		reply, err := d.direct.DeleteRange(ctx, r.Success[0].GetRequestDeleteRange(), direct...)
 		return &pb.TxnResponse{Header: reply.GetHeader()}, clientv3.ContextError(ctx, err)
 	}
-	reply, err := d.direct.Txn(ctx, r, maxReply...)
+	reply, err := d.direct.Txn(ctx, r, direct...)
 	return reply, clientv3.ContextError(ctx, err)
 }
 
@@ -227,7 +239,8 @@ type keyspace struct {
 }
 
 func (k keyspace) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, cmp.Or(k.bound, requestTimeout), errSlow)
+	bounded, cancel := context.WithTimeoutCause(ctx, cmp.Or(k.bound, requestTimeout), errSlow)
+	return clientv3.WithRequireLeader(bounded), cancel
 }
 
 // do sends one transaction.

@@ -64,7 +64,7 @@ func (s *session) waiting(ctx context.Context, name string, ttl time.Duration) (
 	rctx, cancel := s.d.bounded(ctx)
 	defer cancel()
 	sent := boottime.Sent()
-	reply, err := s.d.client.Grant(rctx, int64((ttl+time.Second-1)/time.Second))
+	reply, err := s.d.client.Grant(clientv3.WithRequireLeader(rctx), int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
 		return nil, prelude(failed(rctx, opAcquire, name, err))
 	}

@@ -44,6 +44,8 @@ type watch struct {
 	heard  int   // how many replies it has sent
 	asked  int   // heard at the last probe; -1 if no answer is due
 	rev    int64 // up to which it reported everything
+	known  int64 // highest revision known at the last heartbeat
+	due    int64 // and at the one before: a member that has not reached it is cut off from the others
 	down   int   // heartbeats since it was found not open
 	reopen context.CancelFunc
 }
@@ -175,13 +177,15 @@ func (w *watch) start(rev int64) {
 }
 
 // progress records that the watch has reported everything up to rev. A lower revision than before
-// does not count: the store may have been replaced.
+// does not count: the store may have been replaced. Nor does one below due.
 func (w *watch) progress(rev int64) {
 	if rev < w.rev {
 		return
 	}
 	w.rev = rev
-	w.heard++
+	if rev >= w.due {
+		w.heard++
+	}
 }
 
 func (w *watch) event(ev *clientv3.Event) {
@@ -217,6 +221,7 @@ func (w *watch) listen() {
 func (w *watch) shouldAsk() bool {
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
+	w.due, w.known = w.known, w.queues.highest
 	switch {
 	case w.wanted == nothing:
 		return false
