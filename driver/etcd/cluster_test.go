@@ -1,10 +1,13 @@
 package etcd
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -62,4 +65,19 @@ func TestMemberWithoutALeader(t *testing.T) {
 	if left := keys(t, operator, "n/"); len(left) > 0 {
 		t.Errorf("a refused request wrote %q", left)
 	}
+}
+
+// TestOpenBesideASilentMember: the first request of each kind goes to a member that does not answer.
+func TestOpenBesideASilentMember(t *testing.T) {
+	t.Parallel()
+	var sent sync.Map
+	open(t, dial(t, serverFor(t).Addr(), func(config *clientv3.Config) {
+		intercept(config, func(ctx context.Context, method string, call func() error) error {
+			if _, again := sent.LoadOrStore(method, true); again || method == pb.KV_Txn_FullMethodName {
+				return call()
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}), nil)
 }

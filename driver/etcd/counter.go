@@ -98,7 +98,11 @@ func (c *tokenCounter) raiseOnce(ctx context.Context, least int64) (base, int64,
 
 // read reads the base, and the revision at which it is valid.
 func (c *tokenCounter) read(ctx context.Context) (base, int64, error) {
-	reply, err := c.d.client.Get(ctx, c.d.layout.base())
+	var reply *clientv3.GetResponse
+	err := c.d.patiently(ctx, func(ctx context.Context) (err error) {
+		reply, err = c.d.client.Get(ctx, c.d.layout.base())
+		return err
+	})
 	switch {
 	case err != nil:
 		return base{}, 0, failed(ctx, opRaise, "", err)

@@ -358,7 +358,22 @@ func (d *Driver) open(o *opening) {
 // opening limits one request that opens a session. It takes longer, because many
 // may open one at once.
 func (d *Driver) opening(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d.pace.opening, errSlow)
+	bounded, cancel := context.WithTimeoutCause(ctx, d.pace.opening, errSlow)
+	return clientv3.WithRequireLeader(bounded), cancel
+}
+
+// patiently repeats a request that opens a session, with bounds that double, until etcd answers or ctx
+// ends: a member that is cut off does not answer, and the client picks another one.
+func (d *Driver) patiently(ctx context.Context, request func(context.Context) error) error {
+	for bound := d.pace.heartbeat; ; bound *= 2 {
+		attempt, cancel := context.WithTimeout(ctx, bound)
+		err := request(attempt)
+		expired := attempt.Err() != nil
+		cancel()
+		if err == nil || !expired || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 // bounded limits one request.

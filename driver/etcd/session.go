@@ -43,8 +43,13 @@ type session struct {
 func (d *Driver) newSession() (*session, error) {
 	ctx, cancel := d.opening(d.ctx)
 	defer cancel()
-	sent := boottime.Now()
-	reply, err := d.client.Grant(ctx, d.pace.seconds)
+	var sent boottime.Instant
+	var reply *clientv3.LeaseGrantResponse
+	err := d.patiently(ctx, func(ctx context.Context) (err error) {
+		sent = boottime.Now()
+		reply, err = d.client.Grant(ctx, d.pace.seconds) // a lease without an answer expires
+		return err
+	})
 	if err != nil {
 		return nil, prelude(failed(ctx, "open session", "", err))
 	}
@@ -277,8 +282,9 @@ const openFor = 4
 // batch is how many operations one transaction has; etcd allows 128.
 const batch = 64
 
-// maintain works at every heartbeat: it deletes keys, reads lines that need a snapshot, and checks
-// that the watch still answers.
+// maintain works at every heartbeat: it checks that the watch still answers, deletes keys, and reads
+// lines that need a snapshot. Deletions are first, because those keys block others, and a member that
+// does not answer delays what follows.
 func (s *session) maintain() {
 	beat := time.NewTicker(s.d.pace.heartbeat)
 	defer beat.Stop()
@@ -287,8 +293,8 @@ func (s *session) maintain() {
 		case <-s.ctx.Done():
 			return
 		case <-s.maintainNow:
-			s.reread()
 			s.sweep()
+			s.reread()
 			s.move()
 		case <-beat.C:
 			s.d.mu.Lock()
@@ -296,18 +302,18 @@ func (s *session) maintain() {
 			look := s.strays.due()
 			s.d.mu.Unlock()
 			s.watch.listen()
+			s.sweep()
 			s.reread()
 			if look {
 				s.findStrays()
 			}
-			s.sweep()
 			s.move()
 		}
 	}
 }
 
-// sweep deletes the scheduled keys. A failure is repeated at the next heartbeat: otherwise a
-// key of ours lives as long as the session.
+// sweep deletes the scheduled keys. A failure is repeated, at once if a member does not answer and else at
+// the next heartbeat: otherwise a key of ours lives as long as the session.
 func (s *session) sweep() {
 	s.d.mu.Lock()
 	keys := s.queues.toDelete(batch)
@@ -317,8 +323,12 @@ func (s *session) sweep() {
 	}
 	ctx, cancel := s.d.bounded(s.ctx)
 	defer cancel()
-	if rev, err := s.d.delete(ctx, keys...); err == nil {
+	rev, err := s.d.delete(ctx, keys...)
+	switch {
+	case err == nil:
 		s.removed(rev, keys...)
+	case context.Cause(ctx) == errSlow:
+		nudge(s.maintainNow) // another member may answer
 	}
 }
 
