@@ -29,7 +29,7 @@ func (d *Driver) serverClock(ctx context.Context) (now time.Time, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, clockBound)
 	defer cancel()
 	var header metadata.MD
-	_, err := pb.NewKVClient(conn).Range(ctx, &pb.RangeRequest{Key: []byte(d.layout.base())}, grpc.Header(&header))
+	_, err := pb.NewKVClient(conn).Range(ctx, &pb.RangeRequest{Key: []byte(d.layout.base()), Serializable: true}, grpc.Header(&header))
 	if date := header.Get("date"); err == nil && len(date) > 0 {
 		return dateOf(date[0])
 	}

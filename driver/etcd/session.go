@@ -312,8 +312,8 @@ func (s *session) maintain() {
 	}
 }
 
-// sweep deletes the scheduled keys. A failure is repeated, at once if a member does not answer and else at
-// the next heartbeat: otherwise a key of ours lives as long as the session.
+// sweep deletes the scheduled keys. A failure is repeated: otherwise a key of ours lives as long as the
+// session.
 func (s *session) sweep() {
 	s.d.mu.Lock()
 	keys := s.queues.toDelete(batch)
@@ -324,11 +324,18 @@ func (s *session) sweep() {
 	ctx, cancel := s.d.bounded(s.ctx)
 	defer cancel()
 	rev, err := s.d.delete(ctx, keys...)
-	switch {
-	case err == nil:
-		s.removed(rev, keys...)
-	case context.Cause(ctx) == errSlow:
-		nudge(s.maintainNow) // another member may answer
+	if err != nil {
+		s.repeatSlow(ctx)
+		return
+	}
+	s.removed(rev, keys...)
+}
+
+// repeatSlow repeats a failed request of maintain at once if a member did not answer: the client sends it to
+// the next one. Otherwise it is repeated at the next heartbeat.
+func (s *session) repeatSlow(ctx context.Context) {
+	if context.Cause(ctx) == errSlow {
+		nudge(s.maintainNow)
 	}
 }
 
@@ -379,6 +386,7 @@ func (s *session) read(lines []string) error {
 	defer cancel()
 	reply, err := s.d.commit(ctx, r)
 	if err != nil {
+		s.repeatSlow(ctx)
 		return failed(ctx, "read lines", "", err)
 	}
 	if err := s.proceeds(floor, reply.Header.Revision); err != nil {
