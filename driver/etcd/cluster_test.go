@@ -79,5 +79,5 @@ func TestOpenBesideASilentMember(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-	}), nil)
+	}), &Options{TTL: 2 * time.Second})
 }
