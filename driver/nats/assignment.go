@@ -15,7 +15,6 @@ type assignment struct {
 	session  *session
 	subject  string
 	created  int64  // when the stream was created, in ns
-	end      int64  // after the last message of the stream when the assignment began
 	revision uint64 // of its position
 }
 

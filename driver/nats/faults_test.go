@@ -72,6 +72,46 @@ func TestDeletedMessages(t *testing.T) {
 	c.Record(driver.Ack, got...)
 }
 
+// lagging is a client of a cluster that puts consumers on a replica without the latest messages.
+type lagging struct{ jetstream.JetStream }
+
+type leader struct{ jetstream.Stream }
+
+type replica struct{ jetstream.Consumer }
+
+func (l lagging) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	s, err := l.JetStream.Stream(ctx, name)
+	return leader{s}, err
+}
+
+func (l lagging) CreateConsumer(ctx context.Context, stream string, config jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	c, err := l.JetStream.CreateConsumer(ctx, stream, config)
+	return replica{c}, err
+}
+
+func (s leader) CachedInfo() *jetstream.StreamInfo {
+	info := *s.Stream.CachedInfo()
+	info.Cluster = &jetstream.ClusterInfo{Leader: "a"}
+	return &info
+}
+
+func (c replica) CachedInfo() *jetstream.ConsumerInfo {
+	return &jetstream.ConsumerInfo{Name: c.Consumer.CachedInfo().Name, Cluster: &jetstream.ClusterInfo{Leader: "b"}}
+}
+
+func (c replica) Info(context.Context) (*jetstream.ConsumerInfo, error) { return c.CachedInfo(), nil }
+
+// TestReplicaLags: a replica that catches up has no messages to read, and the leader has some. They are
+// delivered once the replica has them.
+func TestReplicaLags(t *testing.T) {
+	s := newScene(t)
+	q := s.queue(nil)
+	q.js = lagging{q.js}
+	s.add("a/1", "a/2")
+	c := s.join(q)
+	c.Record(driver.Ack, c.Take(2)...)
+}
+
 // TestFullPartition: a parked key that fills the window stops its partition, and nothing is lost.
 func TestFullPartition(t *testing.T) {
 	s := newScene(t)

@@ -90,7 +90,7 @@ func (a *assignment) takeOver() error {
 		return err
 	}
 	s.Update(func() {
-		a.revision, a.created, a.end = revision, info.Created.UnixNano(), end
+		a.revision, a.created = revision, info.Created.UnixNano()
 		err = a.Begin(o)
 		a.Ready = err == nil && s.IsAssigned(a)
 	})

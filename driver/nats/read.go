@@ -36,7 +36,8 @@ func (a *assignment) read() {
 			continue
 		}
 		err := a.consume(ctx)
-		if again := errors.Is(err, errGap) || errors.Is(err, jetstream.ErrNoHeartbeat); err != nil && !again && ctx.Err() == nil {
+		again := errors.Is(err, errGap) || errors.Is(err, errElsewhere) || errors.Is(err, jetstream.ErrNoHeartbeat)
+		if err != nil && !again && ctx.Err() == nil {
 			s.ReportTransient(fmt.Errorf("read %s: %w", a.subject, err))
 			lanes.Pause(ctx, retryPause)
 		}
@@ -45,6 +46,9 @@ func (a *assignment) read() {
 
 // errGap means that the server sent messages that did not arrive.
 var errGap = errors.New("messages were lost in transit; reading them again")
+
+// errElsewhere means that the server's consumer is not on the leader of the stream.
+var errElsewhere = errors.New("reading from another replica")
 
 // consume reads messages from the first unread one, by a server-side consumer without state. It does
 // not use acknowledgements: the server accepts them after the partition has moved, and redelivers an
@@ -68,7 +72,9 @@ func (a *assignment) consume(ctx context.Context) error {
 		_ = s.queue.js.DeleteConsumer(ctx, s.stream, c.CachedInfo().Name) // otherwise it expires
 	}()
 	if c.CachedInfo().NumPending == 0 {
-		a.advance(a.end)
+		if err := a.skipToEnd(ctx, c, 0); err != nil && !errors.Is(err, errElsewhere) {
+			return err
+		}
 	}
 	for read := uint64(0); a.room(ctx, stall); {
 		n, err := a.pull(ctx, c, read)
@@ -127,18 +133,30 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 // skipToEnd moves the position to the end of the stream if nothing is left to read. Otherwise it would
 // stay below messages of other partitions. Once those are deleted, takeOver could not exclude that
 // messages of this partition were among them.
+//
+// It returns errElsewhere if the server's consumer is on another replica than the leader, which knows
+// the end. That replica may lag: it has nothing left to read although the leader has.
 func (a *assignment) skipToEnd(ctx context.Context, c jetstream.Consumer, read uint64) error {
+	s := a.session
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
-	stream, err := a.session.queue.js.Stream(ctx, a.session.stream)
+	stream, err := s.queue.js.Stream(ctx, s.stream)
 	if err != nil {
 		return err
 	}
+	leader, end := stream.CachedInfo().Cluster, int64(stream.CachedInfo().State.LastSeq)+1
+	s.Mu.Lock()
+	behind := a.Offsets.Unread() < end
+	s.Mu.Unlock()
 	info, err := c.Info(ctx)
-	if err == nil && info.NumPending == 0 && info.Delivered.Consumer == read {
-		a.advance(int64(stream.CachedInfo().State.LastSeq) + 1)
+	switch {
+	case err != nil || !behind || info.NumPending > 0 || info.Delivered.Consumer != read:
+		return err
+	case info.Cluster != nil && (leader == nil || info.Cluster.Leader != leader.Leader): // nil without a cluster
+		return errElsewhere
 	}
-	return err
+	a.advance(end)
+	return nil
 }
 
 // advance records that no unread message below a sequence number is of the partition.
