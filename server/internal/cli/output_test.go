@@ -2,15 +2,19 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 )
@@ -95,6 +99,21 @@ func TestInputThatCannotBeRead(t *testing.T) {
 		a.in = directory
 		if code := a.run(strings.Fields(args + " --backend postgres://127.0.0.1:1/shop")); code != exitFailed || !strings.Contains(said.String(), "standard input") {
 			t.Errorf("%s: exit code %d, %s", args, code, &said)
+		}
+	}
+}
+
+// A change whose confirmation did not come may be done, and the error says so.
+func TestUnconfirmedChanges(t *testing.T) {
+	target, err := backend.Parse("postgres://127.0.0.1/shop")
+	testbed.OK(t, err)
+	for kind, want := range map[interlock.ErrorKind]bool{interlock.Uncertain: true, interlock.Definite: false} {
+		for changes := range map[bool]bool{true: true, false: true} {
+			a := &app{changes: changes, backend: "postgres://127.0.0.1/shop", timeout: time.Second}
+			err := a.backendError(target, &interlock.Error{Op: "commit", Kind: kind, Err: context.DeadlineExceeded})
+			if got := strings.Contains(err.Error(), "may be done"); codeOf(err) != exitUnreachable || got != (want && changes) {
+				t.Errorf("%v, of a change %v: %v", kind, changes, err)
+			}
 		}
 	}
 }

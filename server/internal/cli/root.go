@@ -27,6 +27,7 @@ type app struct {
 	prefix  string
 	output  string
 	timeout time.Duration
+	changes bool // the command changes something, with a --reason
 	in      *os.File
 	out     io.Writer
 	err     io.Writer
@@ -104,6 +105,7 @@ func (a *app) checkGlobals(c *cobra.Command) error {
 	if a.output != "text" && a.output != "json" {
 		return usage("-o %s is not known; it is text or json", a.output)
 	}
+	a.changes = c.Flags().Lookup("reason") != nil
 	if a.timeout <= 0 {
 		return usage("--timeout must be above 0, not %v", a.timeout)
 	}
@@ -179,7 +181,11 @@ func (a *app) backendError(t backend.Target, err error) error {
 		return fail(exitUnreachable, refusesForNow, t, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("no answer within %v", a.timeout)
+		note := ""
+		if a.changes && errors.Is(err, interlock.ErrUncertain) {
+			note = "; the change may be done: look before you repeat it"
+		}
+		err = fmt.Errorf("no answer within %v%s", a.timeout, note)
 	}
 	if a.backendGiven() {
 		return fail(exitUnreachable, "cannot reach %v: %w", t, err)
