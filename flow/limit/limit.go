@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/backoff"
@@ -129,8 +132,31 @@ func (l *Limits) ask(ctx context.Context, call driver.LimitCall) (a driver.Limit
 		defer cancel()
 	}
 	sent = time.Now()
-	return l.calls.take(ctx, call), sent
+	if a = l.calls.take(ctx, call); a.Err != nil {
+		a.Err = explain(call, a.Err)
+	}
+	return a, sent
 }
+
+// explain replaces the text of an Uncertain error of a call that takes or refunds units: a repeated call
+// does so again.
+func explain(call driver.LimitCall, err error) error {
+	var unknown *interlock.Error
+	if errors.As(err, &unknown) && unknown.Kind == interlock.Uncertain && slices.ContainsFunc(call, func(c Charge) bool { return c.Cost != 0 }) {
+		return &unknownError{unknown}
+	}
+	return err
+}
+
+type unknownError struct{ cause *interlock.Error }
+
+func (e *unknownError) Error() string {
+	said := *e.cause
+	said.Kind, said.Err = interlock.Definite, fmt.Errorf("outcome unknown, its units may be counted: %w", said.Err)
+	return said.Error()
+}
+
+func (e *unknownError) Unwrap() error { return e.cause }
 
 var errTimeout = errors.New("the store did not decide within Options.Timeout")
 

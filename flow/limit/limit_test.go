@@ -186,26 +186,26 @@ func TestCallerGone(t *testing.T) {
 		others.Go(allow)
 		others.Go(allow)
 		synctest.Wait()
-		kinds := make(chan interlock.ErrorKind, 2)
+		errs := make(chan error, 2)
 		leave := func() (cancel func()) {
 			ctx, cancel := context.WithCancel(t.Context())
 			others.Go(func() {
 				_, err := l.Allow(ctx, "k", limit.PerHour(10))
-				kinds <- interlock.Kind(err)
+				errs <- err
 			})
 			synctest.Wait()
 			return cancel
 		}
 		leave()()
-		if k := <-kinds; k != interlock.Definite {
-			t.Errorf("gone while it waited: %v", k)
+		if err := <-errs; interlock.Kind(err) != interlock.Definite {
+			t.Errorf("gone while it waited: %v", err)
 		}
 		cancel := leave()
 		g.gate <- struct{}{} // the first ends, and what waits is sent
 		synctest.Wait()
 		cancel()
-		if k := <-kinds; k != interlock.Uncertain {
-			t.Errorf("gone when it was sent: %v", k)
+		if err := <-errs; interlock.Kind(err) != interlock.Uncertain || err.Error() != `limit "k": outcome unknown, its units may be counted: context canceled` {
+			t.Errorf("gone when it was sent: %v", err)
 		}
 		close(g.gate)
 		others.Wait()
