@@ -17,6 +17,7 @@ func init() {
 		Options: []string{"addr", "client_cache", "client_name", "cluster", "dial_timeout", "eviction", "fsync", "master_set", "max_retries",
 			"protocol", "replicas", "sentinel_password", "sentinel_user", "skip_verify", "tls_ca", "tls_cert", "tls_key", "write_timeout"},
 		Settings:  map[string][]string{"mode": {"fenced", "plain"}},
+		Several:   true, // for the hint of Check
 		Prefixes:  true,
 		Hint:      "the number of a database is the path: redis://host:6379/1",
 		Abilities: backend.Values | backend.Guards,
@@ -39,6 +40,10 @@ func init() {
 }
 
 func checkURL(u *backend.URL) error {
+	if len(u.Hosts()) > 1 {
+		return &backend.URLError{Reason: "a redis URL names one host:port; further ones of a cluster or of sentinels are options: " +
+			"redis://a:6379?cluster=true&addr=b:6379, redis://a:26379?master_set=NAME&addr=b:26379"}
+	}
 	if n := strings.TrimPrefix(u.Path(), "/"); u.Path() != "" {
 		if _, err := strconv.ParseUint(n, 10, 31); err != nil { // the server knows how many there are
 			return &backend.URLError{Reason: "a redis URL ends with the number of a database, 0 or more, as in redis://host:6379/1, or with nothing"}

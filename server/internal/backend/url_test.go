@@ -65,7 +65,7 @@ func TestParseRefuses(t *testing.T) {
 		"etcd://":                       "does not name a host",
 		"etcd://a,,b":                   "does not name a host",
 		"etcd://a:1/some/path":          "--prefix",
-		"redis://a:1,b:2":               "names one host:port",
+		"redis://a:1,b:2":               "names one host:port; further ones of a cluster or of sentinels are options: redis://a:6379?cluster=true&addr=b:6379",
 		"etcd://:s3cret@:1":             "not of the form host:port",
 		"etcd://a:1/?x=1":               `an etcd URL has no option "x"; known are tls, tls_ca, tls_cert, tls_key`,
 		"etcd://a:1?tls=s3cret":         "the option tls of an etcd URL has the value true",
