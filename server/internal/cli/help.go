@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // helpTemplate shows examples before explanations.
@@ -26,9 +28,27 @@ const helpTemplate = `{{.Short}}.
 {{end}}{{if .HasAvailableLocalFlags}}Flags:
 {{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
 
-{{end}}{{if .HasAvailableInheritedFlags}}Flags of every command:
-{{.InheritedFlags.FlagUsages | trimTrailingWhitespaces}}
+{{end}}{{with globalFlags .}}Flags of every command:
+{{. | trimTrailingWhitespaces}}
 {{end}}`
+
+// withoutBackend are the commands that use no backend of their flags.
+var withoutBackend = []string{"advise", "completion", "conformance", "dev", "exit-codes", "help", "lab", "schema", "version"}
+
+func init() { cobra.AddTemplateFunc("globalFlags", globalFlags) }
+
+// globalFlags returns the usages of the global flags that a command reads.
+func globalFlags(c *cobra.Command) string {
+	used := pflag.NewFlagSet("", pflag.ContinueOnError)
+	_, path, _ := strings.Cut(c.CommandPath(), " ")
+	name, _, _ := strings.Cut(path, " ")
+	c.InheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name == "output" || !slices.Contains(withoutBackend, name) {
+			used.AddFlag(f)
+		}
+	})
+	return used.FlagUsages()
+}
 
 // helpCommand replaces cobra's, which accepts unknown commands.
 func helpCommand() *cobra.Command {

@@ -45,6 +45,9 @@ func TestReference(t *testing.T) {
 			t.Errorf("%s has no %q", name, want)
 		}
 	}
+	if text := pages["commands/interlock-version.md"]; strings.Contains(text, "--backend") || !strings.Contains(text, "--output") {
+		t.Errorf("the version is that of no backend: %s", text)
+	}
 	if dir := os.Getenv("REFERENCE"); dir != "" {
 		for name, text := range pages {
 			file := filepath.Join(dir, name)
@@ -78,7 +81,7 @@ func page(c *cobra.Command) string {
 	}
 	section("Examples", c.Example)
 	section("Flags", c.LocalFlags().FlagUsages())
-	section("Flags of every command", c.InheritedFlags().FlagUsages())
+	section("Flags of every command", globalFlags(c))
 	if c.HasAvailableSubCommands() {
 		b.WriteString("\n## Commands\n\n")
 		for _, sub := range c.Commands() {
