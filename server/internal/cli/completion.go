@@ -92,12 +92,14 @@ func (a *app) completeWithin(c *cobra.Command, find func(context.Context) []stri
 	}
 }
 
-// lockNames returns locks that are held or awaited.
+// lockNames returns locks that are held or awaited; internal ones if the prefix is that of one.
 func (a *app) lockNames(ctx context.Context, prefix string) (names []string) {
 	_ = a.inspect(ctx, func(ctx context.Context, v *inspection) error {
 		locks, _, err := v.Locks(ctx, prefix, completionNames)
 		for _, l := range locks {
-			names = append(names, l.Name)
+			if !internalName(l.Name) || internalName(prefix) {
+				names = append(names, l.Name)
+			}
 		}
 		return err
 	})

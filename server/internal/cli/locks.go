@@ -108,16 +108,20 @@ if ShedLock uses the database's clock.`,
 		},
 	}, &f.limit, 1000)
 	c.Flags().BoolVar(&f.foreign, "foreign", false, "only those whose holder is another kind of client; on Redis with a PREFIX")
-	c.Flags().BoolVar(&f.all, "all", false, "also the internal locks of Interlock")
+	c.Flags().BoolVar(&f.all, "all", false, allUsage)
 	c.Flags().StringVar(&f.shedlock, "shedlock", "", "the `table` of ShedLock in a database (default: shedlock, if there is one)")
 	return c
 }
 
-// internalName reports whether Interlock itself uses a lock, such as for the shards
-// of its coordinators.
-func internalName(name string) bool { return strings.HasPrefix(name, internalPrefix) }
+// internalPrefixes begin the names of locks of Interlock itself: those of the relay of an outbox and of
+// coordinators, and in braces those of coordinators' shards.
+var internalPrefixes = []string{"interlock.", "{interlock."}
 
-const internalPrefix = "{interlock."
+const allUsage = "also the internal locks of Interlock, whose names begin with interlock. or {interlock."
+
+func internalName(name string) bool {
+	return slices.ContainsFunc(internalPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
 
 // prefixOf returns the prefix argument, or "".
 func prefixOf(args []string) string {
@@ -135,11 +139,12 @@ func (v *inspection) list(ctx context.Context, prefix string, f listFlags) ([]dr
 	if f.foreign && prefix == "" && v.app.prefix == "" && v.target.Kind() == "redis" {
 		return nil, false, usage("on Redis --foreign scans the keys with a prefix: interlock locks ls PREFIX --foreign")
 	}
+	f.all = f.all || internalName(prefix)
 	limit := f.limit
 	switch { // filters for foreign and internal ones run later
 	case f.foreign:
 		limit = math.MaxInt32
-	case !f.all && strings.HasPrefix(internalPrefix, prefix[:min(len(prefix), len(internalPrefix))]):
+	case !f.all && slices.ContainsFunc(internalPrefixes, func(p string) bool { return strings.HasPrefix(p, prefix) }):
 		limit += 1000
 	}
 	locks, more, err := v.lister(f)(ctx, prefix, limit)

@@ -38,7 +38,7 @@ survives interruptions of the backend and says so; a signal ends it, with 0.`,
 			return a.watch(c.Context(), prefixOf(args), internal)
 		},
 	}
-	c.Flags().BoolVar(&internal, "all", false, "also the internal locks of Interlock")
+	c.Flags().BoolVar(&internal, "all", false, allUsage)
 	return c
 }
 
@@ -53,7 +53,7 @@ func (a *app) watch(ctx context.Context, prefix string, internal bool) error {
 		return err
 	}
 	defer v.close()
-	w := &watch{inspection: v, prefix: prefix, internal: internal, hint: make(chan struct{}, 1), known: map[string]printedLock{}, outage: interruption{app: a}}
+	w := &watch{inspection: v, prefix: prefix, internal: internal || internalName(prefix), hint: make(chan struct{}, 1), known: map[string]printedLock{}, outage: interruption{app: a}}
 	if err := w.run(ctx); err != nil && signalError(ctx) == nil {
 		return a.backendError(v.target, err)
 	}

@@ -178,12 +178,13 @@ func TestFailuresInJSON(t *testing.T) {
 	}
 }
 
-// The internal locks of coordinators are shown only on request.
+// The internal locks of coordinators and outboxes are shown only on request.
 func TestInternalLocksAreHidden(t *testing.T) {
 	t.Parallel()
 	program(t)
 	url := backends["etcd"](t)
 	holding(t, url, "{interlock.coordinators}/0")
+	holding(t, url, "interlock.outbox/shop")
 	holding(t, url, "mine")
 	list, _ := run(t, 0, "locks", "ls", "--backend", url)
 	wantLines(t, list, "mine .*")
@@ -192,10 +193,12 @@ func TestInternalLocksAreHidden(t *testing.T) {
 		t.Errorf("it said %q", said)
 	}
 	list, _ = run(t, 0, "locks", "ls", "--all", "--backend", url)
-	wantLines(t, list, "mine .*", `\{interlock.coordinators\}/0 .*`)
+	wantLines(t, list, "interlock.outbox/shop .*", "mine .*", `\{interlock.coordinators\}/0 .*`)
+	list, _ = run(t, 0, "locks", "ls", "interlock.", "--backend", url)
+	wantLines(t, list, "interlock.outbox/shop .*")
 
 	holding(t, url, "~last") // is listed after the internal ones
-	for _, want := range [][]string{{"watch", "mine", "~last"}, {"watch --all", "mine", "{interlock.coordinators}/0", "~last"}} {
+	for _, want := range [][]string{{"watch", "mine", "~last"}, {"watch --all", "interlock.outbox/shop", "mine", "{interlock.coordinators}/0", "~last"}} {
 		w := testbed.Command(t, program(t), append(strings.Fields("locks "+want[0]), "--backend", url)...)
 		for _, name := range want[1:] {
 			if line := w.Line(patience); !strings.Contains(line, "  "+name+" is held by ") {
