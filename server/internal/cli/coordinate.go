@@ -193,6 +193,9 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := a.checkTTL(f.ttl); err != nil {
+		return err
+	}
 	options, err := f.options()
 	if err != nil {
 		return err

@@ -60,6 +60,7 @@ func TestWrongValuesAreExplained(t *testing.T) {
 		"locks ls --limit many":   "--limit many is not a whole number; interlock locks ls --help explains the flags",
 		"limit x --cost 0.5":      "--cost 0.5 is not a whole number; interlock limit --help explains the flags",
 		"locks ls --all=perhaps":  "--all perhaps is not true or false; interlock locks ls --help explains the flags",
+		"coordinate --ttl 1ms":    "--ttl 1ms is impossible: etcd grants leases of 1s to 24h0m0s, in whole seconds",
 		"dev --backend redis://h": "interlock dev runs its own etcd; leave out --backend",
 	} {
 		code, out, said := cli.RunWithin(t, strings.Fields(line)...)
