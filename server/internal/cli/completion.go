@@ -149,23 +149,22 @@ func (a *app) completeFirst(find func(ctx context.Context, typed string) []strin
 	}
 }
 
-// completeIDs adds completion to the commands of a group that begin with an ID. It offers a
-// protocol's transactions, or those of all protocols if it is empty.
-func (l *journalCommands) completeIDs(group *cobra.Command, protocol string) {
+// completeIDs adds completion to the commands of a group that begin with an ID.
+func (l *journalCommands) completeIDs(group *cobra.Command) {
 	for _, c := range group.Commands() {
 		if _, args, _ := strings.Cut(c.Use, " "); c.Name() != "start" && c.ValidArgsFunction == nil &&
 			(strings.HasPrefix(args, "ID") || strings.HasPrefix(args, "[ID")) {
-			c.ValidArgsFunction = l.app.completeFirst(func(ctx context.Context, typed string) []string { return l.ids(ctx, protocol, typed) })
+			c.ValidArgsFunction = l.app.completeFirst(func(ctx context.Context, typed string) []string { return l.ids(ctx, typed) })
 		}
 	}
 }
 
-// ids returns transactions that begin with the typed text.
-func (l *journalCommands) ids(ctx context.Context, protocol, typed string) (ids []string) {
+// ids returns transactions of the group's protocol that begin with the typed text.
+func (l *journalCommands) ids(ctx context.Context, typed string) (ids []string) {
 	_ = l.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
 		heads, err := j.Heads(ctx, typed, completionNames)
 		for _, h := range heads {
-			if strings.HasPrefix(h.Transaction, typed) && strings.HasPrefix(h.Type, protocol+":") {
+			if strings.HasPrefix(h.Transaction, typed) && strings.HasPrefix(h.Type, l.protocol+":") {
 				ids = append(ids, h.Transaction)
 			}
 		}

@@ -51,7 +51,7 @@ func (l *journalCommands) runOperation(ctx context.Context, done, id string, do 
 		return err
 	}
 	if err := l.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
-		return explainRefusal(do(ctx, j, coordinator.By{Actor: l.by, Reason: l.reason}))
+		return l.explainForeign(ctx, j, id, explainRefusal(do(ctx, j, coordinator.By{Actor: l.by, Reason: l.reason})))
 	}); err != nil {
 		return err
 	}
@@ -73,16 +73,16 @@ func explainRefusal(err error) error {
 		"abort":   "it aborts a RUNNING saga that has not called its pivot",
 	}[state.Op]
 	if can == "" {
-		return err
+		return fmt.Errorf("cannot %w", err)
 	}
 	if errors.Is(state.Err, coordinator.ErrOrder) {
 		name := fmt.Sprintf("transaction %q", state.ID)
 		if state.Step != "" {
 			name = fmt.Sprintf("step %q of %s", state.Step, name)
 		}
-		return fail(exitFailed, "%s %s, which is %s: %s; see its steps with show", state.Op, name, state.State, can)
+		return fail(exitFailed, "cannot %s %s, which is %s: %s; see its steps with show", state.Op, name, state.State, can)
 	}
-	return fail(codeOf(err), "%w (%s; see its state with show)", err, can)
+	return fail(codeOf(err), "cannot %w (%s; see its state with show)", err, can)
 }
 
 // done prints the change of a transaction.

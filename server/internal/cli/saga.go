@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -17,7 +18,8 @@ import (
 
 // journalCommands selects the journal of a command.
 type journalCommands struct {
-	app *app
+	app      *app
+	protocol string // of the group's transactions, in their types
 	journalFlags
 	audit
 }
@@ -44,9 +46,9 @@ func (l *journalCommands) on(ctx context.Context, open func(backend.Target, cont
 		return l.app.backendError(target, l.refused(target, err))
 	}
 	defer disconnect()
-	j, err := journal.New(store, &journal.Options{Shards: l.shards})
+	j, err := l.open(opening, store)
 	if err != nil {
-		return usage("%w", err)
+		return l.app.backendError(target, l.refused(target, err))
 	}
 	defer j.Close()
 	err = use(ctx, j)
@@ -54,6 +56,18 @@ func (l *journalCommands) on(ctx context.Context, open func(backend.Target, cont
 		return fail(exitUnreachable, "%v did not answer completely within %v; raise --timeout", target, l.app.timeout)
 	}
 	return l.app.backendError(target, l.refused(target, err))
+}
+
+// open opens a store with its number of shards. It rejects another --shards.
+func (l *journalCommands) open(ctx context.Context, store driver.Journal) (*journal.Journal, error) {
+	stored, err := store.Shards(ctx, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	if l.shards != 0 && stored != 0 && l.shards != stored {
+		return nil, &journal.ShardsError{Stored: stored, Opened: l.shards}
+	}
+	return journal.New(store, &journal.Options{Shards: cmp.Or(l.shards, max(stored, 0))}) // below 0 while it is changed
 }
 
 // refused gives refusals of a journal exit code 1: the backend works. If nothing is found, it may
@@ -82,7 +96,7 @@ func (l *journalCommands) refused(t backend.Target, err error) error {
 }
 
 func (a *app) sagaCommand() *cobra.Command {
-	l := &journalCommands{app: a}
+	l := &journalCommands{app: a, protocol: "saga"}
 	c := group(&cobra.Command{
 		Use: "saga", Short: "Show, start and repair sagas",
 		Example: `  interlock saga ls --state DEAD_LETTER
@@ -91,7 +105,7 @@ func (a *app) sagaCommand() *cobra.Command {
 	}, append(l.sagaOperations(), l.lsCommand(sagaProtocol), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
 		l.sagaShardsCommand(), l.sagaForgetCommand(), l.reconcileCommand("saga", "the sagas", "the Check of each step reports whether its effect exists, and steps that may be repaired are."))...)
 	l.add(c)
-	l.completeIDs(c, "saga")
+	l.completeIDs(c)
 	return c
 }
 

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -92,11 +94,22 @@ func requireProtocol(h driver.Head, protocol string) (kind string, err error) {
 	if of == protocol {
 		return kind, nil
 	}
-	group := of
-	if of == "2pc" {
-		group = "xa"
+	shown := map[string]string{"saga": "saga show", "tcc": "tcc show", "2pc": "xa show"}[of]
+	return "", fail(exitFailed, "%q is of %s, not of %s: %s", h.Transaction, of, protocol,
+		command(append(strings.Fields("interlock "+cmp.Or(shown, "saga export")), h.Transaction)...))
+}
+
+// explainForeign replaces the error of a transaction of another protocol.
+func (l *journalCommands) explainForeign(ctx context.Context, j *journal.Journal, id string, err error) error {
+	if !errors.Is(err, coordinator.ErrMismatch) && !errors.Is(err, coordinator.ErrNone) {
+		return err
 	}
-	return "", fail(exitFailed, "%q is of %s, not of %s: %s", h.Transaction, of, protocol, command("interlock", group, "show", h.Transaction))
+	log, _, failed := j.Open(ctx, id)
+	if failed != nil || log == nil {
+		return err
+	}
+	_, foreign := requireProtocol(log.Head(), l.protocol)
+	return cmp.Or(foreign, err)
 }
 
 func (l *journalCommands) sagaShowCommand() *cobra.Command {

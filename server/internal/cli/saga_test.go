@@ -166,11 +166,14 @@ func TestSagasByHand(t *testing.T) {
 	}
 	interlock(64, "saga", "show", "order/2", "--at", "99")
 	wants(interlock(64, "saga", "shoe", "order/2"), `no command "shoe"`)
-	wants(interlock(1, "saga", "resolve", "order/1", "--reason", "x"), `resolve transaction "order/1", which is SUCCEEDED: it resolves a DEAD_LETTER`)
+	wants(interlock(1, "saga", "resolve", "order/1", "--reason", "x"), `interlock: cannot resolve transaction "order/1", which is SUCCEEDED: it resolves a DEAD_LETTER`)
 	wants(interlock(0, "saga", "show", "order/2", "-o", "json"), `"type":"order"`, `"input":"bad"`, `"due":"20`, `"history":[{"position":1,`)
 	wants(interlock(0, "saga", "ls", "--state", "dead_letter", "--type", "order", "-o", "json"), `"id":"order/4"`, `"dead":[{"step":"reserve"`)
 	wants(interlock(0, "saga", "ls", "--type", "other"), "no such sagas")
 	wants(interlock(1, "saga", "show", "order/9"), "no such transaction", "--journal")
+	for _, command := range []string{"xa show", "tcc show", "xa retry --reason x", "tcc retry --reason x"} {
+		wants(interlock(1, append(strings.Fields(command), "order/2")...), `"order/2" is of saga, not of `, ": interlock saga show order/2")
+	}
 	wants(interlock(1, "saga", "watch", "order/2"), "DEAD_LETTER")
 	wants(interlock(0, "saga", "watch", "order/1", "-o", "json"), `"kind":"begin"`, `"state":"SUCCEEDED"`)
 
@@ -202,11 +205,13 @@ func TestSagasByHand(t *testing.T) {
 	wants(interlock(0, "saga", "resolve", "order/4", "--reason", "ticket 7"), "resolved: order/4")
 	wants(interlock(0, "saga", "ls", "--state", "RESOLVED"), "order/4")
 	wants(interlock(0, "saga", "ls", "--unfinished"), "no such sagas")
-	wants(interlock(1, "saga", "now", "order/1", "--reason", "hurry"), "order/1")
+	wants(interlock(1, "saga", "now", "order/1", "--reason", "hurry"), `interlock: cannot end the wait of transaction "order/1"`)
 
 	wants(interlock(0, "saga", "start", "order/5", "order", "--input", `"pen"`), "started: order/5")
 	wants(interlock(1, "saga", "start", "order/5", "order", "--input", `"ink"`), "other input")
-	wants(interlock(78, "saga", "start", "order/6", "order", "--shards", "5"), "the journal has")
+	for _, command := range []string{"start order/6 order", "ls", "show order/1", "retry order/1 --reason x", "export"} {
+		wants(interlock(78, append(strings.Fields("saga "+command), "--shards", "5")...), "the journal has")
+	}
 	wants(interlock(0, "saga", "watch", "order/5"), "SUCCEEDED")
 	for id, found := range map[string][]string{"order/7": {"--done", "--output", "9"}, "order/8": {"--not-done"}} {
 		interlock(0, "saga", "start", id, "order", "--input", `"gone"`)

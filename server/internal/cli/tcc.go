@@ -11,7 +11,7 @@ import (
 )
 
 func (a *app) tccCommand() *cobra.Command {
-	l := &journalCommands{app: a}
+	l := &journalCommands{app: a, protocol: "tcc"}
 	o := tcc.NewOperator
 	c := group(&cobra.Command{
 		Use: "tcc", Short: "Show and repair TCC transactions",
@@ -26,7 +26,7 @@ func (a *app) tccCommand() *cobra.Command {
 			example: `resolve trip/1 --reason "refunded, ticket 8"`, do: onTransaction(o, (*tcc.Operator).Resolve)}),
 		l.reconcileCommand("tcc", "the transactions", "the last call of each branch is made again under its key, which changes nothing where it was made."))
 	l.add(c)
-	l.completeIDs(c, "tcc")
+	l.completeIDs(c)
 	return c
 }
 
@@ -38,7 +38,7 @@ func (l *journalCommands) tccShowCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			var v transactionView
 			if err := l.do(c.Context(), true, func(ctx context.Context, j *journal.Journal) (err error) {
-				v, err = readTCC(ctx, j, args[0])
+				v, err = l.readTCC(ctx, j, args[0])
 				return err
 			}); err != nil {
 				return err
@@ -48,16 +48,7 @@ func (l *journalCommands) tccShowCommand() *cobra.Command {
 	}
 }
 
-func readTCC(ctx context.Context, j *journal.Journal, id string) (v transactionView, err error) {
-	log, entries, err := j.Open(ctx, id)
-	if err != nil {
-		return v, err
-	}
-	if log != nil {
-		if _, err := requireProtocol(log.Head(), "tcc"); err != nil {
-			return v, err
-		}
-	}
+func (l *journalCommands) readTCC(ctx context.Context, j *journal.Journal, id string) (v transactionView, err error) {
 	c, err := coordinator.New(j, nil) // it serves nothing
 	if err != nil {
 		return v, err
@@ -68,9 +59,10 @@ func readTCC(ctx context.Context, j *journal.Journal, id string) (v transactionV
 	}
 	o, err := m.Look(ctx, id)
 	if err != nil {
-		return v, err
+		return v, l.explainForeign(ctx, j, id, err)
 	}
+	_, entries, err := j.Open(ctx, id)
 	v = viewTCC(o)
 	v.History = historyOf(entries)
-	return v, nil
+	return v, err
 }

@@ -26,7 +26,7 @@ type xa struct {
 }
 
 func (a *app) xaCommand() *cobra.Command {
-	x := &xa{journalCommands: journalCommands{app: a}}
+	x := &xa{journalCommands: journalCommands{app: a, protocol: "2pc"}}
 	c := group(&cobra.Command{
 		Use: "xa", Short: "Show and repair two-phase commits",
 		Example: `  interlock xa ls --participant north=postgres://n/bank --participant south=mysql://s/bank
@@ -43,7 +43,7 @@ participants, only the journal is read.`,
 	x.add(c)
 	c.PersistentFlags().StringArrayVar(&x.participants, "participant", nil, "`NAME=URL` of a participant")
 	c.PersistentFlags().StringVar(&x.namespace, "namespace", "interlock", "namespace of the branches in databases, or a shard's prefix")
-	x.completeIDs(c, "2pc")
+	x.completeIDs(c)
 	return c
 }
 
@@ -235,7 +235,7 @@ func (x *xa) showCommand() *cobra.Command {
 			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine, _ error) error {
 				o, err := look(ctx, m, args[0])
 				if err != nil {
-					return err
+					return x.explainForeign(ctx, j, args[0], err)
 				}
 				_, entries, err := j.Open(ctx, o.Key)
 				v = viewXA(o)
