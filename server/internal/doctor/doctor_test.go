@@ -198,11 +198,12 @@ func TestPostgres(t *testing.T) {
 	t.Parallel()
 	durable := testbed.Postgres(t, "-c", "fsync=on")
 	for name, c := range map[string]struct{ query, want string }{
-		"durable": {"", "postgres.durability=ok postgres.version=ok postgres.role=ok postgres.encoding=ok " +
+		"durable": {"", "postgres.durability=ok postgres.version=ok postgres.role=ok postgres.readonly=ok postgres.encoding=ok " +
 			"postgres.standbys=ok postgres.rights=ok postgres.pooler=ok postgres.idle=ok postgres.connections=ok clock=ok"},
 		"late commits":         {"&options=-c%20synchronous_commit%3Doff", "postgres.durability=ok"},
 		"late commits of rows": {"&options=-c%20synchronous_commit%3Doff&mode=table", "postgres.durability=warning"},
-		"read-only":            {"&options=-c%20default_transaction_read_only%3Don", "postgres.role=critical"},
+		"read-only":            {"&options=-c%20default_transaction_read_only%3Don", "postgres.role=ok postgres.readonly=warning"},
+		"read-only rows":       {"&options=-c%20default_transaction_read_only%3Don&mode=table", "postgres.role=ok postgres.readonly=critical"},
 		"impatient":            {"&options=-c%20idle_session_timeout%3D900", "postgres.idle=warning"},
 	} {
 		t.Run(name, func(t *testing.T) { mustFind(t, examine(t, durable.URL()+c.query, Options{}), c.want) })

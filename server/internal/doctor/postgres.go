@@ -128,12 +128,14 @@ func (p *postgresProbe) tokens(ctx context.Context, r *Report, now time.Time) er
 
 func postgresFindings(r *Report, f postgresFacts, table bool) {
 	r.addIf(f.version < 140000, "postgres.version", Critical, "version %d.%d", f.version/10000, f.version%10000)
-	r.addIf(f.standby || f.readOnly, "postgres.role", Critical, "in recovery %v, read-only by default %v", f.standby, f.readOnly)
+	r.addIf(f.standby, "postgres.role", Critical, "in recovery %v", f.standby)
+	severity := map[bool]Severity{true: Critical, false: Warning}[table] // sessions of locks turn it off
+	r.addIf(f.readOnly, "postgres.readonly", severity, "read-only by default %v", f.readOnly)
 	r.addIf(f.encoding != "UTF8", "postgres.encoding", Critical, "server_encoding %s", f.encoding)
 	durable := f.fsync == "on" && f.pages == "on" && (f.commit != "off" || !table)
 	r.addIf(!durable, "postgres.durability", Warning, "fsync %s, full_page_writes %s, synchronous_commit %s", f.fsync, f.pages, f.commit)
 	postgresReplication(r, f, table)
-	severity := map[pooling]Severity{pooledSessions: Info, pooledTransactions: Critical}[f.pooler]
+	severity = map[pooling]Severity{pooledSessions: Info, pooledTransactions: Critical}[f.pooler]
 	r.addIf(!table, "postgres.pooler", severity, "pooler: %s", [...]string{"none is seen", "one answers for the server",
 		"one answers for the server, in transaction mode"}[f.pooler])
 	r.addIf(f.idle > 0 && f.idle < 1000, "postgres.idle", Warning, "idle_session_timeout %v, idle_in_transaction_session_timeout %v",

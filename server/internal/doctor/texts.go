@@ -46,6 +46,7 @@ var texts = map[string]text{
 
 	"postgres.version":     {"older servers cannot detect dead holders by ending idle sessions", "upgrade to 14 or later"},
 	"postgres.role":        {"locks on a standby do not exclude other processes", "name the primary"},
+	"postgres.readonly":    {"guards, queues, outboxes and journals cannot write, nor can locks of ?mode=table; session locks turn it off for themselves", "set default_transaction_read_only = off for this role or database, or by &options=-c%20default_transaction_read_only%3Doff in the URL"},
 	"postgres.encoding":    {"some names could not be stored", "use a database with UTF8"},
 	"postgres.durability":  {"after a crash tokens may fall, or the server may lose a lease that its holder still uses", "enable fsync, full_page_writes and synchronous_commit"},
 	"postgres.standbys":    {"a promoted asynchronous standby has neither locks nor the last tokens", "list it in synchronous_standby_names, and guard every write; to see more, grant pg_monitor"},
