@@ -249,16 +249,36 @@ func (s settings) reconciling(ctx context.Context, pool *pgxpool.Pool) (end func
 // order places the order with the given number.
 func (s settings) order(ctx context.Context, pool *pgxpool.Pool, number int) error {
 	shop := services(define(s.topic()), pool)["shop"]
-	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		return shop.begin(ctx, tx, choreography.Event{Saga: strconv.Itoa(number)})
+	return retry(ctx, func() error { // its barrier makes it one order
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			return shop.begin(ctx, tx, choreography.Event{Saga: strconv.Itoa(number)})
+		})
 	})
+}
+
+// retry calls do until it succeeds or ctx ends, so that a run survives a restart of the database.
+func retry(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if err == nil {
+			return nil
+		}
+		log.Print("retrying: ", err)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 // awaitEnds waits until the tracker knows the end of n orders.
 func (s settings) awaitEnds(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	for {
 		var ended int
-		err := pool.QueryRow(ctx, `select count(*) from choreography_tracker where state in ('completed', 'compensated')`).Scan(&ended)
+		err := retry(ctx, func() error {
+			return pool.QueryRow(ctx, `select count(*) from choreography_tracker where state in ('completed', 'compensated')`).Scan(&ended)
+		})
 		if err != nil || ended >= n {
 			return err
 		}

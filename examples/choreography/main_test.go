@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -27,7 +28,8 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-// TestRuns kills each process once; every order ends, and nothing is lost or done twice.
+// TestRuns kills each process once, and all connections to the database each time; every order ends, and
+// nothing is lost or done twice.
 func TestRuns(t *testing.T) {
 	for _, broker := range []struct {
 		scheme string
@@ -40,7 +42,7 @@ func TestRuns(t *testing.T) {
 			s := settings{broker: broker.scheme + "://" + server.Addr(), postgres: url, name: rand.Text()[:12], lease: 2 * time.Second, patience: 2 * time.Minute}
 			ctx, cancel := context.WithTimeout(t.Context(), s.patience)
 			defer cancel()
-			var out bytes.Buffer
+			out := disconnecting{t: t, url: url}
 			err := s.play(ctx, 60, &out)
 			t.Log(out.String())
 			if err != nil || !strings.Contains(out.String(), "60 orders: 40 completed, 20 compensated; 20 pieces left") || strings.Count(out.String(), "killed") != 4 {
@@ -49,6 +51,22 @@ func TestRuns(t *testing.T) {
 			convicts(t, url)
 		})
 	}
+}
+
+// disconnecting is the output of a run. Each write kills all connections to its database.
+type disconnecting struct {
+	bytes.Buffer
+	t   *testing.T
+	url string
+}
+
+func (d *disconnecting) Write(p []byte) (int, error) {
+	conn, err := pgx.Connect(d.t.Context(), d.url)
+	testbed.OK(d.t, err)
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(d.t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`)
+	testbed.OK(d.t, err)
+	return d.Buffer.Write(p)
 }
 
 // TestStartFails checks that a run can end after a process did not start.
