@@ -1,3 +1,5 @@
+// Package observe defines the events of Interlock and the hooks that receive them. It stores
+// nothing, samples nothing and uses no metrics library; adapters are in other packages.
 package observe
 
 import (
@@ -17,6 +19,15 @@ import (
 // Silent discards everything. Use it as the Log of hooks to disable the default logging:
 // lock.Options{Hooks: &observe.Lock{Log: observe.Silent}}.
 var Silent = slog.New(slog.DiscardHandler)
+
+// WithDefaults of a struct of hooks returns a copy whose nil hooks for failures log.
+// It accepts nil. A failure that a caller receives as an error is not logged too,
+// except for refusals at the edge of a service.
+
+const (
+	warn = slog.LevelWarn
+	loud = slog.LevelError // waits for an operator
+)
 
 // A process logs at most burst events of one type and one text in a period. The next such line
 // has the attribute "suppressed", which is the number of events that it left out.
