@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // A Waiter waits for one transaction, from [Coordinator.Watch] to Stop. It must be used by one
@@ -143,15 +144,7 @@ func (c *Coordinator) wakeWaiters(id string, conclusion any) {
 		if conclusion != nil {
 			w.conclusion = conclusion
 		}
-		signal(w.wake)
-	}
-}
-
-// signal sends to a channel that holds one, without blocking.
-func signal(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
+		hints.Signal(w.wake)
 	}
 }
 
@@ -180,7 +173,7 @@ func (s *server) notified(id, what string) {
 	if s.ready.Load() {
 		s.driveFor(id, what)
 	} else {
-		signal(s.due) // it claims due transactions after the take-over
+		hints.Signal(s.due) // it claims due transactions after the take-over
 	}
 }
 
@@ -236,7 +229,7 @@ func (c *Coordinator) wakeAll() {
 	defer c.mu.Unlock()
 	for _, waiters := range c.waiters {
 		for _, w := range waiters {
-			signal(w.wake)
+			hints.Signal(w.wake)
 		}
 	}
 	c.requestPoll()
@@ -246,7 +239,7 @@ func (c *Coordinator) wakeAll() {
 func (c *Coordinator) requestPoll() {
 	if len(c.servers) > 0 {
 		c.lastPolled = time.Time{}
-		signal(c.pollNow)
+		hints.Signal(c.pollNow)
 	}
 }
 
@@ -283,7 +276,7 @@ func (s *server) noteTurn(id, what string) bool {
 		t.awaited.Store(true)
 	default:
 		t.conflicted.Store(true)
-		signal(t.wake)
+		hints.Signal(t.wake)
 	}
 	return true
 }

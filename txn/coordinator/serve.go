@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -244,7 +245,7 @@ func (s *server) wakeIfBehind(head driver.Head) {
 	defer s.mu.Unlock()
 	if t := s.active[head.Transaction]; t != nil && t.position.Load() < head.Position {
 		t.conflicted.Store(true)
-		signal(t.wake)
+		hints.Signal(t.wake)
 	}
 }
 
@@ -267,7 +268,7 @@ func (s *server) pollShards() error {
 	defer c.mu.Unlock()
 	for _, number := range due {
 		if other := c.servers[number]; other != nil {
-			signal(other.due)
+			hints.Signal(other.due)
 		}
 	}
 	c.schedulePoll(len(due) > 0)

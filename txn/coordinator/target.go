@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // target limits the concurrent calls of one target. It is failing after several calls in a row
@@ -130,7 +131,7 @@ func (g *target) wake(n int) {
 		t := g.woken[0]
 		g.woken = g.woken[1:]
 		if _, waits := g.waiting[t]; waits {
-			signal(t.wake)
+			hints.Signal(t.wake)
 			n--
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -214,7 +215,7 @@ func (s *server) drop(t *Turn) {
 // forget removes a turn. The caller holds the lock.
 func (s *server) forget(t *Turn) {
 	if delete(s.active, t.id); len(s.active) == 0 {
-		signal(s.idle)
+		hints.Signal(s.idle)
 	}
 	s.coordinator.removeTurn(s.shard.Number(), t.id)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -118,14 +119,14 @@ func (s *server) stopTurns() {
 	defer s.mu.Unlock()
 	s.yielding.Store(true)
 	for _, t := range s.active {
-		signal(t.wake)
+		hints.Signal(t.wake)
 	}
 	select {
 	case <-s.idle:
 	default:
 	}
 	if len(s.active) == 0 {
-		signal(s.idle)
+		hints.Signal(s.idle)
 	}
 }
 
