@@ -13,8 +13,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/interlock-dev/interlock"
 )
 
 //go:embed proofs.yaml
@@ -115,4 +118,98 @@ func (t *Table) Untested(b Backend, p Promise) bool {
 		}
 	}
 	return true
+}
+
+// The values of a cell whose promise can be kept or broken.
+const (
+	yes       = "yes"
+	no        = "no"
+	sometimes = "if"
+)
+
+// Abilities are the types that can be built on a driver, by the id of the promise.
+type Abilities map[string]bool
+
+// CellsOf compares a driver's guarantees on a server with default settings and on one
+// with durable settings.
+func CellsOf(found, set interlock.Guarantees, can Abilities) Cells {
+	cells := Cells{
+		"token":         either(found.Class == interlock.Fenced, set.Class == interlock.Fenced),
+		"guard":         either(found.Class == interlock.Fenced, set.Class == interlock.Fenced),
+		"cross-process": either(found.CrossProcess, set.CrossProcess),
+		"order":         found.Order.String(),
+		"wait":          found.Wait.String(),
+		"liveness":      found.Liveness.String() + ", " + found.Clock.String(),
+		"blind":         round(found.Blind),
+		"ttl":           either(found.MaxTTL > 0, set.MaxTTL > 0),
+	}
+	for f := interlock.HolderPause; f <= interlock.OperatorDelete; f <<= 1 {
+		id := strings.ReplaceAll(f.String(), " ", "-")
+		cells["exclusion "+id] = either(found.ExclusionSurvives.Has(f), set.ExclusionSurvives.Has(f))
+		cells["tokens "+id] = either(found.TokensSurvive.Has(f), set.TokensSurvive.Has(f))
+		if set.Class != interlock.Fenced {
+			cells["tokens "+id] = "none"
+		}
+	}
+	for id, ok := range can {
+		cells[id] = either(ok, ok)
+	}
+	return cells
+}
+
+func either(found, set bool) string {
+	switch {
+	case found && set:
+		return yes
+	case set:
+		return sometimes
+	}
+	return no
+}
+
+// round rounds to a tenth of a second.
+func round(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }
+
+//go:embed flow.yaml
+var flow []byte
+
+// Section is a table that is written by hand: drivers of queues, sinks and limits report no
+// guarantees.
+type Section struct {
+	Title, Text string
+	Columns     []string
+	Rows        []Row
+}
+
+// Row is one promise.
+type Row struct {
+	Promise string
+	Cells   []string // yes, no or if, by column
+	Proof   []string // for the cells other than no
+	Note    string
+}
+
+// sections reads flow.yaml.
+func sections() (all []Section, err error) {
+	d := yaml.NewDecoder(bytes.NewReader(flow))
+	d.KnownFields(true)
+	if err := d.Decode(&all); err != nil {
+		return nil, fmt.Errorf("flow.yaml: %w", err)
+	}
+	return all, nil
+}
+
+// markdown writes the section of the page.
+func (s Section) markdown(b *strings.Builder) {
+	fmt.Fprintf(b, "\n# %s\n\n%s\n\n", s.Title, s.Text)
+	gridOf(b, append(s.Columns, "proof"), len(s.Rows), func(i int) (string, []string) {
+		proof := shown(s.Rows[i].Proof)
+		return s.Rows[i].Promise, append(append([]string{}, s.Rows[i].Cells...), proof)
+	})
+	b.WriteString("\n")
+	for _, r := range s.Rows {
+		if r.Note != "" {
+			fmt.Fprintf(b, "- %s: %s\n", strings.TrimPrefix(r.Promise, "… "), r.Note)
+		}
+	}
 }
