@@ -8,6 +8,7 @@
 package river
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,9 +54,7 @@ var _ driver.Sink = (*Sink[int])(nil)
 // needs no workers. If it has workers, a topic without one is rejected and retried.
 func NewSink[T any](client *river.Client[T], db driver.Beginner[T], inbox once.Inbox, o *Options) *Sink[T] {
 	s := &Sink[T]{client: client, db: db, inbox: inbox}
-	if o != nil {
-		s.options = *o
-	}
+	s.options = *cmp.Or(o, &Options{})
 	return s
 }
 

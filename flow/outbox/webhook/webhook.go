@@ -88,9 +88,7 @@ var _ driver.Sink = (*Sink)(nil)
 // a Bug.
 func New(address string, signer Signer, o *Options) (*Sink, error) {
 	s := &Sink{address: address, signer: signer, hosts: map[string]*host{}}
-	if o != nil {
-		s.options = *o
-	}
+	s.options = *cmp.Or(o, &Options{})
 	s.options.Timeout, s.options.PerHost = cmp.Or(s.options.Timeout, DefaultTimeout), cmp.Or(s.options.PerHost, DefaultPerHost)
 	s.options.ContentType = cmp.Or(s.options.ContentType, "application/json")
 	if s.options.Now == nil {
