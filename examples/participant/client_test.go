@@ -98,9 +98,7 @@ func newSite(t *testing.T, name string) *site {
 	s := &site{database: filepath.Join(t.TempDir(), name+".db")}
 	s.process, s.address = python(t, s.database)
 	u, err := url.Parse(s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	s.port = u.Port()
 	return s
 }
@@ -111,9 +109,7 @@ func coordinate(t *testing.T, participants map[string]string) string {
 	t.Helper()
 	ok := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 	}
 	j, err := journal.New(memory.NewJournal(), nil)
 	ok(err)
@@ -187,9 +183,7 @@ func TestPythonForgets(t *testing.T) {
 		return err
 	}
 	for _, transaction := range []string{"dead", "ended"} {
-		if err := do(transaction, began); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, do(transaction, began))
 	}
 	// Make the rows two days old.
 	if out, err := exec.Command("python3", "-c", `import sqlite3, sys

@@ -58,9 +58,7 @@ func TestPythonRefusesWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	_, address := python(t, filepath.Join(t.TempDir(), "seats.db"))
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	const order = `{"account":"a","amount":1,"capacity":9}`
 	const about = "Host: x\r\nInterlock-Transaction: t\r\nInterlock-Operation: do\r\nInterlock-Attempt: 1\r\nInterlock-Begun: 1\r\n"
 	const branch, length = "Interlock-Branch: b\r\n", "Content-Length: 39\r\n\r\n" + order
@@ -82,9 +80,7 @@ func TestPythonRefusesWhatItCannotRead(t *testing.T) {
 		"after a while": {about + branch + "Interlock-Deadline: 1\r\n" + length, 408},
 	} {
 		conn, err := net.Dial("tcp", u.Host)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\n"+c.request) // it may refuse to read this
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -106,9 +102,7 @@ func TestPythonKilledKeepsWhatItSaid(t *testing.T) {
 	database := filepath.Join(t.TempDir(), "seats.db")
 	p, address := python(t, database)
 	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	caller := branchhttp.Caller{Client: client(t)}
 	ended := make(chan error, transactions)
 	for i := range transactions {
@@ -172,22 +166,16 @@ func persist(ctx context.Context, caller branchhttp.Caller, address string, c br
 
 func has(t *testing.T, address, account string) (e conformance.Effects) {
 	t.Helper()
-	if err := json.Unmarshal(get(t, address+"?account="+url.QueryEscape(account)), &e); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, json.Unmarshal(get(t, address+"?account="+url.QueryEscape(account)), &e))
 	return e
 }
 
 func get(t *testing.T, address string) []byte {
 	t.Helper()
 	answer, err := client(t).Get(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return body
 }

@@ -39,14 +39,10 @@ var servers = map[system]func(testing.TB, ...string) *testbed.Server{
 
 func testRace(t *testing.T, r race, url string, brokenRuns, fixedRuns int) {
 	s, done, err := connect(t.Context(), r.system, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(done)
 	if r.prepare != nil {
-		if err := r.prepare(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, r.prepare(t.Context(), s))
 	}
 	convicted := 0
 	for seed := range brokenRuns {

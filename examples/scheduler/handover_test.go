@@ -28,13 +28,9 @@ func TestHandOverOnEtcd(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	campaign := func(identity string) {
 		b, err := open(ctx, url, ttl)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		e, err := elect.New(b.locks, &elect.Options{Identity: identity, Values: b.values})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		done := make(chan error, 1)
 		go func() {
 			done <- e.Run(ctx, "billing", func(ctx context.Context, term *elect.Term) error {

@@ -69,9 +69,7 @@ func TestUsesRun(t *testing.T) {
 	} {
 		t.Run(use.name, func(t *testing.T) {
 			clear(did)
-			if err := use.run(); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, use.run())
 			if use.does != "" && !did[use.does] {
 				t.Errorf("it has not done the work %q: %v", use.does, did)
 			}
@@ -183,13 +181,9 @@ func count(text string) (lines, objects int) {
 // TestUses checks the lines in docs/reference/uses.md, and that none exceeds its goal.
 func TestUses(t *testing.T) {
 	source, err := os.ReadFile("uses.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	page, err := os.ReadFile("../../docs/reference/uses.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	uses := regexp.MustCompile(`(?s)// use: ([^\n]+)\n(.*?)\n\t// end`).FindAllStringSubmatch(string(source), -1)
 	if len(uses) != 12 {
 		t.Errorf("%d uses", len(uses))
