@@ -124,14 +124,6 @@ func (c *execution) park(now, until time.Time, waiting []*progress) action {
 	return action{write: len(c.pending) > 0, due: until, rest: true}
 }
 
-// countCalls counts calls before they are made.
-func (c *execution) countCalls(calls []*call) {
-	for _, each := range calls {
-		c.notCalled[each.p.key] = false
-		each.trial.calls++
-	}
-}
-
 // applyResult applies the result of a call, and returns what to do next.
 func (c *execution) applyResult(now time.Time, each *call, output []byte, err error, random float64) verdict {
 	t, key := each.trial, each.p.key
@@ -183,7 +175,7 @@ func (t *attempts) shouldRecord(now time.Time, takenOver bool) bool {
 func (t *attempts) record(key string, leave bool) journal.Entry {
 	w := why{Attempts: t.attempts, By: t.by, Calls: t.calls, Next: t.next.UnixMilli(), Parked: leave}
 	if t.err != nil {
-		w.Error = truncate(t.err.Error(), coordinator.MaxFailing)
+		w.Error = coordinator.Truncate(t.err.Error(), coordinator.MaxFailing)
 	}
 	return record(recordTried, key, w)
 }
@@ -364,7 +356,7 @@ func (d *drive) reportCrossing(ctx context.Context, key string, late lateCall) {
 	if p == nil || !p.edited || bytes.Equal(p.input, late.input) {
 		return
 	}
-	w := why{Error: fmt.Sprintf("a call with the input before its edit, %s, was done: the target may have its effect", truncate(string(late.input), 200))}
+	w := why{Error: fmt.Sprintf("a call with the input before its edit, %s, was done: the target may have its effect", coordinator.Truncate(string(late.input), 200))}
 	err = NewOperator(j).append(ctx, "report", d.ID(), key, func(m *machine) ([]journal.Entry, error) {
 		if m.over {
 			return nil, nil // no record can follow an end
@@ -372,7 +364,7 @@ func (d *drive) reportCrossing(ctx context.Context, key string, late lateCall) {
 		return []journal.Entry{record(recordCrossed, key, w)}, nil
 	})
 	coordinator.Emit(d.engine.options.Hooks.Crossed, observe.SagaCrossed{Saga: d.ID(), Type: d.plan.key(), Step: key, Undo: late.undo,
-		Before: truncate(string(late.input), coordinator.MaxFailing), After: truncate(string(p.input), coordinator.MaxFailing), Err: err})
+		Before: coordinator.Truncate(string(late.input), coordinator.MaxFailing), After: coordinator.Truncate(string(p.input), coordinator.MaxFailing), Err: err})
 }
 
 // callWithFormerInput repeats a call with each former input, the last one first, after the target answered
@@ -398,9 +390,9 @@ func (c *call) callWithFormerInput(ctx context.Context, m *machine, err error) (
 func (d *drive) revert(c *call) {
 	before, after := d.m.inputOf(&progress{input: c.p.former[c.former-1].input}), d.m.inputOf(&c.p)
 	w := why{Former: c.former, Error: fmt.Sprintf("the edit of its input came too late: it was done with the input before, %s, and not with %s",
-		truncate(string(before), 200), truncate(string(after), 200))}
+		coordinator.Truncate(string(before), 200), coordinator.Truncate(string(after), 200))}
 	d.reverted = append(d.reverted, observe.SagaCrossed{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Final: true,
-		Before: truncate(string(before), coordinator.MaxFailing), After: truncate(string(after), coordinator.MaxFailing)})
+		Before: coordinator.Truncate(string(before), coordinator.MaxFailing), After: coordinator.Truncate(string(after), coordinator.MaxFailing)})
 	d.note(d.Now(), false, record(recordCrossed, c.p.key, w))
 }
 

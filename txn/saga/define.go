@@ -78,12 +78,8 @@ func (g group[I]) of(I) []step {
 // the coordinator's clock. The saga's own timeout continues, and can abort a wait before the
 // pivot.
 func Sleep[I any](name string, d time.Duration) Stage[I] {
-	return sleep[I]{step{name: name, key: name, sleep: true, wait: d}}
+	return Action[I, any]{step{name: name, key: name, sleep: true, wait: d}}
 }
-
-type sleep[I any] struct{ s step }
-
-func (s sleep[I]) of(I) []step { return []step{s.s} }
 
 // Timeout bounds a saga until its pivot is sent, counted from its start by the clock of the
 // starting process. Then the saga is aborted. 0 means no bound.

@@ -179,10 +179,11 @@ func (d *drive) pause(until time.Time) error {
 
 // round makes calls. Once no call may be made any more, only a Fail counts as an answer of the target.
 func (d *drive) round(calls []*call) error {
-	d.countCalls(calls)
 	tasks, outputs := make([]coordinator.Task, len(calls)), make([][]byte, len(calls))
 	about := Call{Type: d.plan.name, Outputs: d.m.outputs(), Input: d.m.input}
 	for i, each := range calls {
+		d.notCalled[each.p.key] = false
+		each.trial.calls++
 		tasks[i] = d.task(each, about, &outputs[i])
 	}
 	errs := d.Round(tasks...)

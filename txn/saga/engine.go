@@ -31,10 +31,7 @@ type Options struct {
 }
 
 func (o *Options) resolve() Options {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	r.Remind = cmp.Or(max(r.Remind, 0), 24*time.Hour)
 	r.Stuck = cmp.Or(max(r.Stuck, 0), 20)
 	r.Hooks = r.Hooks.WithDefaults()

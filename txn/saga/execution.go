@@ -233,8 +233,8 @@ func (c *execution) nextStage(now time.Time, stages []stage) (action, error) {
 // sentRecords returns the records that must precede the calls of the first stage. Before the pivot they
 // include all steps up to it or to a wait, as many as fit, so that later steps need no append.
 func (c *execution) sentRecords(stages []stage) (sents []journal.Entry) {
-	if c.m.allSent(stages[0]) {
-		return nil
+	if !slices.ContainsFunc(stages[0].steps, func(s step) bool { return c.m.find(s.key) == nil }) {
+		return nil // all were sent
 	}
 	for i, st := range stages {
 		s := st.steps[0]
@@ -251,11 +251,6 @@ func (c *execution) sentRecords(stages []stage) (sents []journal.Entry) {
 		}
 	}
 	return sents
-}
-
-// allSent reports whether all steps of a stage were sent.
-func (m *machine) allSent(st stage) bool {
-	return !slices.ContainsFunc(st.steps, func(s step) bool { return m.find(s.key) == nil })
 }
 
 func (s step) sent(stage int) journal.Entry {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock/observe"
@@ -123,22 +124,12 @@ func (e *Engine) reconciles() coordinator.Reconciler {
 	r := coordinator.Reconciler{Protocol: protocol, Every: -1, Find: e.Reconcile, Done: hooks.Reconciled, Found: func(f Finding) {
 		coordinator.Emit(hooks.Mismatched, observe.SagaMismatched{Saga: f.ID, Type: f.Type, Step: f.Step, Want: string(f.Want), Got: string(f.Got), Repaired: f.Repaired, Err: f.Err})
 	}}
-	if e.checks() {
-		r.Every = time.Hour
-	}
-	return r
-}
-
-// checks reports whether any step has a check.
-func (e *Engine) checks() bool {
 	for _, p := range e.plans {
-		for i := range p.known {
-			if p.known[i].truth != nil {
-				return true
-			}
+		if slices.ContainsFunc(p.known, func(s step) bool { return s.truth != nil }) {
+			r.Every = time.Hour
 		}
 	}
-	return false
+	return r
 }
 
 // Effect is a target's answer about the effect of a step; see [coordinator.Effect].
@@ -159,13 +150,7 @@ func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) 
 		return a
 	}
 	a.s.truth = func(ctx context.Context, text, out json.RawMessage) (Effect, error) {
-		var input I
-		var output *O
-		err := json.Unmarshal(text, &input)
-		if err == nil && out != nil {
-			output = new(O)
-			err = json.Unmarshal(out, output)
-		}
+		input, output, err := arguments[I, O](text, out)
 		if err != nil {
 			return EffectUnknown, fmt.Errorf("read the arguments of the check of step %q: %w", a.s.key, err)
 		}

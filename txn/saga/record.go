@@ -138,8 +138,6 @@ var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: ma
 
 func truncated(err error) string { return coordinator.Truncate(err.Error(), coordinator.MaxReason) }
 
-func truncate(text string, most int) string { return coordinator.Truncate(text, most) }
-
 // State is the state of a saga; see [coordinator.State].
 type State = coordinator.State
 

@@ -99,20 +99,22 @@ func (a Action[I, O]) Undo(name string, undo func(ctx context.Context, input I, 
 		return a
 	}
 	a.s.back = func(ctx context.Context, text, out json.RawMessage) error {
-		var input I
-		var output *O
-		if err := json.Unmarshal(text, &input); err != nil {
-			return fmt.Errorf("read the input of undo %q: %w", name, err)
-		}
-		if out != nil {
-			output = new(O)
-			if err := json.Unmarshal(out, output); err != nil {
-				return fmt.Errorf("read the output for undo %q: %w", name, err)
-			}
+		input, output, err := arguments[I, O](text, out)
+		if err != nil {
+			return fmt.Errorf("read the arguments of undo %q: %w", name, err)
 		}
 		return undo(ctx, input, output)
 	}
 	return a
+}
+
+// arguments decodes the arguments of an undo or check; the output is nil if out is.
+func arguments[I, O any](text, out json.RawMessage) (input I, output *O, err error) {
+	if err = json.Unmarshal(text, &input); err == nil && out != nil {
+		output = new(O)
+		err = json.Unmarshal(out, output)
+	}
+	return input, output, err
 }
 
 // At returns the step under an index, for rounds of a loop in a [DefineList]. Its key is the

@@ -69,7 +69,7 @@ func (r *run) live(store *memory.Journal, n int64) (failed error) {
 		return c, closed, nil
 	}
 	cause, err := r.Live(n, r.limit, r.limit, rehearsal.Journal{Journal: store, Left: a.set}, open, func(ctx context.Context) {
-		if err := r.do(ctx, engine); ctx.Err() == nil && !isEnded(err) {
+		if err := r.do(ctx, engine); ctx.Err() == nil && !errors.As(err, new(*saga.EndedError)) {
 			failed = err
 		}
 	})
@@ -80,11 +80,6 @@ func (r *run) live(store *memory.Journal, n int64) (failed error) {
 		return failed
 	}
 	return r.read(store)
-}
-
-func isEnded(err error) bool {
-	var ended *saga.EndedError
-	return errors.As(err, &ended)
 }
 
 // read reads the state of the saga from its journal.
