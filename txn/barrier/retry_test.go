@@ -39,7 +39,6 @@ func TestRepeat(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			virtual.Test(t, func(t *testing.T) {
 				runs, began := 0, time.Now()
-				c.table.random = func() float64 { return 0.5 }
 				err := c.table.repeat(t.Context(), func() error {
 					runs++
 					return c.errs[min(runs, len(c.errs))-1]

@@ -58,7 +58,7 @@ func (t Table) repeat(ctx context.Context, do func() error) error {
 		err := do()
 		class, _ := branch.ClassOf(err)
 		if err == nil || interlock.Kind(err) != interlock.Retryable || class != branch.ClassUnknown ||
-			n >= t.attempts() || !t.wait(ctx, waits.Delay(n, t.chance())) {
+			n >= t.attempts() || !waits.Wait(ctx, n) {
 			return withClass(err)
 		}
 	}

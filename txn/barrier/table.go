@@ -3,12 +3,10 @@ package barrier
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
 	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
@@ -36,9 +34,6 @@ type Table struct {
 	// Alarm receives each violation before it is returned; nil disables it. It must not
 	// block.
 	Alarm func(*ViolationError)
-
-	sleep  func(context.Context, time.Duration) bool // nil sleeps by the clock
-	random func() float64                            // nil means rand.Float64
 }
 
 // Defaults of [Table].
@@ -71,21 +66,6 @@ func (t Table) bound(ctx context.Context, tx bounded) error {
 		return nil
 	}
 	return tx.Bound(ctx, max(cmp.Or(t.Idle, DefaultIdle), time.Second), 0)
-}
-
-// wait sleeps for d, and returns false if ctx ends before.
-func (t Table) wait(ctx context.Context, d time.Duration) bool {
-	if t.sleep != nil {
-		return t.sleep(ctx, d)
-	}
-	return backoff.Sleep(ctx, d)
-}
-
-func (t Table) chance() float64 {
-	if t.random != nil {
-		return t.random()
-	}
-	return rand.Float64()
 }
 
 const marksSuffix = "_mark"
