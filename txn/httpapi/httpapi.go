@@ -90,9 +90,7 @@ type Service struct {
 // no request.
 func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 	s := &Service{journal: c.Journal(), nudge: c.Nudge, participants: map[string]twopc.Definition[*twopc.Remote]{}, patience: 30 * time.Second}
-	if o != nil {
-		s.options = *o
-	}
+	s.options = *cmp.Or(o, &Options{})
 	s.options.Steps = cmp.Or(max(s.options.Steps, 0), 1000)
 	s.options.Pause = cmp.Or(max(s.options.Pause, 0), 100*time.Millisecond)
 	s.caller = branchhttp.Caller{Client: s.options.Client}

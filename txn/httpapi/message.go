@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,8 +72,7 @@ func (s *Service) send(ctx context.Context, input json.RawMessage, out *json.Raw
 	return output(s.post(ctx, address, c.Call, body))
 }
 
-// body returns the body for a step, without json.Marshal's escapes for HTML, which could make it several
-// times as long.
+// body returns the body for a step.
 func (of orderStep) body(m message) (json.RawMessage, error) {
 	if of.Input != nil {
 		return of.Input, nil
@@ -82,11 +80,7 @@ func (of orderStep) body(m message) (json.RawMessage, error) {
 	if m.Input == nil {
 		m.Input = json.RawMessage("null")
 	}
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(m)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+	return coordinator.Marshal(m)
 }
 
 // earlier returns the outputs of the stages before a step's.

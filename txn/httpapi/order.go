@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,9 +55,6 @@ const (
 	kind         = "http"
 	kindReported = "http_reported"
 )
-
-// isOrder reports whether a definition is that of sagas over HTTP.
-func isOrder(definition string) bool { return definition == kind || definition == kindReported }
 
 // defineOrder returns the definition of all sagas over HTTP: the list in their input.
 func (s *Service) defineOrder(name string) saga.Definition[json.RawMessage] {
@@ -204,11 +202,7 @@ type sagaView struct {
 const longestOrder = driver.MaxPayload - 1<<10
 
 func (s *Service) startSaga(r *http.Request) (any, error) {
-	wait, err := waiting(r)
-	if err != nil {
-		return nil, err
-	}
-	o, err := read[order](r)
+	o, wait, err := readWaiting[order](r)
 	if err != nil {
 		return nil, err
 	}
@@ -274,8 +268,8 @@ func viewSaga(o saga.Outcome) sagaView {
 // its order.
 func TypeOf(o saga.Outcome) string {
 	var as order
-	if !isOrder(o.Type) || json.Unmarshal(o.Input, &as) != nil || as.Type == "" {
+	if o.Type != kind && o.Type != kindReported || json.Unmarshal(o.Input, &as) != nil {
 		return o.Type
 	}
-	return as.Type
+	return cmp.Or(as.Type, o.Type)
 }

@@ -68,6 +68,14 @@ func waiting(r *http.Request) (time.Duration, error) {
 	return d, nil
 }
 
+// readWaiting parses a request's JSON, and how long the request waits.
+func readWaiting[T any](r *http.Request) (v T, wait time.Duration, err error) {
+	if wait, err = waiting(r); err == nil {
+		v, err = read[T](r)
+	}
+	return v, wait, err
+}
+
 // parameters returns the query's values. Only these names are allowed, each once.
 func parameters(r *http.Request, names ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)

@@ -34,10 +34,7 @@ func (s *Service) checkStart(o order) (at time.Time, err error) {
 
 // signalSaga sends a signal to a saga.
 func (s *Service) signalSaga(r *http.Request) (any, error) {
-	if _, err := waiting(r); err != nil {
-		return nil, err
-	}
-	sent, err := read[struct {
+	sent, _, err := readWaiting[struct {
 		Value json.RawMessage `json:"value,omitempty"`
 	}](r)
 	if err != nil {

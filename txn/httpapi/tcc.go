@@ -68,11 +68,7 @@ func output(text []byte, err error) (json.RawMessage, error) {
 }
 
 func (s *Service) runTCC(r *http.Request) (any, error) {
-	wait, err := waiting(r)
-	if err != nil {
-		return nil, err
-	}
-	b, err := read[tccRequest](r)
+	b, wait, err := readWaiting[tccRequest](r)
 	if err != nil {
 		return nil, err
 	}

@@ -26,11 +26,7 @@ type commitView struct {
 }
 
 func (s *Service) runTwoPC(r *http.Request) (any, error) {
-	wait, err := waiting(r)
-	if err != nil {
-		return nil, err
-	}
-	asked, err := read[commitRequest](r)
+	asked, wait, err := readWaiting[commitRequest](r)
 	if err != nil {
 		return nil, err
 	}
