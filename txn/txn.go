@@ -166,9 +166,7 @@ func (o Options) withNotifier(ctx context.Context, b *backend.Backend) (*Options
 func New(ctx context.Context, store driver.Journal, locks driver.Fenced, values driver.Values, o *Options) (*Runtime, error) {
 	r := &Runtime{locks: locks, values: values}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
-	if o != nil {
-		r.options = *o
-	}
+	r.options = *cmp.Or(o, &Options{})
 	r.options.Group = cmp.Or(r.options.Group, DefaultGroup)
 	if r.options.Failed == nil {
 		var log func(unserved)

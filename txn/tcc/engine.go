@@ -47,10 +47,7 @@ type Options struct {
 }
 
 func (o *Options) resolve() (Options, error) {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	r.Hold = cmp.Or(max(r.Hold, 0), time.Minute)
 	r.Margin = cmp.Or(max(r.Margin, 0), r.Hold/6)
 	r.Timeout = cmp.Or(max(r.Timeout, 0), 10*time.Second)

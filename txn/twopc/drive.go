@@ -43,7 +43,7 @@ func (d secondPhase) Drive(t *coordinator.Turn) error {
 
 // finish commits until all branches are committed, or only an operator can act.
 func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
-	r, err := m.decidedRun(t.ID())
+	r, err := parse(m.name(t.ID()))
 	if err != nil {
 		return bug("drive transaction", t.ID(), err)
 	}
@@ -84,10 +84,7 @@ func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
 	}
 }
 
-// decidedRun returns the run that is decided.
-func (m *machine) decidedRun(key string) (run, error) { return parse(key + "." + m.data.Run) }
-
-// name returns the transaction's name at participants.
+// name returns the name of the decided run at participants.
 func (m *machine) name(key string) string { return run{key: key, sign: m.data.Run}.String() }
 
 // tasks returns the calls that commit these branches.
