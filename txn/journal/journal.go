@@ -71,10 +71,7 @@ type Options struct {
 }
 
 func (o *Options) resolve() (Options, error) {
-	var r Options
-	if o != nil {
-		r = *o
-	}
+	r := *cmp.Or(o, &Options{})
 	for _, d := range []struct {
 		value     *int
 		byDefault int
