@@ -51,8 +51,7 @@ func TestCosts(t *testing.T) {
 		}, 4, Succeeded},
 		"sixty steps": {func(g *target) []Stage[string] { return steps(g, 60) }, 2 + 1 + 60/driver.MaxRecords, Succeeded},
 	} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			d := Define("order", c.stages(g)...)
 			r := serve(t, nil, 1, nil, d)
 			o, _ := d.Do(t.Context(), r.engine, "1", "in")
@@ -96,8 +95,7 @@ func TestOnePlan(t *testing.T) {
 // TestWithoutANotifier: the owner of a shard finds the first transaction of another process within a
 // poll, and later ones soon.
 func TestWithoutANotifier(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a"))
 		r := serve(t, nil, 1, nil, d)
 		elsewhere := idle(t, r.store, nil, d)
@@ -114,14 +112,12 @@ func TestWithoutANotifier(t *testing.T) {
 // TestOldRecordsAreWritten: pending records are written soon, although nothing depends
 // on them.
 func TestOldRecordsAreWritten(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		slow := func(name string) Action[string, string] {
 			return g.beat(name, 200*time.Millisecond)
 		}
 		d := Define("order", slow("a"), slow("b"), slow("c"), slow("d"), slow("e"))
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, nil, d, "1", "in")
 		time.Sleep(900 * time.Millisecond)
 		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "sent:b", "sent:c", "sent:d", "sent:e", "done:a", "done:b", "done:c")
 		_, err := r.engine.Wait(t.Context(), "1")
@@ -161,15 +157,13 @@ func TestFailingForEver(t *testing.T) {
 		"impatient":       {Policy{First: 1, Max: 1}, errNetwork, 24 * 3600 * 1000},
 		"ongoing at once": {Policy{First: 1, Max: 1}, InProgress(0), 24 * 3600 * 1000},
 	} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			calls, day := 0, 24*time.Hour
 			if c.policy.Max == 1 {
 				day, c.calls = day/(24*3600), c.calls/(24*3600)
 			}
 			d := Define("order", g.act("p").Pivot(), Step("z", func(context.Context, string) (int, error) { calls++; return 0, c.err }).Retry(c.policy))
-			r := serve(t, nil, 1, &settings{Options: coordinator.Options{Poll: time.Minute}}, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			r := serveBegun(t, &settings{Options: coordinator.Options{Poll: time.Minute}}, d, "1", "in")
 			time.Sleep(day)
 			r.quit()
 			if calls > c.calls+1 || calls < 100 || r.store.Appends() > 4+12+24 { // failures are recorded when their number doubles, or after an hour

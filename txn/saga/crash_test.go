@@ -6,11 +6,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -130,4 +134,210 @@ func judgeKilled(tb testing.TB, db *databases.DB) {
 	if unscheduled(tb, table); decided != 1 {
 		tb.Errorf("%d decisions", decided)
 	}
+}
+
+// crashing returns a step whose owner crashes before the answer, the given number of times.
+func crashing(name string, times *int, gate chan struct{}) Action[string, string] {
+	return Step(name, func(context.Context, string) (string, error) {
+		if *times--; *times >= 0 {
+			<-gate
+			return "", errNetwork
+		}
+		return name, nil
+	})
+}
+
+// TestCrashLoop: a step, at any place, that crashes every calling process finally makes its
+// saga a dead letter, which an operator can continue.
+func TestCrashLoop(t *testing.T) {
+	undo := func(context.Context, string, *string) error { return nil }
+	for name, define := range map[string]func(times *int, gate chan struct{}) (Definition[string], State){
+		"before the pivot": func(times *int, gate chan struct{}) (Definition[string], State) {
+			return Define("order", (&target{}).undoable("a"), crashing("b", times, gate).Undo("unb", undo)), Succeeded
+		},
+		"the pivot": func(times *int, gate chan struct{}) (Definition[string], State) {
+			return Define("order", crashing("b", times, gate).Pivot()), Succeeded
+		},
+		"after the pivot": func(times *int, gate chan struct{}) (Definition[string], State) {
+			return Define("order", (&target{}).act("a").Pivot(), crashing("b", times, gate)), Succeeded
+		},
+		"in a function": func(times *int, gate chan struct{}) (Definition[string], State) {
+			b := crashing("b", times, gate).Undo("unb", undo)
+			return DefineFunc("order", func(s *Run, in string) error { _, err := b.Do(s, in); return err }, b), Succeeded
+		},
+		"its undo": func(times *int, gate chan struct{}) (Definition[string], State) {
+			b := Step("b", func(context.Context, string) (string, error) { return "", nil }).Undo("unb", func(ctx context.Context, in string, _ *string) error {
+				_, err := crashing("b", times, gate).s.act(ctx, []byte(`""`))
+				return err
+			})
+			return Define("order", b, (&target{}).undoable("c", always(Fail(errSeat))...)), Compensated
+		},
+	} {
+		runBubble(t, name, func(t *testing.T) {
+			gate, times := make(chan struct{}), 1000
+			defer close(gate)
+			d, end := define(&times, gate)
+			var dead []observe.SagaDead
+			o := &settings{saga: Options{Hooks: &observe.Saga{Dead: func(e observe.SagaDead) { dead = append(dead, e) }}}}
+			r := serveBegun(t, o, d, "1", "in")
+			for n := int64(2); n <= 20; n++ {
+				synctest.Wait()
+				r = serve(t, r.store, n, o, d)
+			}
+			synctest.Wait()
+			looked, err := r.engine.Look(t.Context(), "1")
+			ok(t, err)
+			while := map[bool]string{true: "undone", false: "called"}[name == "its undo"]
+			// Steps done before it count as done only once that is durable.
+			if calls := 1000 - times; looked.State != DeadLetter || looked.Halted == "" || calls < 10 || calls > 13 || len(looked.Dead) != 1 || looked.Dead[0].Step != "b" ||
+				!strings.Contains(looked.Reason, `taken over 10 times in a row while step "b" was `+while) {
+				t.Fatalf("%d calls, %+v", 1000-times, looked)
+			}
+			if len(dead) != 1 || !slices.Equal(dead[0].Steps, []string{"b"}) || dead[0].Reason != looked.Reason {
+				t.Errorf("reported %+v", dead)
+			}
+			_, err = r.engine.Wait(t.Context(), "1")
+			if wantKind(t, err, interlock.Uncertain, ErrDeadLetter); !strings.Contains(err.Error(), "is halted: it was taken over") {
+				t.Error(err)
+			}
+			moments, err := Replay(r.entries(t, "1"))
+			if ok(t, err); moments[len(moments)-1].Steps[slices.IndexFunc(moments[len(moments)-1].Steps, func(p Progress) bool { return p.Step == "b" })].Attempts < 9 {
+				t.Errorf("%+v", moments[len(moments)-1].Steps)
+			}
+			times = 0
+			ok(t, NewOperator(r.coordinator.Journal()).Retry(t.Context(), "1", "", By{Actor: "ann", Reason: "the process has more memory now"}))
+			r.coordinator.Nudge("1")
+			looked, _ = r.engine.Wait(t.Context(), "1")
+			if looked.State != end || looked.Halted != "" || looked.Reason != "" && end == Succeeded {
+				t.Errorf("%+v", looked)
+			}
+			unscheduled(t, r.store.Journal)
+		})
+	}
+}
+
+// entries returns the records of a saga.
+func (r *rig) entries(t *testing.T, id string) []journal.Entry {
+	t.Helper()
+	_, entries, err := r.coordinator.Journal().Open(context.Background(), id)
+	ok(t, err)
+	return entries
+}
+
+// TestNoCrashLoop: frequent changes of the owner do not halt sagas that wait, or whose calls
+// get any answer.
+func TestNoCrashLoop(t *testing.T) {
+	undo := func(context.Context, string, *string) error { return nil }
+	for name, step := range map[string]Stage[string]{
+		"sleeps":             Sleep[string]("w", 1000*time.Hour),
+		"waits":              (&target{}).undoable("a", always(InProgress(1000*time.Hour))...),
+		"fails":              Step("a", func(context.Context, string) (string, error) { return "", errNetwork }).Pivot(),
+		"fails once an hour": Step("a", func(context.Context, string) (string, error) { return "", errNetwork }).Pivot().Retry(Policy{First: time.Hour, Max: time.Hour}),
+		"works on it": Step("a", func(ctx context.Context, _ string) (string, error) {
+			<-ctx.Done()
+			return "", ctx.Err()
+		}).Undo("una", undo).Timeout(1000 * time.Hour),
+	} {
+		runBubble(t, name, func(t *testing.T) {
+			d := Define("order", step)
+			o := &settings{Options: coordinator.Options{Poll: time.Minute}}
+			r := serveBegun(t, o, d, "1", "in")
+			for n := int64(2); n <= 40; n++ {
+				synctest.Wait()
+				time.Sleep(90 * time.Minute)
+				r.quit()
+				r = serve(t, r.store, n, o, d)
+			}
+			synctest.Wait()
+			if o, err := r.engine.Look(t.Context(), "1"); err != nil || o.State != Running {
+				t.Errorf("%+v, %v", o, err)
+			}
+			if n := len(r.records(t, "1")); n > 200 {
+				t.Errorf("%d records", n)
+			}
+		})
+	}
+}
+
+// TestHaltedIsHelped: every command that is possible in a state of a saga is possible when
+// the saga is halted there.
+func TestHaltedIsHelped(t *testing.T) {
+	m, err := replay([]journal.Entry{letters["begin"], letters["sent a"], letters["taken"], letters["halted"]})
+	ok(t, err)
+	for name, want := range map[string]State{"retry all": Running, "retry a": Running, "abort": Undoing, "resolved": Resolved, "remind": DeadLetter} {
+		if after, err := m.with(letters[name]); err != nil || after.state != want {
+			t.Errorf("%s: %v, %v", name, after.state, err)
+		}
+	}
+	for _, name := range []string{"done a", "commit", "undone a", "end", "taken", "halted", "skip a"} {
+		if after, err := m.with(letters[name]); err == nil {
+			t.Errorf("%s: %v", name, after.state)
+		}
+	}
+}
+
+// TestFailuresAreKept: while a step fails, the journal has its last error and number of
+// failures, without a record for each call; a new owner continues that count.
+func TestFailuresAreKept(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var attempts txntest.Events[int]
+		d := Define("order", Step("a", func(context.Context, string) (string, error) { return "", nil }).Uncompensable(), Step("p", func(ctx context.Context, _ string) (string, error) {
+			attempts.Add(From(ctx).Attempt)
+			return "", fmt.Errorf("call %d: %s", From(ctx).Attempt, strings.Repeat("no route\n", 100))
+		}).Pivot(), (&target{}).act("z"))
+		r := serveBegun(t, nil, d, "1", "in")
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		moments, err := Replay(r.entries(t, "1"))
+		ok(t, err)
+		p := moments[len(moments)-1].Steps[1]
+		if made := len(attempts.All()); p.Attempts < made/2 || p.Attempts > made || !strings.HasPrefix(p.Err, fmt.Sprintf("call %d: no route", p.Attempts)) || len(p.Err) > 510 || len(moments) > 12 {
+			t.Errorf("%d calls, %d records: %+v", made, len(moments), p)
+		}
+		r.quit()
+		serve(t, r.store, 2, nil, d)
+		time.Sleep(time.Minute)
+		if all := attempts.All(); all[len(all)-1] <= p.Attempts {
+			t.Errorf("the new owner calls for the %dth time, after %d", all[len(all)-1], p.Attempts)
+		}
+	})
+}
+
+// TestOrderShown: a step that is recorded before its turn is not shown as sent.
+func TestOrderShown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		undo := func(context.Context, string, *string) error { return nil }
+		b := Step("b", func(context.Context, string) (string, error) { <-gate; return "", nil }).Undo("unb", undo)
+		d := Define("order", (&target{}).undoable("a"), b, (&target{}).undoable("c"))
+		r := serveBegun(t, nil, d, "1", "in")
+		synctest.Wait()
+		var kinds, statuses []string
+		moments, err := Replay(r.entries(t, "1"))
+		ok(t, err)
+		for _, m := range moments {
+			kinds = append(kinds, m.Kind+" "+m.Step)
+		}
+		for _, p := range moments[len(moments)-1].Steps {
+			statuses = append(statuses, p.Status)
+		}
+		same(t, "kinds", kinds, "begin ", "sent a", "declared b", "declared c")
+		same(t, "statuses", statuses, "sent", "declared", "declared") // the answer of a is not durable yet
+		close(gate)
+		ok(t, txntest.Second(r.engine.Wait(t.Context(), "1")))
+	})
+}
+
+// TestBegunElsewhere: the first owner of a saga is no takeover, and costs no additional
+// record.
+func TestBegunElsewhere(t *testing.T) {
+	onTarget(t, func(t *testing.T, g *target) {
+		d := Define("order", g.undoable("a"), g.act("p").Pivot())
+		r := idle(t, txntest.NewJournal(), nil, d)
+		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		time.Sleep(time.Second)
+		r.serve(t, 1)
+		ok(t, txntest.Second(r.engine.Wait(t.Context(), "1")))
+		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "sent:p", "done:p", "decide:commit", "end:")
+	})
 }

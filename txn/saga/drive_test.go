@@ -61,11 +61,9 @@ func TestHealedTarget(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		ill.Store(false)
-		_, err := well.Do(t.Context(), r.engine, "well", "in")
-		ok(t, err)
+		ok(t, txntest.Second(well.Do(t.Context(), r.engine, "well", "in")))
 		for i := range sagas {
-			_, err := r.engine.Wait(t.Context(), fmt.Sprint(i))
-			ok(t, err)
+			ok(t, txntest.Second(r.engine.Wait(t.Context(), fmt.Sprint(i))))
 			for step, want := range map[string][]time.Duration{"a": {0, 10 * time.Second}, "b": {0, 40 * time.Second}, "c": {0, 30 * time.Second, 90 * time.Second}} {
 				mu.Lock()
 				c := calls[fmt.Sprintf("%d/%s/do", i, step)]

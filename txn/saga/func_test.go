@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // ledger has steps with their own inputs, and records those.
@@ -93,12 +94,9 @@ func TestFunc(t *testing.T) {
 		same(t, "calls", l.lines, "reserve/0 do 10", "charge do 12.5", "reserve/0 undo 10 ticket 10")
 		l.lines = nil
 		before := r.store.Appends()
-		_, err = d.Do(t.Context(), r.engine, "2", 1)
-		ok(t, err)
+		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "2", 1)))
 		same(t, "calls", l.lines, "reserve/0 do 10", "charge do 12.5", "mail do ticket 10, 12 paid")
-		if n := r.store.Appends() - before; n != 1+3 {
-			t.Errorf("%d appends", n)
-		}
+		txntest.Equal(t, "appends", r.store.Appends()-before, 1+3)
 		o, err := d.Do(t.Context(), r.engine, "3", 3)
 		wantKind(t, err, interlock.Definite, ErrCompensated)
 		if o.Reason != errSeat.Error() {
@@ -159,8 +157,7 @@ func TestFuncMismatch(t *testing.T) {
 		runBubble(t, name, func(t *testing.T) {
 			a, b = long("a"), long("b")
 			d := define(right)
-			r := serve(t, nil, 1, nil, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", 7))
+			r := serveBegun(t, nil, d, "1", 7)
 			synctest.Wait()
 			r.quit()
 			err := leftAlone(t, r, define(c.body))
@@ -169,8 +166,7 @@ func TestFuncMismatch(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 			last := serve(t, r.store, 3, nil, d)
-			_, err = last.engine.Wait(t.Context(), "1")
-			ok(t, err)
+			ok(t, txntest.Second(last.engine.Wait(t.Context(), "1")))
 		})
 	}
 }
@@ -219,8 +215,7 @@ func TestFuncMisuse(t *testing.T) {
 		}
 		_, err := r.engine.Look(t.Context(), "1")
 		wantKind(t, err, interlock.Definite, ErrNone)
-		_, err = empty.Do(t.Context(), r.engine, "1", 1)
-		ok(t, err)
+		ok(t, txntest.Second(empty.Do(t.Context(), r.engine, "1", 1)))
 	})
 }
 
@@ -244,21 +239,18 @@ func TestFuncFailsBehindThePivot(t *testing.T) {
 			t.Errorf("%+v, reported %v", o, failed)
 		}
 		r.quit()
-		_, err = serve(t, r.store, 2, nil, d(nil)).engine.Wait(t.Context(), "1")
-		ok(t, err)
+		ok(t, txntest.Second(serve(t, r.store, 2, nil, d(nil)).engine.Wait(t.Context(), "1")))
 	})
 }
 
 // TestFuncJoinsAtItsEnd: steps that the function has started and not awaited are done
 // before its saga has succeeded.
 func TestFuncJoinsAtItsEnd(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		a := g.undoable("a")
 		d := DefineFunc("f", func(s *Run, in string) error { a.Go(s, in); return nil }, a)
 		r := serve(t, nil, 1, nil, d)
-		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		ok(t, err)
+		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "1", "in")))
 		same(t, "effects", g.did(), "1/a/do")
 	})
 }

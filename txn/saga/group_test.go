@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestGroup: steps of a group are called concurrently, and the next stage begins when all
@@ -32,8 +33,7 @@ func TestGroup(t *testing.T) {
 		"one not known":   {map[string][]error{"a": always(errNetwork), "b": {Fail(errSeat)}}, []string{"1/a/undo?", "1/c/do", "1/c/undo"}, time.Second},
 		"one never began": {map[string][]error{"a": always(Retry(errNetwork)), "b": {Fail(errSeat)}}, []string{"1/c/do", "1/c/undo"}, time.Second},
 	} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			step := func(name string) Action[string, string] {
 				a := g.undoable(name, c.fails[name]...)
 				act := a.s.act
@@ -53,9 +53,7 @@ func TestGroup(t *testing.T) {
 			effects := g.did()
 			slices.Sort(effects)
 			same(t, "effects", effects, c.want...)
-			if took := time.Since(from); took != c.took {
-				t.Errorf("it took %v", took)
-			}
+			txntest.Equal(t, "time", time.Since(from), c.took)
 		})
 	}
 }
@@ -74,8 +72,7 @@ func TestBeats(t *testing.T) {
 			return g.beat("a", 40*time.Second).Timeout(11 * time.Second).MaxTime(25 * time.Second)
 		}, 2, 60 * time.Second},
 	} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			d := Define("order", c.step(g).Retry(Policy{Attempts: 2, First: time.Nanosecond, Max: time.Nanosecond}))
 			r := serve(t, nil, 1, nil, d)
 			from := time.Now()
@@ -92,8 +89,7 @@ func TestBeats(t *testing.T) {
 
 // TestRetryByClass: errors of a class with its own policy have their own count and delay.
 func TestRetryByClass(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		fails := []error{Retry(errSeat), Retry(errSeat), errNetwork, Retry(errSeat), Retry(errSeat), errNetwork}
 		d := Define("order", g.undoable("a", fails...).Retry(Policy{First: time.Millisecond, Attempts: 7}).
 			RetryOn(branch.ClassRetry, Policy{First: 20 * time.Second, Max: 20 * time.Second, Attempts: 5}).
@@ -102,9 +98,7 @@ func TestRetryByClass(t *testing.T) {
 		from := time.Now()
 		_, err := d.Do(t.Context(), r.engine, "1", "in")
 		ok(t, err)
-		if took := time.Since(from); took != 4*10*time.Second+2*3*time.Second {
-			t.Errorf("it took %v", took)
-		}
+		txntest.Equal(t, "time", time.Since(from), 4*10*time.Second+2*3*time.Second)
 		spent := Define("spent", g.undoable("b", fails...).RetryOn(branch.ClassUnknown, Policy{Attempts: 2}))
 		r = serve(t, nil, 1, nil, spent)
 		_, err = spent.Do(t.Context(), r.engine, "1", "in")
@@ -171,16 +165,14 @@ func TestList(t *testing.T) {
 // TestParked: a saga that waits for days is not in memory meanwhile, continues in time,
 // and keeps its count of attempts.
 func TestParked(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		var attempts []int
 		day := 24 * time.Hour
 		d := Define("order", Sleep[string]("cool-off", 3*day), Step("a", func(ctx context.Context, _ string) (string, error) {
 			attempts = append(attempts, From(ctx).Attempt)
 			return "", Retry(errNetwork)
 		}).Undo("una", func(ctx context.Context, _ string, _ *string) error { return g.take(From(ctx).Key()) }).Retry(Policy{First: 2 * day, Max: 2 * day, Attempts: 4}), g.undoable("b"))
-		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Poll: 10 * time.Minute}}, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, &settings{Options: coordinator.Options{Poll: 10 * time.Minute}}, d, "1", "in")
 		synctest.Wait()
 		from := time.Now()
 		for time.Since(from) < 7*day {
@@ -200,11 +192,9 @@ func TestParked(t *testing.T) {
 // TestParkedElsewhere: a wait that a former owner had claimed is due at its end, and not when the
 // former owner would have read it again.
 func TestParkedElsewhere(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", Sleep[string]("w", 72*time.Hour), g.undoable("a"))
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, nil, d, "1", "in")
 		synctest.Wait()
 		before, err := r.engine.Look(t.Context(), "1")
 		ok(t, err)
@@ -225,14 +215,12 @@ func TestParkedElsewhere(t *testing.T) {
 // waits outside of memory. So the step is given up, by its owner and by successors.
 func TestRetryByClassOverLongWaits(t *testing.T) {
 	for _, heirs := range []bool{false, true} {
-		bubble(t, func(t *testing.T) {
-			g := &target{}
+		onTarget(t, func(t *testing.T, g *target) {
 			var waits []time.Duration
 			d := Define("order", g.undoable("a", always(Retry(errSeat))...).
 				RetryOn(branch.ClassRetry, Policy{First: 5 * time.Minute, Max: time.Hour, Attempts: 4}))
 			o := &settings{saga: Options{Hooks: &observe.Saga{Tried: func(e observe.SagaTried) { waits = append(waits, e.Again) }}}}
-			r := serve(t, nil, 1, o, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			r := serveBegun(t, o, d, "1", "in")
 			for n := range int64(12) {
 				time.Sleep(10 * time.Minute)
 				if heirs {
@@ -284,8 +272,7 @@ func TestListUndoesAsChosen(t *testing.T) {
 				}
 				return []Stage[string]{a, refuse}, nil
 			}, action)
-			r := serve(t, nil, 1, nil, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", ""))
+			r := serveBegun(t, nil, d, "1", "")
 			if c.restart {
 				time.Sleep(500 * time.Millisecond)
 				r.quit()

@@ -93,8 +93,7 @@ func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
 // TestInterceptorWithoutOutput: an action that was answered without an output is done, also
 // by a former owner, and its undo gets none.
 func TestInterceptorWithoutOutput(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a"), g.undoable("b", InProgress(2*time.Minute), Fail(errSeat))).Intercept(
 			func(ctx context.Context, call func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
 				_, err := call(ctx)

@@ -82,8 +82,7 @@ func TestDefinitions(t *testing.T) {
 
 // TestBadInput returns a clear error, and begins nothing.
 func TestBadInput(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d, stranger := Define("order", g.undoable("a")), Define("stranger", g.undoable("a"))
 		channel := Define("channel", Step("a", func(context.Context, chan int) (int, error) { return 0, nil }).Pivot())
 		r := serve(t, nil, 1, nil, d, channel)
@@ -156,11 +155,9 @@ func TestDeployed(t *testing.T) {
 		"a new pivot":   {func(g *target) Defined { return Define("order", g.act("a").Pivot(), g.act("b")) }, "pivot"},
 		"no definition": {func(g *target) Defined { return Define("bill", g.undoable("a")) }, `saga:order`},
 	} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Hour)))
-			r := serve(t, nil, 1, nil, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			r := serveBegun(t, nil, d, "1", "in")
 			synctest.Wait()
 			r.quit()
 			err := leftAlone(t, r, c.next(g))
@@ -169,8 +166,7 @@ func TestDeployed(t *testing.T) {
 			}
 			same(t, "effects", g.did(), "1/a/do")
 			last := serve(t, r.store, 3, nil, d)
-			_, err = last.engine.Wait(t.Context(), "1")
-			ok(t, err)
+			ok(t, txntest.Second(last.engine.Wait(t.Context(), "1")))
 		})
 	}
 }
@@ -178,11 +174,9 @@ func TestDeployed(t *testing.T) {
 // TestUndoWithoutItsStep: an undo needs only its function, for any outcome of the steps;
 // without the function the saga waits.
 func TestUndoWithoutItsStep(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a"), g.act("b").Undo("unb", func(context.Context, string, *string) error { return InProgress(time.Hour) }), g.undoable("c", Fail(errSeat)))
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, nil, d, "1", "in")
 		synctest.Wait()
 		r.quit()
 		err := leftAlone(t, r, Define("order", g.undoable("x")))
@@ -204,13 +198,11 @@ func TestDamagedJournal(t *testing.T) {
 		hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
 		d := Define("order", (&target{}).undoable("a"))
 		r := idle(t, txntest.NewJournal(), &settings{Options: coordinator.Options{Hooks: hooks}}, d)
-		_, err := r.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now(), letters["end"])
-		ok(t, err)
-		_, err = r.engine.Look(t.Context(), "1")
+		ok(t, txntest.Second(r.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now(), letters["end"])))
+		_, err := r.engine.Look(t.Context(), "1")
 		wantKind(t, err, interlock.Bug, nil)
 		r.serve(t, 1)
-		_, err = d.Do(t.Context(), r.engine, "2", "in")
-		ok(t, err)
+		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "2", "in")))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if len(failed) == 0 || interlock.Kind(failed[0]) != interlock.Bug || !strings.Contains(failed[0].Error(), `drive saga "1": record end "" in state ""`) {
@@ -223,8 +215,7 @@ func TestDamagedJournal(t *testing.T) {
 // TestClockSetBack: a clock that jumps loses nothing: a due saga is found when the clock
 // reaches its time, or by the next owner, and a driven saga continues.
 func TestClockSetBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		var back atomic.Int64
 		d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Second)), g.act("c").Pivot()).Timeout(time.Minute)
 		r := idle(t, txntest.NewJournal(), &settings{Options: coordinator.Options{Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }}}, d)
@@ -232,15 +223,13 @@ func TestClockSetBack(t *testing.T) {
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()
 		back.Store(int64(time.Hour))
-		_, err := r.engine.Wait(t.Context(), "1")
-		ok(t, err)
+		ok(t, txntest.Second(r.engine.Wait(t.Context(), "1")))
 		foreign := idle(t, r.store, nil, d)
 		ok(t, d.Start(t.Context(), foreign.engine, "2", "in")) // due in an hour, by the owner's clock
 		r.quit()
 		r.serve(t, 2)
 		from := time.Now()
-		_, err = r.engine.Wait(t.Context(), "2")
-		ok(t, err)
+		ok(t, txntest.Second(r.engine.Wait(t.Context(), "2")))
 		if took := time.Since(from); took > 2*time.Second {
 			t.Errorf("it took %v", took)
 		}

@@ -127,8 +127,7 @@ func TestOperatorBehindThePivot(t *testing.T) {
 			return o.Edit(context.Background(), "1", "y", json.RawMessage(`"good"`), ann)
 		}, []string{"1/a/do", "1/p/do", "1/y/do", "1/z/do"}},
 	} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			picky := Step("y", func(ctx context.Context, input string) (string, error) {
 				if input != "good" {
 					return "", Fail(errSeat)
@@ -173,11 +172,9 @@ func TestNow(t *testing.T) {
 		"ongoing": func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(72*time.Hour))} },
 		"short":   func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(50*time.Second))} },
 	} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			d := Define("order", stages(g)...)
-			r := serve(t, nil, 1, nil, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			r := serveBegun(t, nil, d, "1", "in")
 			time.Sleep(10 * time.Second)
 			same(t, "effects", g.did())
 			from := time.Now()
@@ -218,8 +215,7 @@ func TestOperatorHelpsAnUndo(t *testing.T) {
 				return nil
 			})
 			d := Define("order", a, g.undoable("b", always(Fail(errSeat))...))
-			r := serve(t, nil, 1, nil, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			r := serveBegun(t, nil, d, "1", "in")
 			time.Sleep(time.Hour)
 			if err := c.help(NewOperator(r.coordinator.Journal())); (err != nil) != (name == "not retried") {
 				t.Error(err)
@@ -256,8 +252,7 @@ func TestUnreadable(t *testing.T) {
 // TestOperatorAndOwnerAtOnce: for any append of an operator between any two of the owner,
 // the saga ends, and each effect happens once.
 func TestOperatorAndOwnerAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a", InProgress(time.Second)), g.act("p", InProgress(time.Second)).Pivot(), g.act("z", repeat(30, errNetwork)...))
 		r := serve(t, nil, 1, nil, d)
 		o := NewOperator(r.coordinator.Journal())
@@ -277,8 +272,7 @@ func TestOperatorAndOwnerAtOnce(t *testing.T) {
 			})
 		}
 		work.Wait()
-		_, err := r.engine.Wait(t.Context(), "1")
-		ok(t, err)
+		ok(t, txntest.Second(r.engine.Wait(t.Context(), "1")))
 		same(t, "effects", g.did(), "1/a/do", "1/p/do", "1/z/do")
 		if helped.Load() < 10 {
 			t.Errorf("helped %d times", helped.Load())
@@ -288,8 +282,7 @@ func TestOperatorAndOwnerAtOnce(t *testing.T) {
 
 // TestOperatorMisuse returns a clear error, and writes nothing.
 func TestOperatorMisuse(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a", InProgress(50*time.Second)))
 		r := serve(t, nil, 1, nil, d)
 		j, ctx := r.coordinator.Journal(), t.Context()
@@ -312,8 +305,7 @@ func TestOperatorMisuse(t *testing.T) {
 		wantKind(t, o.Resolve(ctx, "1", ann), interlock.Definite, ErrState)
 		wantKind(t, o.Skip(ctx, "1", "nobody", ann), interlock.Definite, ErrState)
 		wantKind(t, o.Resolve(ctx, "2", ann), interlock.Definite, ErrNone)
-		_, err := j.Begin(ctx, "t", "tcc:booking", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
-		ok(t, err)
+		ok(t, txntest.Second(j.Begin(ctx, "t", "tcc:booking", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})))
 		wantKind(t, o.Resolve(ctx, "t", ann), interlock.Bug, ErrMismatch)
 		if n := len(r.records(t, "1")); n != before {
 			t.Errorf("%v", r.records(t, "1"))
@@ -336,13 +328,10 @@ func TestListAndReplay(t *testing.T) {
 		ctx, j := t.Context(), r.coordinator.Journal()
 		_, _ = dead.Do(ctx, r.engine, "1", "in")
 		for _, id := range []string{"2", "3"} {
-			_, err := good.Do(ctx, r.engine, id, "in")
-			ok(t, err)
+			ok(t, txntest.Second(good.Do(ctx, r.engine, id, "in")))
 		}
-		_, err := j.Begin(ctx, "4", "saga:broken", time.Now().Add(time.Hour), journal.Entry{Kind: recordEnd})
-		ok(t, err)
-		_, err = j.Begin(ctx, "5", "tcc:booking", time.Now().Add(time.Hour), journal.Entry{Kind: recordBegin})
-		ok(t, err)
+		ok(t, txntest.Second(j.Begin(ctx, "4", "saga:broken", time.Now().Add(time.Hour), journal.Entry{Kind: recordEnd})))
+		ok(t, txntest.Second(j.Begin(ctx, "5", "tcc:booking", time.Now().Add(time.Hour), journal.Entry{Kind: recordBegin})))
 		for want, f := range map[string]Filter{
 			"1:DEAD_LETTER 2:SUCCEEDED 3:SUCCEEDED 4:error": {}, "2:SUCCEEDED 3:SUCCEEDED": {Type: "good"}, "1:DEAD_LETTER 4:error": {Unfinished: true},
 			"1:DEAD_LETTER": {Type: "order", States: []State{DeadLetter}}, "3:SUCCEEDED 4:error": {After: "2"}, "": {Type: "none"},
@@ -414,11 +403,9 @@ func (u *unheard) Append(ctx context.Context, appends []driver.Append) []error {
 
 // TestOperatorUnheard: a command that perhaps took effect is not reported as refused.
 func TestOperatorUnheard(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.act("p").Pivot(), g.act("z", always(Fail(errSeat))...))
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, nil, d, "1", "in")
 		time.Sleep(5 * time.Minute)
 		j := open(t, &unheard{Journal: r.store.Journal}, journal.Options{Shards: 1})
 		wantKind(t, NewOperator(j).Skip(t.Context(), "1", "z", ann), interlock.Uncertain, nil)
@@ -491,11 +478,9 @@ func TestOperatorAborts(t *testing.T) {
 			return []Stage[string]{g.undoable("a"), g.undoable("b", InProgress(72*time.Hour))}
 		}, []string{"1/a/do", "1/b/undo?", "1/a/undo"}},
 	} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			d := Define("order", c.stages(g)...)
-			r := serve(t, nil, 1, nil, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			r := serveBegun(t, nil, d, "1", "in")
 			time.Sleep(10 * time.Second)
 			o := NewOperator(r.coordinator.Journal())
 			ok(t, o.Abort(t.Context(), "1", ann))
@@ -518,11 +503,9 @@ func TestOperatorAborts(t *testing.T) {
 
 // TestOperatorAbortsTooLate: a saga whose pivot may be done is not undone.
 func TestOperatorAbortsTooLate(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a"), g.act("p", InProgress(time.Minute)).Pivot(), g.act("z", InProgress(time.Minute)))
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, nil, d, "1", "in")
 		synctest.Wait()
 		o := NewOperator(r.coordinator.Journal())
 		err := o.Abort(t.Context(), "1", ann)
@@ -531,8 +514,7 @@ func TestOperatorAbortsTooLate(t *testing.T) {
 		}
 		time.Sleep(90 * time.Second) // the pivot is done
 		wantKind(t, o.Abort(t.Context(), "1", ann), interlock.Definite, ErrState)
-		_, err = r.engine.Wait(t.Context(), "1")
-		ok(t, err)
+		ok(t, txntest.Second(r.engine.Wait(t.Context(), "1")))
 		same(t, "effects", g.did(), "1/a/do", "1/p/do", "1/z/do")
 	})
 }
@@ -550,11 +532,9 @@ func TestPivotSettled(t *testing.T) {
 		}, Succeeded, []string{"1/a/do", "1/z/do"}},
 		"not done": {func(t *testing.T, o *Operator) error { return o.NotDone(t.Context(), "1", "p", ann) }, Compensated, []string{"1/a/do", "1/a/undo"}},
 	} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			d := Define("order", g.undoable("a"), g.act("p", always(errNetwork)...).Retry(Policy{First: time.Hour, Max: time.Hour}).Pivot(), g.act("z"))
-			r := serve(t, nil, 1, nil, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+			r := serveBegun(t, nil, d, "1", "in")
 			synctest.Wait()
 			ok(t, c.settle(t, NewOperator(r.coordinator.Journal())))
 			time.Sleep(5 * time.Second)
@@ -576,9 +556,7 @@ func TestPivotSettled(t *testing.T) {
 					who = m.By
 				}
 			}
-			if who != ann {
-				t.Errorf("by %+v", who)
-			}
+			txntest.Equal(t, "by", who, ann)
 			unscheduled(t, r.store.Journal)
 		})
 	}
@@ -587,8 +565,7 @@ func TestPivotSettled(t *testing.T) {
 // TestSettledMisuse: a step that was answered, waits, is not yet due, or cannot fail any more
 // is not settled, and nothing is written.
 func TestSettledMisuse(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Hour)), g.undoable("c"), Sleep[string]("w", time.Hour),
 			g.act("p").Pivot(), g.act("z", InProgress(time.Hour)))
 		r := serve(t, nil, 1, nil, d)

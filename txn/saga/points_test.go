@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -204,27 +203,19 @@ func (p plot) live(t *testing.T, store *memory.Journal, g *target, c *claim, at 
 	g.points = at
 	d := p.saga(g)
 	r := idle(t, &watched{Journal: store, Points: at}, &settings{Options: coordinator.Options{Poll: time.Minute}}, d)
-	ctx, stop := context.WithCancelCause(context.Background())
-	defer stop(nil)
-	served := make(chan error, 1)
-	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
-	watch := make(chan struct{})
-	go func() { defer close(watch); at.StopsWith(ctx, stop) }()
-	synctest.Wait()
-	o, err := d.Do(ctx, r.engine, "1", "in")
-	var ended *EndedError
-	if err == nil || errors.As(err, &ended) {
-		told = &o
-	}
-	for p.reports && told != nil && !at.Over() {
-		if o, err := r.engine.Look(ctx, "1"); err != nil || !o.Ended.IsZero() {
-			break
+	at.Live(r.coordinator.Serve, c, func(ctx context.Context) {
+		o, err := d.Do(ctx, r.engine, "1", "in")
+		var ended *EndedError
+		if err == nil || errors.As(err, &ended) {
+			told = &o
 		}
-		time.Sleep(time.Second)
-	}
-	stop(nil)
-	<-served
-	<-watch
+		for p.reports && told != nil && !at.Over() {
+			if o, err := r.engine.Look(ctx, "1"); err != nil || !o.Ended.IsZero() {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+	})
 	return told
 }
 
@@ -259,9 +250,7 @@ func (p plot) check(t *testing.T, store *memory.Journal, g *target, told *Outcom
 		}
 		epoch = max(epoch, r.Epoch)
 	}
-	if decisions != 1 {
-		t.Errorf("%d decisions", decisions)
-	}
+	txntest.Equal(t, "decisions", decisions, 1)
 	if last := records[len(records)-1].Kind; (last == recordEnd) == (p.end == DeadLetter) {
 		t.Errorf("the last record is %s", last)
 	}

@@ -79,12 +79,10 @@ func TestReconcile(t *testing.T) {
 		function := DefineFunc("function", func(run *Run, in string) error { _, err := s.step("f", true).At(1).Do(run, in); return err }, s.step("f", true))
 		r := serve(t, nil, 1, nil, good, bad, function)
 		ctx, from := t.Context(), time.Now()
-		_, err := good.Do(ctx, r.engine, "1", "in")
-		ok(t, err)
-		_, err = bad.Do(ctx, r.engine, "2", "in")
+		ok(t, txntest.Second(good.Do(ctx, r.engine, "1", "in")))
+		_, err := bad.Do(ctx, r.engine, "2", "in")
 		wantKind(t, err, interlock.Definite, ErrCompensated)
-		_, err = function.Do(ctx, r.engine, "3", "in")
-		ok(t, err)
+		ok(t, txntest.Second(function.Do(ctx, r.engine, "3", "in")))
 		found := func(since time.Time) (all []string) {
 			for f, err := range r.engine.Reconcile(ctx, since) {
 				if ok(t, err); f.Repaired != (f.Got == f.Want) {
@@ -131,8 +129,7 @@ func TestReconcileWithoutItsList(t *testing.T) {
 		}, a)
 		r := serve(t, nil, 1, nil, d)
 		from := time.Now()
-		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		ok(t, err)
+		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "1", "in")))
 		broken, s.sold = true, map[string]bool{}
 		n := 0
 		for f, err := range r.engine.Reconcile(t.Context(), from) {
@@ -141,9 +138,7 @@ func TestReconcileWithoutItsList(t *testing.T) {
 			}
 			n++
 		}
-		if n != 1 {
-			t.Errorf("%d findings", n)
-		}
+		txntest.Equal(t, "findings", n, 1)
 	})
 }
 
@@ -172,11 +167,9 @@ func TestReconcileTellsWhatItCannotRead(t *testing.T) {
 		log, err := j.Begin(ctx, "1", "saga:good", time.Now().Add(time.Hour), letters["begin"])
 		ok(t, err)
 		ok(t, log.End(ctx, letters["end"]))
-		_, err = gone.Do(ctx, r.engine, "2", "in")
-		ok(t, err)
+		ok(t, txntest.Second(gone.Do(ctx, r.engine, "2", "in")))
 		for _, id := range []string{"3", "4"} {
-			_, err = good.Do(ctx, r.engine, id, "in")
-			ok(t, err)
+			ok(t, txntest.Second(good.Do(ctx, r.engine, id, "in")))
 		}
 		_, err = j.Begin(ctx, "5", "saga:good", time.Now().Add(time.Hour), letters["begin"]) // it has not ended
 		ok(t, err)
@@ -298,8 +291,7 @@ func TestReconcileCheckPanics(t *testing.T) {
 		d := Define("order", oops, unsure, a.Named("c"))
 		r := serve(t, nil, 1, nil, d)
 		from := time.Now()
-		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		ok(t, err)
+		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "1", "in")))
 		var findings []string
 		for f, err := range r.engine.Reconcile(t.Context(), from) {
 			ok(t, err)
@@ -323,8 +315,7 @@ func TestReconcilesInTheBackground(t *testing.T) {
 			Reconciled: reconciled.Add,
 		}}}
 		r := serve(t, nil, 1, o, good)
-		_, err := good.Do(t.Context(), r.engine, "1", "in")
-		ok(t, err)
+		ok(t, txntest.Second(good.Do(t.Context(), r.engine, "1", "in")))
 		s.lose()
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
@@ -359,8 +350,7 @@ func TestReconcileThatIsInterrupted(t *testing.T) {
 		var mismatched txntest.Events[string]
 		first := serve(t, nil, 1, &settings{saga: Options{Hooks: &observe.Saga{Mismatched: func(e observe.SagaMismatched) { mismatched.Add(e.Saga) }}}}, d)
 		for _, id := range []string{"1", "2"} {
-			_, err := d.Do(t.Context(), first.engine, id, "in")
-			ok(t, err)
+			ok(t, txntest.Second(d.Do(t.Context(), first.engine, id, "in")))
 		}
 		j := first.coordinator.Journal()
 		id, err := coordinator.RequestReconciliation(t.Context(), j, "saga", from, time.Now())

@@ -18,13 +18,13 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestRecords: the records of a saga with a pivot, and of one that is undone; the undos are
 // in reverse order, and a refused step has none.
 func TestRecords(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		good := Define("good", g.undoable("a"), g.act("b").Pivot(), g.act("c"))
 		bad := Define("bad", g.undoable("a"), g.act("b").Uncompensable(), g.undoable("c"), g.undoable("d", Fail(errSeat)), g.act("e").Pivot())
 		r := serve(t, nil, 1, nil, good, bad)
@@ -42,9 +42,7 @@ func TestRecords(t *testing.T) {
 		same(t, "records", r.records(t, "2"), "begin:", "sent:a", "sent:b", "sent:c", "sent:d", "done:a", "done:b", "done:c",
 			"failed:d", "decide:abort", "undone:c", "undone:a", "end:")
 		same(t, "effects", g.did(), "1/a/do", "1/b/do", "1/c/do", "2/a/do", "2/b/do", "2/c/do", "2/c/undo", "2/a/undo")
-		if r.store.Appends() != 3+3 {
-			t.Errorf("%d appends", r.store.Appends())
-		}
+		txntest.Equal(t, "appends", r.store.Appends(), 3+3)
 	})
 }
 
@@ -53,8 +51,7 @@ func TestRecords(t *testing.T) {
 func TestUnknownIsUndone(t *testing.T) {
 	for name, fails := range map[string][]error{"never known": always(errNetwork), "refused later": {errNetwork, Fail(errSeat)},
 		"refused after it was at work": {InProgress(time.Second), Fail(errSeat)}, "refused after it was at work for long": {InProgress(time.Hour), Fail(errSeat)}} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			d := Define("order", g.undoable("a"), g.undoable("b", fails...), g.act("c").Pivot())
 			r := serve(t, nil, 1, nil, d)
 			_, err := d.Do(t.Context(), r.engine, "1", "in")
@@ -68,8 +65,7 @@ func TestUnknownIsUndone(t *testing.T) {
 // not be tried; and the first step's saga ends at once.
 func TestRefusedIsNotUndone(t *testing.T) {
 	for name, fails := range map[string][]error{"refused": {Fail(errSeat)}, "busy for ever": always(Retry(errNetwork)), "busy, then refused": {Retry(errNetwork), Fail(errSeat)}} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			d := Define("order", g.undoable("a", fails...), g.undoable("b"), g.act("c").Pivot())
 			alone := g.undoable("alone", fails...)
 			f := DefineFunc("function", func(s *Run, in string) error { _, err := alone.Do(s, in); return err }, alone)
@@ -88,8 +84,7 @@ func TestRefusedIsNotUndone(t *testing.T) {
 // TestPivot: it is repeated while its outcome is unknown, beyond Attempts and the saga's
 // timeout; a refusal aborts; and steps after it are repeated forever, even after a refusal.
 func TestPivot(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		stubborn := Define("stubborn", g.undoable("a"), g.act("b", repeat(30, errNetwork)...).Pivot(), g.act("c", repeat(30, Fail(errSeat))...)).Timeout(time.Second)
 		refused := Define("refused", g.undoable("a"), g.act("b", errNetwork, Fail(errSeat)).Pivot())
 		busy := Define("busy", g.undoable("a"), g.act("b", always(Retry(errNetwork))...).Pivot())
@@ -170,8 +165,7 @@ func TestTimeout(t *testing.T) {
 // TestStartTwice: a second start attaches to the first saga and returns its result; with
 // another input, or as another saga, it is refused and changes nothing.
 func TestStartTwice(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d, other := Define("order", g.undoable("a"), g.act("b").Pivot()), Define("other", g.undoable("a"))
 		r := serve(t, nil, 1, nil, d, other)
 		var work sync.WaitGroup
@@ -184,14 +178,13 @@ func TestStartTwice(t *testing.T) {
 			})
 		}
 		work.Wait()
-		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		ok(t, err)
+		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "1", "in")))
 		if calls, _ := g.count("1/a/do"); calls != 1 {
 			t.Errorf("%d calls", calls)
 		}
 		wantKind(t, d.Start(t.Context(), r.engine, "1", "else"), interlock.Bug, ErrMismatch)
 		wantKind(t, other.Start(t.Context(), r.engine, "1", "in"), interlock.Bug, ErrMismatch)
-		_, err = d.Do(t.Context(), r.engine, "1", "else")
+		_, err := d.Do(t.Context(), r.engine, "1", "else")
 		wantKind(t, err, interlock.Bug, ErrMismatch)
 		if n := len(r.records(t, "1")); n != 7 {
 			t.Errorf("%v", r.records(t, "1"))
@@ -202,8 +195,7 @@ func TestStartTwice(t *testing.T) {
 // TestCallerGone: a saga continues to its end, and is undone, although its caller no
 // longer waits.
 func TestCallerGone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Minute), Fail(errSeat)))
 		r := serve(t, nil, 1, nil, d)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -224,8 +216,7 @@ func TestDeadLetter(t *testing.T) {
 		fails error
 		calls int
 	}{"bounded": {errNetwork, 3}, "refused": {Fail(errSeat), 1}} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			calls := 0
 			d := Define("order", g.undoable("a"), g.act("b").Retry(Policy{Undos: 3}).Undo("unb", func(context.Context, string, *string) error {
 				calls++
@@ -262,8 +253,7 @@ func TestDeadLetter(t *testing.T) {
 // TestAchievedWhileStopping: the success of an action while the engine stops is written,
 // and its failure does not count.
 func TestAchievedWhileStopping(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", Step("a", func(ctx context.Context, fails string) (int, error) {
 			if <-ctx.Done(); fails != "" {
 				return 0, context.Cause(ctx)
@@ -281,8 +271,7 @@ func TestAchievedWhileStopping(t *testing.T) {
 
 // TestLostAnswerOfBegin: a start whose answer is lost is found to have begun.
 func TestLostAnswerOfBegin(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a", Fail(errSeat)))
 		store := &watched{Journal: memory.NewJournal(), Points: crashAt(2)} // after the begin's append
 		r := idle(t, store, nil, d)
@@ -300,20 +289,17 @@ func TestLostAnswerOfBegin(t *testing.T) {
 // TestBegunAlone: a saga begun without its definition, by its name and JSON, equals the one
 // that Start would begin, and continues in the same way.
 func TestBegunAlone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a"), g.act("p").Pivot(), g.act("z"))
 		r := serve(t, nil, 1, nil, d)
 		ctx, j := t.Context(), r.coordinator.Journal()
 		ok(t, Begin(ctx, j, "order", "1", json.RawMessage(` "in" `)))
 		same(t, "records", r.records(t, "1"), "begin:")
-		_, err := d.Do(ctx, r.engine, "1", "in")
-		ok(t, err)
+		ok(t, txntest.Second(d.Do(ctx, r.engine, "1", "in")))
 		ok(t, Begin(ctx, j, "order", "1", json.RawMessage(`"in"`)))
 		ok(t, r.engine.Start(ctx, "order", "2", json.RawMessage(`"in"`)))
 		ok(t, d.Start(ctx, r.engine, "2", "in"))
-		_, err = r.engine.Wait(ctx, "2")
-		ok(t, err)
+		ok(t, txntest.Second(r.engine.Wait(ctx, "2")))
 		same(t, "effects", g.did(), "1/a/do", "1/p/do", "1/z/do", "2/a/do", "2/p/do", "2/z/do")
 		nested := json.RawMessage(strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000)) // encoding/json reads no more
 		for _, err := range []error{
@@ -329,7 +315,7 @@ func TestBegunAlone(t *testing.T) {
 		if err := Begin(ctx, j, "", "3", nil); err == nil || !strings.Contains(err.Error(), "name has 0 bytes") {
 			t.Errorf("the name is wrong: %v", err)
 		}
-		_, err = r.engine.Look(ctx, "3")
+		_, err := r.engine.Look(ctx, "3")
 		wantKind(t, err, interlock.Definite, ErrNone)
 	})
 }
@@ -392,8 +378,7 @@ func TestEditCrossesACall(t *testing.T) {
 			}).Retry(Policy{First: 2 * time.Second, Max: 2 * time.Second})
 			d := Define("order", (&target{}).act("p").Pivot(), z)
 			o := &settings{saga: Options{Hooks: &observe.Saga{Crossed: func(e observe.SagaCrossed) { crossed = append(crossed, e) }}}}
-			r := serve(t, nil, 1, o, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", "old"))
+			r := serveBegun(t, o, d, "1", "old")
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
 			ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(`"new"`), By{Actor: "ann", Reason: "a typing error"}))
@@ -446,8 +431,7 @@ func TestEditComesTooLate(t *testing.T) {
 			d := Define("order", (&target{}).act("p").Pivot(), z)
 			var crossed []observe.SagaCrossed
 			o := &settings{saga: Options{Hooks: &observe.Saga{Crossed: func(e observe.SagaCrossed) { crossed = append(crossed, e) }}}}
-			r := serve(t, nil, 1, o, d)
-			ok(t, d.Start(t.Context(), r.engine, "1", "old"))
+			r := serveBegun(t, o, d, "1", "old")
 			synctest.Wait()
 			r.quit()
 			lost = nil
@@ -491,8 +475,7 @@ func TestOtherInputIsNotGuessed(t *testing.T) {
 			return in, nil
 		}).Retry(Policy{First: 2 * time.Second, Max: 2 * time.Second})
 		d := Define("order", (&target{}).act("p").Pivot(), z)
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "old"))
+		r := serveBegun(t, nil, d, "1", "old")
 		synctest.Wait()
 		ok(t, NewOperator(r.coordinator.Journal()).Edit(t.Context(), "1", "z", json.RawMessage(`"new"`), By{Actor: "ann", Reason: "a typing error"}))
 		r.coordinator.Nudge("1")

@@ -97,8 +97,7 @@ func TestSignal(t *testing.T) {
 func TestManySignals(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		d := Define("order", Signal[string, int]("go"), (&target{}).act("a").Uncompensable())
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, nil, d, "1", "in")
 		ok(t, d.Start(t.Context(), r.engine, "2", "in"))
 		large := strings.Repeat("x", 1<<20-2) // and two quotes
 		for i := range maxSignalBytes >> 20 {
@@ -133,8 +132,7 @@ func TestSignalInFunction(t *testing.T) {
 			}
 			return err
 		}, a)
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, nil, d, "1", "in")
 		time.Sleep(3 * time.Hour)
 		if n := len(r.records(t, "1")); n > 6 {
 			t.Errorf("%d records of a wait", n)
@@ -152,8 +150,7 @@ func TestSignalInFunction(t *testing.T) {
 // can start it.
 func TestStartAt(t *testing.T) {
 	for _, now := range []bool{false, true} {
-		bubble(t, func(t *testing.T) {
-			g := &target{}
+		onTarget(t, func(t *testing.T, g *target) {
 			d := Define("order", g.undoable("a"), g.act("p").Pivot()).Timeout(time.Minute)
 			r := serve(t, nil, 1, nil, d)
 			from := time.Now()
@@ -186,21 +183,18 @@ func TestStartAt(t *testing.T) {
 // TestVersions: a saga is driven by the version that it began with, beside those of another
 // one; a process without a version reports its sagas, and does not drive them.
 func TestVersions(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		wait := Sleep[string]("w", time.Hour)
 		one := Define("order", g.undoable("a"), wait, g.undoable("b"))
 		two := Define("order", g.undoable("x"), wait, g.undoable("y"), g.undoable("z")).Version(2)
-		r := serve(t, nil, 1, nil, one)
-		ok(t, one.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, nil, one, "1", "in")
 		synctest.Wait()
 		r.quit()
 		r = serve(t, r.store, 2, nil, two, one)
 		ok(t, r.engine.Start(t.Context(), "order", "2", json.RawMessage(`"in"`)))
 		ok(t, two.Start(t.Context(), r.engine, "1", "in")) // it has begun with the first version
 		for _, id := range []string{"1", "2"} {
-			_, err := r.engine.Wait(t.Context(), id)
-			ok(t, err)
+			ok(t, txntest.Second(r.engine.Wait(t.Context(), id)))
 		}
 		effects := g.did()
 		for _, want := range []string{"1/a/do", "1/b/do", "2/x/do", "2/y/do", "2/z/do"} {
@@ -233,8 +227,7 @@ func TestVersions(t *testing.T) {
 		}
 		old.quit()
 		serve(t, r.store, 4, nil, one, two)
-		_, err = r.engine.Wait(t.Context(), "3")
-		ok(t, err)
+		ok(t, txntest.Second(r.engine.Wait(t.Context(), "3")))
 	})
 	for problem, d := range map[string]Definition[string]{"give it one from 1": Define("order", (&target{}).undoable("a")).Version(-1),
 		"give it a Version": Define("order@v3", (&target{}).undoable("a"))} {
@@ -249,8 +242,7 @@ func TestVersions(t *testing.T) {
 // successor if its owner has crashed.
 func TestOnEnd(t *testing.T) {
 	for name, fails := range map[string]bool{"succeeds": false, "is undone": true} {
-		runBubble(t, name, func(t *testing.T) {
-			g := &target{}
+		runOnTarget(t, name, func(t *testing.T, g *target) {
 			gate, calls := make(chan struct{}), 0
 			defer close(gate)
 			var told []Outcome
@@ -298,8 +290,7 @@ func TestOnEnd(t *testing.T) {
 
 // TestTargetOfOnEnd: sagas whose OnEnd hangs at one system do not delay those of another one.
 func TestTargetOfOnEnd(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		reported := make(chan time.Time, 1)
 		d := Define("order", g.undoable("a")).OnEnd(func(ctx context.Context, o Outcome) error {
 			if string(o.Input) == `"hangs"` {
@@ -334,8 +325,7 @@ func TestBusyOnEnd(t *testing.T) {
 			calls.Add(time.Since(began))
 			return []error{errNetwork, errNetwork, errNetwork, errNetwork, txntest.Busy(30 * time.Second), nil}[len(calls.All())-1]
 		})
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "busy", "in"))
+		r := serveBegun(t, nil, d, "busy", "in")
 		time.Sleep(10 * time.Second)
 		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "well", "in")))
 		time.Sleep(time.Minute)
@@ -348,8 +338,7 @@ func TestBusyOnEnd(t *testing.T) {
 // TestFailingOnEnd: sagas whose OnEnd fails for hours do not fill the memory of their process, and
 // others are driven. All of them end once OnEnd succeeds.
 func TestFailingOnEnd(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		var down atomic.Bool
 		down.Store(true)
 		d := Define("order", g.undoable("a")).OnEnd(func(context.Context, Outcome) error {
@@ -384,11 +373,9 @@ func TestFailingOnEnd(t *testing.T) {
 
 // TestWaitSaysWhy: Wait returns at once if the saga's definition does not fit.
 func TestWaitSaysWhy(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		g := &target{}
+	onTarget(t, func(t *testing.T, g *target) {
 		d := Define("order", g.undoable("a"), Sleep[string]("w", time.Hour), g.undoable("b"))
-		r := serve(t, nil, 1, nil, d)
-		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
+		r := serveBegun(t, nil, d, "1", "in")
 		synctest.Wait()
 		r.quit()
 		changed := serve(t, r.store, 2, nil, Define("order", g.undoable("other"), Sleep[string]("w", time.Hour), g.undoable("b")))

@@ -109,6 +109,18 @@ func (g *target) did() []string {
 	return slices.Clone(g.effects)
 }
 
+// onTarget runs a test in virtual time, with a target.
+func onTarget(t *testing.T, test func(t *testing.T, g *target)) {
+	t.Helper()
+	bubble(t, func(t *testing.T) { test(t, &target{}) })
+}
+
+// runOnTarget runs a subtest by onTarget.
+func runOnTarget(t *testing.T, name string, test func(t *testing.T, g *target)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { onTarget(t, test) })
+}
+
 var (
 	errSeat    = errors.New("no seat")
 	errNetwork = errors.New("network")
@@ -158,6 +170,14 @@ func serve(t *testing.T, store *watched, n int64, o *settings, defs ...Defined) 
 	}
 	r := idle(t, store, o, defs...)
 	r.serve(t, n)
+	return r
+}
+
+// serveBegun returns a serving engine on a new store, which has begun a saga.
+func serveBegun[I any](t *testing.T, o *settings, d Definition[I], id string, input I) *rig {
+	t.Helper()
+	r := serve(t, nil, 1, o, d)
+	ok(t, d.Start(t.Context(), r.engine, id, input))
 	return r
 }
 

@@ -13,7 +13,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
+	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -226,9 +228,7 @@ func testRefusalsAreRemembered(t *testing.T, openDB func(testing.TB) *databases.
 			t.Errorf("%s: %s, %s", c.id, got, in.state(t, c.id, "b"))
 		}
 		in.set(t, c.item, 100)
-		if got := try(c.id, c.item, c.n, until); got != "refused" {
-			t.Errorf("%s again: %s", c.id, got)
-		}
+		txntest.Equal(t, c.id+": again", try(c.id, c.item, c.n, until), "refused")
 		in.set(t, c.item, 10)
 		if got := answer(in.do(t.Context(), take, c.id, branch.Cancel, tcc.Want{}, until)); got != "done" || in.state(t, c.id, "b") != c.state {
 			t.Errorf("%s cancelled: %s, %s", c.id, got, in.state(t, c.id, "b"))
@@ -302,9 +302,7 @@ func testStopped(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	if late() == nil {
 		t.Error("the stopped process has committed")
 	}
-	if n := databases.One[int64](t, in.DB, `select count(*) from booking`); n != 1 {
-		t.Errorf("%d bookings", n)
-	}
+	txntest.Equal(t, "bookings", databases.One[int64](t, in.DB, `select count(*) from booking`), 1)
 }
 
 // testStatements counts the statements of each call.
@@ -335,9 +333,7 @@ func testStatements(t *testing.T, openDB func(testing.TB) *databases.DB) {
 			}
 			return err
 		}))
-		if n := count.Statements.Load(); n != c.want {
-			t.Errorf("%s: %d statements, want %d", c.what, n, c.want)
-		}
+		txntest.Equal(t, c.what+": statements", count.Statements.Load(), c.want)
 	}
 }
 
@@ -397,8 +393,7 @@ func testReads(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 	in := open(t, db)
 	p := &databases.Planned{BeginnerAt: in.DB}
-	_, err := tcc.Holds[driver.SQL]{DB: p, Table: in.Table}.Sweep(t.Context(), decided, 10)
-	ok(t, err)
+	ok(t, txntest.Second(tcc.Holds[driver.SQL]{DB: p, Table: in.Table}.Sweep(t.Context(), decided, 10)))
 	p.Do(t, func(ctx context.Context, db driver.SQL) error {
 		_, _, overdue := in.Overdue(ctx, db)
 		return errors.Join(overdue, txntest.Second(in.Forget(ctx, db, 24*time.Hour, 10)))
@@ -424,9 +419,7 @@ func testConfirmedHook(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	for range 2 {
 		ok(t, in.do(t.Context(), holds.Take(), "1", branch.Confirm, tcc.Want{}, time.Time{}))
 	}
-	if n := databases.One[int64](t, in.DB, `select count(*) from booking where id = '1 room 2'`); n != 1 {
-		t.Errorf("%d bookings", n)
-	}
+	txntest.Equal(t, "bookings", databases.One[int64](t, in.DB, `select count(*) from booking where id = '1 room 2'`), 1)
 }
 
 // testSet: a capacity cannot be below the held and sold units, nor so high that announced
@@ -524,4 +517,55 @@ func (foreign) Exec(context.Context, string, ...any) (int64, error) { panic("the
 
 func (foreign) Query(context.Context, string, []any, func(func(...any) error) error) error {
 	panic("the database is asked")
+}
+
+// TestReconcile: it repeats the calls of ended transactions, which changes nothing. A
+// participant that has lost a confirmed hold, by a restore from a backup, refuses, and is
+// reported.
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	north, south := open(t, databases.Open(t, testbed.Postgres(t), databases.Pgx)), open(t, databases.Open(t, testbed.MariaDB(t), databases.Maria))
+	north.set(t, "room", 3)
+	south.set(t, "seat", 1)
+	north.Do(t, journal.NewTable(north.DB, "").Create)
+	j, err := journal.New(journal.NewTable(north.DB, ""), &journal.Options{Shards: 4})
+	ok(t, err)
+	defer j.Close()
+	c, err := coordinator.New(j, &coordinator.Options{Poll: 50 * time.Millisecond})
+	ok(t, err)
+	room, seat := tcc.Define("rooms", north.holds().Take()), tcc.Define("seats", south.holds().Take())
+	engine, err := tcc.New(c, nil, room, seat)
+	ok(t, err)
+	defer txntest.Run(t.Context(), c.Run)()
+	from := time.Now().Add(-time.Minute)
+	for id, n := range map[string]int64{"good": 1, "too many": 2} {
+		_, err := engine.Run(t.Context(), "booking", id, room.Try(tcc.Want{Item: "room", N: 1}), seat.Try(tcc.Want{Item: "seat", N: n}))
+		if err != nil && !errors.Is(err, tcc.ErrCancelled) {
+			t.Fatal(err)
+		}
+		_, _ = engine.Wait(t.Context(), id) // a cancelled one is an error
+	}
+	rooms, seats := north.level(t, "room"), south.level(t, "seat")
+	found := func(since time.Time) (all []tcc.Finding) {
+		t.Helper()
+		for f, err := range engine.Reconcile(t.Context(), since) {
+			ok(t, err)
+			all = append(all, f)
+		}
+		return all
+	}
+	if all := found(from); len(all) > 0 {
+		t.Errorf("nothing is lost, and found was %+v", all)
+	}
+	south.DB.Exec(t, `delete from interlock_tcc_hold where transaction_id = 'good'`)
+	all := found(from)
+	if len(all) != 1 || all[0].ID != "good" || all[0].Type != "booking" || all[0].Step != "seats" || all[0].Want != "confirm" || !all[0].Refused {
+		t.Errorf("found %+v", all)
+	}
+	if later := found(time.Now().Add(time.Hour)); len(later) > 0 {
+		t.Errorf("of nothing that ended later: %+v", later)
+	}
+	if again := north.level(t, "room"); again != rooms || south.level(t, "seat") != seats || rooms.Sold != 1 {
+		t.Errorf("rooms %+v, then %+v", rooms, again)
+	}
 }

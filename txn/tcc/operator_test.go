@@ -76,9 +76,7 @@ func TestDeadLetter(t *testing.T) {
 					}
 				}
 			}
-			if refusals != 5 {
-				t.Errorf("refused %d times", refusals)
-			}
+			txntest.Equal(t, "refusals", refusals, 5)
 			unscheduled(t, r.store.Journal)
 			if n, err := r.coordinator.Journal().Forget(t.Context(), time.Now().Add(time.Hour), 100); n != 0 || err != nil {
 				t.Errorf("%d forgotten, %v", n, err)
@@ -149,16 +147,12 @@ func TestOperator(t *testing.T) {
 // TestOperatorRefused: a command that the state of a transaction does not allow, or without
 // an actor, is refused, and nothing is written.
 func TestOperatorRefused(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		r := serve(t, nil, 1, nil, hotel)
-		_, err := r.run(t.Context(), "1", hotel)
-		ok(t, err)
-		_, err = r.Wait(t.Context(), "1")
-		ok(t, err)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel)))
+		ok(t, txntest.Second(r.Wait(t.Context(), "1")))
 		o, ctx := NewOperator(r.coordinator.Journal()), t.Context()
-		_, err = r.coordinator.Journal().Begin(ctx, "3", "saga:order", time.Now(), letters["cancel"])
-		ok(t, err)
+		ok(t, txntest.Second(r.coordinator.Journal().Begin(ctx, "3", "saga:order", time.Now(), letters["cancel"])))
 		for name, err := range map[string]error{
 			"retry": o.Retry(ctx, "1", "", somebody), "skip": o.Skip(ctx, "1", "hotel", somebody), "resolve": o.Resolve(ctx, "1", somebody),
 			"none": o.Retry(ctx, "2", "", somebody),
@@ -180,20 +174,16 @@ func TestOperatorRefused(t *testing.T) {
 		for range o.List(ctx, Filter{Unfinished: true}) {
 			t.Error("what has ended is listed")
 		}
-		if n := r.store.Appends(); n != 3 {
-			t.Errorf("%d appends", n)
-		}
+		txntest.Equal(t, "appends", r.store.Appends(), 3)
 	})
 }
 
 // TestStrangeResource: a process that lacks a resource settles the others, reports the
 // missing one, and leaves the rest to a process that has it.
 func TestStrangeResource(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+	atBoth(t, 1, 1, func(t *testing.T, hotel, flight *venue) {
 		r := idle(t, nil, nil, nil, hotel, flight)
-		_, err := r.run(t.Context(), "1", hotel, flight)
-		ok(t, err)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel, flight)))
 		var failed txntest.Events[observe.CoordinatorFailed]
 		poor := rig{Engine: build(t, r.store, nil, &coordinator.Options{Hooks: &observe.Coordinator{Failed: failed.Add}}, hotel)}
 		poor.serve(t, 1)
@@ -207,8 +197,7 @@ func TestStrangeResource(t *testing.T) {
 			t.Errorf("%s, %s", hotel.state("1"), flight.state("1"))
 		}
 		r.serve(t, 2)
-		_, err = r.Wait(t.Context(), "1")
-		ok(t, err)
+		ok(t, txntest.Second(r.Wait(t.Context(), "1")))
 		if n := hotel.called("1/hotel/confirm"); n != 1 || flight.state("1") != "confirmed" {
 			t.Errorf("%d calls, %s", n, flight.state("1"))
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver/memory"
@@ -81,20 +80,11 @@ func (s *scene) live(t *testing.T, c *claim, at *points, again bool) {
 		venues = append(venues, v.by(at))
 	}
 	r := idle(t, &watched{Journal: s.store, Points: at}, &Options{Timeout: time.Second}, nil, venues...)
-	ctx, stop := context.WithCancelCause(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
-	watch := make(chan struct{})
-	go func() { defer close(watch); at.StopsWith(ctx, stop) }()
-	synctest.Wait()
-	if again {
-		s.run(ctx, r, at)
-	} else {
-		s.sweep(ctx, r, at)
+	do := s.run
+	if !again {
+		do = s.sweep
 	}
-	stop(nil)
-	<-served
-	<-watch
+	at.Live(r.coordinator.Serve, c, func(ctx context.Context) { do(ctx, r, at) })
 }
 
 // run runs the transaction, and waits for its end.

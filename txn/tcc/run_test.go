@@ -24,8 +24,7 @@ import (
 
 // TestRunAgain: a second Run of an id returns the decision of the first, and tries nothing.
 func TestRunAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 2), newVenue("flight", 1)
+	atBoth(t, 2, 1, func(t *testing.T, hotel, flight *venue) {
 		r := serve(t, nil, 1, nil, hotel, flight)
 		for range 2 {
 			o, err := r.run(t.Context(), "1", hotel, flight)
@@ -47,8 +46,7 @@ func TestRunAgain(t *testing.T) {
 // TestRunsAtOnce: many Runs of one id have one decision, even if one of them gets no answer
 // and would have given up.
 func TestRunsAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+	atBoth(t, 1, 1, func(t *testing.T, hotel, flight *venue) {
 		r := serve(t, nil, 1, &Options{Retry: Policy{Attempts: 1}}, hotel, flight)
 		var mu sync.Mutex
 		calls := 0
@@ -91,15 +89,12 @@ func TestRunsAtOnce(t *testing.T) {
 
 // TestMismatch: an id that another transaction uses is refused, without an effect.
 func TestMismatch(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
+	atBoth(t, 9, 9, func(t *testing.T, hotel, flight *venue) {
 		r := serve(t, nil, 1, nil, hotel, flight)
 		h, f := hotel.define(), flight.define()
 		ctx := t.Context()
-		_, err := r.Run(ctx, "booking", "1", h.Try("seat"))
-		ok(t, err)
-		_, err = r.Run(ctx, "booking", "3", h.Try("seat"), h.Try("seat").As("other"))
-		ok(t, err)
+		ok(t, txntest.Second(r.Run(ctx, "booking", "1", h.Try("seat"))))
+		ok(t, txntest.Second(r.Run(ctx, "booking", "3", h.Try("seat"), h.Try("seat").As("other"))))
 		ok(t, r.coordinator.Begin(ctx, "2", "saga:order", record("begin", "", By{})))
 		for name, err := range map[string]error{
 			"type":     txntest.Second(r.Run(ctx, "other", "1", h.Try("seat"))),
@@ -120,9 +115,7 @@ func TestMismatch(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if n := flight.used(); n != 0 {
-			t.Errorf("%d held for nothing", n)
-		}
+		txntest.Equal(t, "held for nothing", flight.used(), 0)
 	})
 }
 
@@ -203,8 +196,7 @@ func TestLostDecision(t *testing.T) {
 
 // TestTriesTellUntil: only a try's call has the time until which to hold.
 func TestTriesTellUntil(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		until := map[branch.Operation]time.Time{}
 		hotel.bad = func(c branch.Call) (before, after error) {
 			until[c.Operation] = c.Until
@@ -212,10 +204,8 @@ func TestTriesTellUntil(t *testing.T) {
 		}
 		r := serve(t, nil, 1, &Options{Hold: time.Minute}, hotel)
 		want := time.Now().Add(time.Minute).Truncate(time.Millisecond)
-		_, err := r.run(t.Context(), "1", hotel)
-		ok(t, err)
-		_, err = r.Wait(t.Context(), "1")
-		ok(t, err)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel)))
+		ok(t, txntest.Second(r.Wait(t.Context(), "1")))
 		if !until[branch.Try].Equal(want) || !until[branch.Confirm].IsZero() {
 			t.Errorf("%v, want %v", until, want)
 		}
@@ -225,13 +215,11 @@ func TestTriesTellUntil(t *testing.T) {
 // TestPanickingTarget: a panic of the user's function while the coordinator drives ends
 // neither the process nor the transaction.
 func TestPanickingTarget(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		r := idle(t, nil, nil, nil)
 		r.handles["hotel"] = hotel.define().Target(func(string) string { panic("no such host") }).of
 		r.serve(t, 1)
-		_, err := r.run(t.Context(), "1", hotel)
-		ok(t, err)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel)))
 		if o, err := r.Wait(t.Context(), "1"); o.State != Confirmed || err != nil {
 			t.Errorf("%+v, %v", o, err)
 		}
@@ -266,8 +254,7 @@ func TestUnknownDecision(t *testing.T) {
 // TestCallerLeaves: the end of the caller's context durably cancels an undecided
 // transaction, and is the cause.
 func TestCallerLeaves(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+	atBoth(t, 1, 1, func(t *testing.T, hotel, flight *venue) {
 		flight.bad = slowTry(time.Second)
 		r := serve(t, nil, 1, nil, hotel, flight)
 		ctx, leave := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -359,8 +346,7 @@ func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *txntest.
 // TestUnreadJournal: an engine that cannot read the decision tries nothing, and reports the
 // transaction neither as confirmed nor as missing.
 func TestUnreadJournal(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		r, store, _ := quiet(t, nil, hotel)
 		store.set(&interlock.Error{Op: "read", Driver: "x", Kind: interlock.Uncertain, Err: errNetwork})
 		_, err := r.run(t.Context(), "1", hotel)
@@ -377,9 +363,7 @@ func TestUnreadJournal(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if n := r.store.Appends(); n != 0 {
-			t.Errorf("%d appends", n)
-		}
+		txntest.Equal(t, "appends", r.store.Appends(), 0)
 	})
 }
 
@@ -401,8 +385,7 @@ func TestUnwrittenDecision(t *testing.T) {
 // be confirmed.
 func TestFollowSilentJournal(t *testing.T) {
 	for silence, want := range map[time.Duration]string{3 * time.Second: "cancelled", time.Hour: "held"} {
-		bubble(t, func(t *testing.T) {
-			hotel := newVenue("hotel", 1)
+		atHotel(t, 1, func(t *testing.T, hotel *venue) {
 			hotel.bad = slowTry(time.Second)
 			r, store, _ := quiet(t, nil, hotel)
 			var err error
@@ -468,8 +451,7 @@ func TestReleaseIsRepeated(t *testing.T) {
 // TestDecisionHasHalfTheMargin: Run waits for the journal's answer to the decision for half
 // of the margin: the other half is for clocks that differ.
 func TestDecisionHasHalfTheMargin(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		r, store, _ := quiet(t, &Options{Hold: time.Second, Margin: 100 * time.Millisecond}, hotel)
 		store.Fail = func(n int, _ driver.Append) (before, after error) {
 			if n == 1 {
@@ -511,8 +493,7 @@ func TestStrangeRecords(t *testing.T) {
 // TestNothingFails: a coordinator reports no failure of transactions that end, nor of one
 // that waits for an operator, in any process.
 func TestNothingFails(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 3), newVenue("flight", 1)
+	atBoth(t, 3, 1, func(t *testing.T, hotel, flight *venue) {
 		hotel.bad = func(c branch.Call) (before, after error) {
 			if c.Transaction == "3" {
 				return stubborn(c)
@@ -521,11 +502,9 @@ func TestNothingFails(t *testing.T) {
 		}
 		r, _, failed := quiet(t, nil, hotel, flight)
 		r.serve(t, 1)
-		_, err := r.run(t.Context(), "1", hotel, flight)
-		ok(t, err)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel, flight)))
 		_, _ = r.run(t.Context(), "2", hotel, flight)
-		_, err = r.run(t.Context(), "3", hotel)
-		ok(t, err)
+		ok(t, txntest.Second(r.run(t.Context(), "3", hotel)))
 		time.Sleep(time.Hour)
 		if err := errors.Join(failed.All()...); err != nil {
 			t.Error(err)
@@ -536,8 +515,7 @@ func TestNothingFails(t *testing.T) {
 // TestOneWaitsForItself: the repeated calls of one branch do not call another one that set
 // its own time.
 func TestOneWaitsForItself(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+	atBoth(t, 1, 1, func(t *testing.T, hotel, flight *venue) {
 		var asked atomic.Int64
 		hotel.bad = func(c branch.Call) (before, after error) {
 			if c.Operation != branch.Confirm {
@@ -554,12 +532,9 @@ func TestOneWaitsForItself(t *testing.T) {
 		}
 		r, _, _ := quiet(t, nil, hotel, flight)
 		r.serve(t, 1)
-		_, err := r.run(t.Context(), "1", hotel, flight)
-		ok(t, err)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel, flight)))
 		time.Sleep(30 * time.Minute)
-		if n := asked.Load(); n != 1 {
-			t.Errorf("asked %d times in half of its hour", n)
-		}
+		txntest.Equal(t, "calls in half of its hour", asked.Load(), 1)
 	})
 }
 
@@ -577,8 +552,7 @@ func TestStoppedCallIsNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		e := &ear{}
 		r, d := serveOne(t, &Options{Hooks: e.hooks(), Timeout: time.Hour}, Resource[string, string](patient{}))
-		_, err := r.Run(t.Context(), "booking", "1", d.Try("x"))
-		ok(t, err)
+		ok(t, txntest.Second(r.Run(t.Context(), "booking", "1", d.Try("x"))))
 		synctest.Wait()
 		r.stop()
 		same(t, "told", e.heard(), "1 booking: confirm: ")

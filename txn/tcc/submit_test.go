@@ -28,8 +28,7 @@ func (r *rig) submit(ctx context.Context, id string, venues ...*venue) (Outcome,
 // TestSubmitRunsOnce: of 50 copies in two processes one tries the branches, and all return
 // its outcome.
 func TestSubmitRunsOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+	atBoth(t, 1, 1, func(t *testing.T, hotel, flight *venue) {
 		hotel.bad, flight.bad = slowTry(time.Second), slowTry(time.Second)
 		store := txntest.NewJournal()
 		one := serve(t, store, 1, nil, hotel, flight)
@@ -71,8 +70,7 @@ func TestSubmitRunsOnce(t *testing.T) {
 // TestLaunchedOnce: of two processes that both found no transaction, one begins it, also in the
 // same millisecond.
 func TestLaunchedOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		store := txntest.NewJournal()
 		launch := func(r *rig) error {
 			attempt := &run{engine: r.Engine, id: "1", kind: protocol + "booking", began: r.coordinator.Now()}
@@ -93,8 +91,7 @@ func TestLaunchedOnce(t *testing.T) {
 // TestSubmitterLeaves: a caller that leaves changes nothing, and a later one gets the outcome
 // of the run.
 func TestSubmitterLeaves(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		hotel.bad = slowTry(time.Second)
 		r := serve(t, nil, 1, nil, hotel)
 		for range 2 { // the one that runs it, and one that attaches
@@ -116,8 +113,7 @@ func TestSubmitterLeaves(t *testing.T) {
 // TestSubmittedRunDies: if a process dies before its decision, the transaction is cancelled
 // after the time of the holds, and each branch is called.
 func TestSubmittedRunDies(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+	atBoth(t, 1, 1, func(t *testing.T, hotel, flight *venue) {
 		store := txntest.NewJournal()
 		owner := serve(t, store, 1, nil, hotel, flight)
 		crash := crashAt(1)
@@ -153,8 +149,7 @@ func TestSubmittedRunDies(t *testing.T) {
 // TestSubmittedIsDecidedByAParticipant that asks before the run has decided: the run has
 // the participant's decision.
 func TestSubmittedIsDecidedByAParticipant(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+	atBoth(t, 1, 1, func(t *testing.T, hotel, flight *venue) {
 		flight.bad = slowTry(time.Second)
 		r := serve(t, nil, 1, nil, hotel, flight)
 		done := make(chan error, 1)
@@ -184,8 +179,7 @@ func TestSubmittedIsDecidedByAParticipant(t *testing.T) {
 // TestAnotherBranchDecidesNothing: a participant of a branch that a submitted transaction does not
 // have is to cancel, and the transaction continues.
 func TestAnotherBranchDecidesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		hotel.bad = slowTry(time.Second)
 		r := serve(t, nil, 1, nil, hotel)
 		done := make(chan error, 1)
@@ -205,8 +199,7 @@ func TestAnotherBranchDecidesNothing(t *testing.T) {
 // TestCloseDecides: transactions that are running when the time to close is over are
 // cancelled, durably before Close returns.
 func TestCloseDecides(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 2)
+	atHotel(t, 2, func(t *testing.T, hotel *venue) {
 		hotel.bad = slowTry(time.Second)
 		r := serve(t, nil, 1, nil, hotel)
 		outcomes := make(chan Outcome, 1)

@@ -18,8 +18,7 @@ import (
 // TestConfirmed: all hold, the decision is durable before the answer, and all are
 // confirmed after it. It costs n tries and one append, then n calls and one append.
 func TestConfirmed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
+	atBoth(t, 1, 1, func(t *testing.T, hotel, flight *venue) {
 		r := serve(t, nil, 1, nil, hotel, flight)
 		hotel.bad = func(c branch.Call) (before, after error) {
 			if n := r.store.Appends(); c.Operation == branch.Try && n != 0 || c.Operation == branch.Confirm && n != 1 {
@@ -46,9 +45,7 @@ func TestConfirmed(t *testing.T) {
 			}
 			v.rules(t)
 		}
-		if n := r.store.Appends(); n != 2 {
-			t.Errorf("%d appends in all", n)
-		}
+		txntest.Equal(t, "appends in all", r.store.Appends(), 2)
 		same(t, "records", txntest.Records(t, r.store.Journal, "1"), "tried:hotel", "tried:flight", "decide:confirm", "done:hotel", "done:flight", "end:")
 		unscheduled(t, r.store.Journal)
 	})
@@ -57,8 +54,7 @@ func TestConfirmed(t *testing.T) {
 // TestRefused: one refuses, the decision to cancel is durable before the answer, and the holds are
 // released after it; the one that refused is not called again.
 func TestRefused(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 0)
+	atBoth(t, 1, 0, func(t *testing.T, hotel, flight *venue) {
 		r := serve(t, nil, 1, nil, hotel, flight)
 		_, err := r.run(t.Context(), "1", hotel, flight)
 		wantKind(t, err, interlock.Definite, ErrCancelled)
@@ -74,26 +70,21 @@ func TestRefused(t *testing.T) {
 		if hotel.state("1") == "held" || flight.called("1/flight/cancel") != 0 {
 			t.Errorf("hotel is %s, flight was cancelled %d times", hotel.state("1"), flight.called("1/flight/cancel"))
 		}
-		if n := r.store.Appends(); n != 2 {
-			t.Errorf("%d appends", n)
-		}
+		txntest.Equal(t, "appends", r.store.Appends(), 2)
 	})
 }
 
 // TestStoppedByARefusal: a branch that another branch's refusal stops has not itself refused. It may
 // hold, so it is cancelled.
 func TestStoppedByARefusal(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel, flight := newVenue("hotel", 1), newVenue("flight", 0)
+	atBoth(t, 1, 0, func(t *testing.T, hotel, flight *venue) {
 		hotel.commits, flight.bad = true, slowTry(time.Second)
 		r := serve(t, nil, 1, nil, hotel, flight)
 		_, err := r.run(t.Context(), "1", hotel, flight)
 		wantKind(t, err, interlock.Definite, errFull)
 		_, err = r.Wait(t.Context(), "1")
 		wantKind(t, err, interlock.Definite, ErrCancelled)
-		if hotel.state("1") != "cancelled" {
-			t.Errorf("the hotel is %s", hotel.state("1"))
-		}
+		txntest.Equal(t, "the hotel is", hotel.state("1"), "cancelled")
 	})
 }
 
@@ -154,24 +145,21 @@ func TestHooksAreTold(t *testing.T) {
 			return nil, nil
 		}
 		r := serve(t, nil, 1, &Options{Hooks: e.hooks()}, hotel, flight)
-		_, err := r.run(t.Context(), "1", hotel)
-		ok(t, err)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel)))
 		tried := time.Since(began)
-		_, err = r.Wait(t.Context(), "1")
-		ok(t, err)
+		ok(t, txntest.Second(r.Wait(t.Context(), "1")))
 		same(t, "confirmed", e.heard(), "1 booking: CONFIRMED", "1 booking: confirm hotel 1 full=true again in 25ms",
 			"1 booking: confirm: ", "1 booking: try hotel 1 full=true again in 25ms")
 		if apart := calls[branch.Confirm].Sub(calls[branch.Try]); tried < 25*time.Millisecond || apart < 25*time.Millisecond {
 			t.Errorf("tried for %v, confirmed %v later", tried, apart)
 		}
-		_, err = r.run(t.Context(), "1", hotel)
+		_, err := r.run(t.Context(), "1", hotel)
 		ok(t, err)
 		_, _ = r.run(t.Context(), "2", flight)
 		_, _ = r.Wait(t.Context(), "2")
 		same(t, "refused", e.heard(), "2 booking: CANCELLED", `2 booking: cancel: branch "flight": full`, "2 booking: try flight 1 full=true again in 0s")
 		for range 2 {
-			_, err = r.Decide(t.Context(), "3", "hotel")
-			ok(t, err)
+			ok(t, txntest.Second(r.Decide(t.Context(), "3", "hotel")))
 		}
 		_, _ = r.Wait(t.Context(), "3")
 		same(t, "asked", e.heard(), "3 unknown: CANCELLED", `3 unknown: cancel: branch "hotel" asked, and nothing was decided`)
@@ -181,8 +169,7 @@ func TestHooksAreTold(t *testing.T) {
 // TestTriesEndWithTheirTime: the deadline of a try is its timeout, but not after the time to confirm.
 func TestTriesEndWithTheirTime(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{time.Hour: 50 * time.Second, time.Second: time.Second} {
-		bubble(t, func(t *testing.T) {
-			hotel := newVenue("hotel", 1)
+		atHotel(t, 1, func(t *testing.T, hotel *venue) {
 			var deadline time.Time
 			hotel.bad = func(c branch.Call) (before, after error) {
 				if c.Operation == branch.Try {
@@ -204,8 +191,7 @@ func TestTriesEndWithTheirTime(t *testing.T) {
 // not tried again. It is cancelled only if it may have a hold.
 func TestNoTryBehindARefusal(t *testing.T) {
 	for fails, want := range map[error]string{branch.Retry(errFull): "", errNetwork: "blocked"} {
-		bubble(t, func(t *testing.T) {
-			hotel, flight := newVenue("hotel", 1), newVenue("flight", 0)
+		atBoth(t, 1, 0, func(t *testing.T, hotel, flight *venue) {
 			flight.bad = slowTry(10 * time.Millisecond)
 			tries := 0
 			hotel.bad = func(c branch.Call) (before, after error) {

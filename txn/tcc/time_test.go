@@ -25,8 +25,7 @@ func TestLate(t *testing.T) {
 		takes time.Duration
 		want  error
 	}{{49 * time.Second, nil}, {51 * time.Second, errLate}} {
-		bubble(t, func(t *testing.T) {
-			hotel := newVenue("hotel", 1)
+		atHotel(t, 1, func(t *testing.T, hotel *venue) {
 			hotel.bad = slowTry(c.takes)
 			r := serve(t, nil, 1, &Options{Hold: time.Minute, Margin: 10 * time.Second, Timeout: time.Hour}, hotel)
 			_, err := r.run(t.Context(), "1", hotel)
@@ -159,8 +158,7 @@ func TestSweeperAgainstDecider(t *testing.T) {
 // TestStaleTryGoes: a hold of an engine that died is released by the first sweep after its
 // time, and not before.
 func TestStaleTryGoes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		at := crashAt(2) // after its try, before the answer
 		hotel.points = at
 		store := &watched{Journal: memory.NewJournal(), Points: at}
@@ -190,11 +188,9 @@ func TestStaleTryGoes(t *testing.T) {
 
 // TestDecide: an existing decision is returned; a missing one is made.
 func TestDecide(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		r := serve(t, nil, 1, nil, hotel)
-		_, err := r.run(t.Context(), "1", hotel)
-		ok(t, err)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel)))
 		for name, want := range map[string]Decision{"hotel": Confirm, "another": Cancel} {
 			if d, err := r.Decide(t.Context(), "1", name); d != want || err != nil {
 				t.Errorf("%s: %s, %v", name, d, err)
@@ -213,15 +209,14 @@ func TestDecide(t *testing.T) {
 				t.Error(name)
 			}
 		}
-		_, err = r.Look(t.Context(), "3")
+		_, err := r.Look(t.Context(), "3")
 		wantKind(t, err, interlock.Definite, ErrNone)
 	})
 }
 
 // TestBusyTry: a try for which the participant asks for more time than is left is given up at once.
 func TestBusyTry(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		hotel.bad = func(branch.Call) (before, after error) { return branch.Retry(txntest.Busy(time.Minute)), nil }
 		r := serve(t, nil, 1, &Options{Retry: Policy{Max: time.Hour}}, hotel)
 		_, err := r.run(t.Context(), "1", hotel)
@@ -239,8 +234,7 @@ func TestLongWaits(t *testing.T) {
 		err  error
 		most int64
 	}{"unknown": {errNetwork, 100}, "ongoing": {branch.InProgress(2 * time.Hour), 20}, "busy": {txntest.Busy(2 * time.Hour), 26}} {
-		bubble(t, func(t *testing.T) {
-			hotel := newVenue("hotel", 1)
+		atHotel(t, 1, func(t *testing.T, hotel *venue) {
 			var calls atomic.Int64
 			hotel.bad = func(call branch.Call) (before, after error) {
 				if call.Operation == branch.Confirm {
@@ -250,8 +244,7 @@ func TestLongWaits(t *testing.T) {
 				return nil, nil
 			}
 			r := serve(t, nil, 1, &Options{Retry: Policy{Max: time.Hour}}, hotel)
-			_, err := r.run(t.Context(), "1", hotel)
-			ok(t, err)
+			ok(t, txntest.Second(r.run(t.Context(), "1", hotel)))
 			time.Sleep(24 * time.Hour)
 			if n := calls.Load(); n > c.most || n < 10 {
 				t.Errorf("%s: %d calls in a day", name, n)

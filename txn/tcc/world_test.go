@@ -105,6 +105,18 @@ func newVenue(name string, capacity int) *venue {
 	return &venue{name: name, capacity: capacity, holds: map[string]*hold{}, post: &post{}}
 }
 
+// atHotel runs a test in virtual time, with a hotel of a capacity.
+func atHotel(t *testing.T, rooms int, test func(t *testing.T, hotel *venue)) {
+	t.Helper()
+	bubble(t, func(t *testing.T) { test(t, newVenue("hotel", rooms)) })
+}
+
+// atBoth runs a test in virtual time, with a hotel and a flight.
+func atBoth(t *testing.T, rooms, seats int, test func(t *testing.T, hotel, flight *venue)) {
+	t.Helper()
+	bubble(t, func(t *testing.T) { test(t, newVenue("hotel", rooms), newVenue("flight", seats)) })
+}
+
 // by returns the connection of a process to a venue.
 func (v *venue) by(at *points) *venue { return &venue{name: v.name, of: v, points: at} }
 

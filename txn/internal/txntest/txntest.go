@@ -47,6 +47,14 @@ func Same(t testing.TB, what string, got []string, want ...string) {
 	}
 }
 
+// Equal requires that got equals want.
+func Equal[V comparable](t testing.TB, what string, got, want V) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
 // Second returns the error of a call, and drops its value.
 func Second[V any](_ V, err error) error { return err }
 
@@ -247,15 +255,25 @@ func (p *Points) Passed() int {
 	return p.passed
 }
 
-// StopsWith calls stop when the process crashes. It returns after that, or when ctx ends.
-func (p *Points) StopsWith(ctx context.Context, stop context.CancelCauseFunc) {
-	select {
-	case <-p.Reached:
-		if p.Over() {
-			stop(ErrCrashed)
+// Live serves shard 0 under a claim while do runs, in a [Bubble]. The context of do ends when the
+// process crashes.
+func (p *Points) Live(serve func(ctx context.Context, c interlock.Claim, shard int) error, c *Claim, do func(ctx context.Context)) {
+	ctx, stop := context.WithCancelCause(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() { _ = serve(ctx, c, 0) })
+	work.Go(func() {
+		select {
+		case <-p.Reached:
+			if p.Over() {
+				stop(ErrCrashed)
+			}
+		case <-ctx.Done():
 		}
-	case <-ctx.Done():
-	}
+	})
+	synctest.Wait()
+	do(ctx)
+	stop(nil)
+	work.Wait()
 }
 
 // Journal is a process's view of a memory journal. It counts appends and reads, and passes a point

@@ -212,8 +212,7 @@ func TestWorldHoldsOnceForABranch(t *testing.T) {
 
 func TestWorldCancels(t *testing.T) {
 	w := &World{}
-	_, err := take("t", w)
-	ok(t, err)
+	ok(t, txntest.Second(take("t", w)))
 	for range 2 {
 		ok(t, w.Cancel(call("t", branch.Cancel), add(1)))
 	}
@@ -269,8 +268,7 @@ func TestWorldSweeps(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		w, asked := &World{}, []string{}
 		for _, id := range []string{"dropped", "kept"} {
-			_, err := take(id, w)
-			ok(t, err)
+			ok(t, txntest.Second(take(id, w)))
 		}
 		ask := func(_ context.Context, id, _ string) (tcc.Decision, error) {
 			asked = append(asked, id)
