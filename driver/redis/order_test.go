@@ -171,3 +171,38 @@ func TestSilentWaiterLosesItsPlace(t *testing.T) {
 	}
 	release(t, next, "b", receive(t, waiting, bound).owner)
 }
+
+// TestDisconnectedWaitersArePassedOver, so that several killed processes in a queue do not delay the
+// next waiter. They keep their places, and are served if no other waiter is left.
+func TestDisconnectedWaitersArePassedOver(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	path := testbed.NewProxy(t, server.Addr())
+	holder, dying, next := openOn(t, server.Addr(), nil), openOn(t, path.Addr(), nil), openOn(t, server.Addr(), nil)
+	operator := dial(t, server.Addr())
+	owner, _ := take(t, holder, "a")
+	const dead = 3
+	for range dead {
+		await(t, dying, "a")
+	}
+	waiting := await(t, next, "a")
+	testbed.Eventually(t, "all have sent a heartbeat", bound, func() bool {
+		return number(t, operator, "HLEN", keysOf("a").wait) == dead+1
+	})
+	path.Abandon()
+	testbed.Eventually(t, "the server has closed their connections", bound, func() bool { return listeners(t, operator, dying) == 0 })
+	release(t, holder, "a", owner)
+	value, err := raw(t, operator, "GET", "a").ToString()
+	testbed.OK(t, err)
+	if n := queued(t, operator, "a"); n != dead {
+		t.Errorf("%d waiters have kept their places, want %d", n, dead)
+	}
+	o := receive(t, waiting, bound)
+	if ownerIn(value) != o.owner {
+		t.Errorf("%q was served before a waiter that is connected", ownerIn(value))
+	}
+	release(t, next, "a", o.owner)
+	if number(t, operator, "EXISTS", "a") != 1 {
+		t.Error("no waiter was served")
+	}
+}

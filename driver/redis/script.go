@@ -87,8 +87,8 @@ var valueFormat = fmt.Sprintf("local OURS, OWNER_AT = '%s', %d\n", ours, ownerAt
 // cluster. The names of the other keys begin with KEY, and are of the same slot.
 func newLockScript(text source) *script {
 	text = text.after(constants + valueFormat + "local names = #KEYS\nlocal COUNTER, INDEX = KEY .. 'counter', KEY .. 'names'\n")
-	s := newStepwiseScript(text.after("local KEY = '" + reserved + wholeTag + "}:'\n"))
-	s.whole, s.tagged = newStepwiseScript(text.after("local KEY = string.sub(table.remove(KEYS), 1, -"+strconv.Itoa(len("missing")+1)+")\n")), true
+	s := newStepwiseScript(text.after("local CLUSTER, KEY = false, '" + reserved + wholeTag + "}:'\n"))
+	s.whole, s.tagged = newStepwiseScript(text.after("local CLUSTER, KEY = true, string.sub(table.remove(KEYS), 1, -"+strconv.Itoa(len("missing")+1)+")\n")), true
 	return s
 }
 

@@ -84,7 +84,7 @@ end
 -- refuses only a script's first write, so that must not be one that frees memory.
 local function serve(k, owner, waiter)
   list(k)
-  local head, place = pop(k)
+  local head, place = pop(k, nil, waiter)
   if not head or head == waiter then return take(k, owner) end
   return nil, push(k, head, place)
 end

@@ -96,19 +96,37 @@ local function heard(k, waiter, place)
   return is_old(place) and tonumber(redis.call('HGET', k.wait, waiter)) or since(place)
 end
 
--- pop removes the first live waiter from the queue, and the silent ones before it.
--- first is what ZPOPMIN already returned.
-local function pop(k, first)
-  while true do
+-- listens reports whether the waiter's process receives pushes. It does not know that in a
+-- cluster, where the process may have subscribed on any node.
+local function listens(waiter)
+  return CLUSTER or redis.pcall('PUBSUB', 'NUMSUB', string.match(waiter, '^%S+'))[2] ~= 0
+end
+
+-- pop removes the first live waiter from the queue, and the silent ones before it. Waiters
+-- whose processes do not listen keep their places and are passed over, except for me, and
+-- unless all are such, or more than 64. first is what ZPOPMIN already returned.
+local function pop(k, first, me)
+  local passed, chosen = {}, nil
+  while not chosen and #passed <= 64 do
     first = first or redis.call('ZPOPMIN', k.queue)
     local waiter, place = first[1], first[2]
-    if not waiter then return nil end
+    if not waiter then break end
     touched[k.lock] = true
-    local at = heard(k, waiter, place)
-    if is_old(place) then redis.call('HDEL', k.wait, waiter) end
-    if at + ALIVE_MS >= now then return waiter, place end
+    if heard(k, waiter, place) + ALIVE_MS < now then
+      if is_old(place) then redis.call('HDEL', k.wait, waiter) end
+    elseif waiter == me or listens(waiter) then
+      chosen = first
+    else
+      passed[#passed + 1] = first
+    end
     first = nil
   end
+  chosen = chosen or table.remove(passed, 1)
+  for _, one in ipairs(passed) do redis.call('ZADD', k.queue, one[2], one[1]) end
+  if #passed > 0 then redis.call('PEXPIRE', k.queue, ALIVE) end
+  if not chosen then return nil end
+  if is_old(chosen[2]) then redis.call('HDEL', k.wait, chosen[1]) end
+  return chosen[1], chosen[2]
 end
 
 -- push grants the lock to a waiter for a short time, unless it confirms. A lost push is
