@@ -36,7 +36,8 @@
 // that was followed by another one, a quarter of the TTL later: see extend in session.go. A broken
 // connection is replaced, and claims continue in their session, unless the next server grants a
 // shorter session. When the session ends, every claim ends, and the next Acquire opens a new
-// session. It adopts nothing of the old one.
+// session. It adopts nothing of the old one. A session whose time ran out without an answer, as in
+// a long election, is closed as soon as a server can be reached, so that its nodes delay nobody.
 //
 // # Waiting
 //

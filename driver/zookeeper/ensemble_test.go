@@ -35,6 +35,25 @@ func TestClaimsSurviveTheLeader(t *testing.T) {
 	})
 }
 
+// TestRunOutSessionIsClosed: a new leader keeps every session for a whole TTL. The nodes of a claim
+// that ended during the election are removed before that.
+func TestRunOutSessionIsClosed(t *testing.T) {
+	t.Parallel()
+	const ttl = 5 * time.Second
+	e := testbed.ZooKeeperEnsemble(t, 3)
+	claim := mustAcquire(t, open(t, &Options{Servers: e.Addrs(), TTL: ttl}), demand("n", "holder"))
+	e.Peers[0].Kill()
+	e.Peers[1].Kill()
+	testbed.Eventually(t, "the claim is over", patience, func() bool { return claim.Lease.Remaining() <= 0 })
+	e.Peers[0].Restart()
+	e.Leader()
+	elected := time.Now()
+	mustAcquire(t, open(t, &Options{Servers: e.Addrs(), TTL: ttl}), demand("n", "next"))
+	if took := time.Since(elected); took >= ttl/2 {
+		t.Errorf("the next contender holds %v after the election, and the TTL is %v", took, ttl)
+	}
+}
+
 // TestClaimEndsBeforeTheSessionOfACutFollower: servers report the activity of their clients to the
 // leader twice a tick. A claim does not rely on activity that may not be reported yet.
 func TestClaimEndsBeforeTheSessionOfACutFollower(t *testing.T) {

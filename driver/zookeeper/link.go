@@ -10,22 +10,28 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
 // link connects a session's client to the servers. It reads the length of the session from the
 // server's greeting, which the client does not expose, and can be closed permanently. It is
 // the client's zk.HostProvider and zk.Dialer.
 type link struct {
-	ctx  context.Context // ends with the session
+	ctx  context.Context // ends with the driver
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// pause is the wait after every server has failed; 0 leaves it to the client.
+	pause time.Duration
 	// patience bounds the wait for the greeting; the client alone waits for several
 	// times the length of the session.
 	patience time.Duration
 
 	mu      sync.Mutex
 	servers []string
+	silent  map[string]time.Time // when a server did not answer; others are tried first
 	next    int
-	failed  int // servers tried since the last that was reached
+	failed  int  // servers tried since the last that was reached
+	pauses  bool // before the next dial
 	conn    *wire
 	granted time.Duration
 	cut     bool
@@ -39,26 +45,33 @@ var (
 
 // Init implements zk.HostProvider.
 func (l *link) Init(servers []string) error {
-	l.servers = servers
+	l.servers, l.silent = servers, map[string]time.Time{}
 	return nil
 }
 
 // Len implements zk.HostProvider.
 func (l *link) Len() int { return len(l.servers) }
 
-// Next implements zk.HostProvider. If retryStart is true, the client pauses for a second, and
-// fails the requests that it has not sent. It is true when every server has failed: a broken
-// connection is replaced at once.
+// Next implements zk.HostProvider. If retryStart is true, the client pauses for a second, fails
+// the requests that it has not sent, and ends if it is closed. When every server has failed, a
+// client whose dialer is connect pauses there, as a second is long after an election.
 func (l *link) Next() (server string, retryStart bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	server = l.servers[l.next]
-	l.next = (l.next + 1) % len(l.servers)
-	if retryStart = l.cut || l.failed >= len(l.servers); retryStart {
+	for range l.servers {
+		server = l.servers[l.next]
+		l.next = (l.next + 1) % len(l.servers)
+		if time.Since(l.silent[server]) >= 3*l.patience {
+			break
+		}
+	}
+	allFailed := l.failed >= len(l.servers)
+	if allFailed {
 		l.failed = 0
 	}
 	l.failed++
-	return server, retryStart
+	l.pauses = allFailed && l.pause > 0
+	return server, l.cut || l.ctx.Err() != nil || allFailed && l.pause == 0
 }
 
 // Connected implements zk.HostProvider.
@@ -70,14 +83,21 @@ func (l *link) Connected() {
 
 // connect dials a server; it is the client's zk.Dialer.
 func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, error) {
+	l.mu.Lock()
+	pauses := l.pauses
+	l.mu.Unlock()
+	if pauses && !backoff.Sleep(l.ctx, l.pause) {
+		return nil, errCut
+	}
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
 	raw, err := l.dial(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err != nil {
+		l.noteSilence(addr, err)
+		return nil, err
+	}
 	if l.cut {
 		raw.Close()
 		return nil, errCut
@@ -85,8 +105,16 @@ func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, e
 	if l.conn != nil {
 		l.conn.Close() // the client does not close it when a session has expired
 	}
-	l.conn = &wire{greeted: greeted{Conn: raw, patience: l.patience}, link: l, buffer: bufio.NewReader(raw)}
+	l.conn = &wire{greeted: greeted{Conn: raw, patience: l.patience}, link: l, server: addr, buffer: bufio.NewReader(raw)}
 	return l.conn, nil
+}
+
+// noteSilence records that a connection to a server failed, if it did because there was no
+// answer. The mutex is held.
+func (l *link) noteSilence(server string, err error) {
+	if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() {
+		l.silent[server] = time.Now()
+	}
 }
 
 // reset closes the connection, so that the client opens another.
@@ -118,6 +146,7 @@ func (l *link) length() time.Duration {
 type wire struct {
 	greeted
 	link     *link
+	server   string
 	buffer   *bufio.Reader // the client reads the length of each answer by itself
 	greeting [12]byte      // its length, the version of the protocol, milliseconds
 	known    int           // bytes of the greeting
@@ -127,14 +156,16 @@ type wire struct {
 func (w *wire) Read(p []byte) (int, error) {
 	n, err := w.buffer.Read(p)
 	w.heard = w.heard || n > 0
-	if w.known < len(w.greeting) {
-		w.known += copy(w.greeting[w.known:], p[:n])
-		if w.known == len(w.greeting) {
-			w.link.mu.Lock()
-			w.link.granted = time.Duration(binary.BigEndian.Uint32(w.greeting[8:])) * time.Millisecond
-			w.link.mu.Unlock()
-		}
+	if w.known == len(w.greeting) {
+		return n, err
 	}
+	w.link.mu.Lock()
+	defer w.link.mu.Unlock()
+	w.known += copy(w.greeting[w.known:], p[:n])
+	if w.known == len(w.greeting) {
+		w.link.granted = time.Duration(binary.BigEndian.Uint32(w.greeting[8:])) * time.Millisecond
+	}
+	w.link.noteSilence(w.server, err)
 	return n, err
 }
 
@@ -191,4 +222,4 @@ func (g *greeted) SetReadDeadline(t time.Time) error {
 // Hosts returns a host provider that offers the servers in order, by their given names,
 // for which TLS checks certificates. The client's own provider, zk.NewDNSHostProvider,
 // resolves names once.
-func Hosts() zk.HostProvider { return new(link) }
+func Hosts() zk.HostProvider { return &link{ctx: context.Background()} }

@@ -28,6 +28,7 @@ type session struct {
 	cancel   context.CancelFunc
 	up       chan struct{} // closed when the session is established
 	checkNow chan struct{} // requests a renewal at once
+	back     chan struct{} // signals that the ended session has a connection, or has expired
 	renewals []renewal     // of the last quarter of the TTL; renew uses them
 
 	// mu is d.mu
@@ -61,11 +62,11 @@ func (d *Driver) newSession() (*session, error) {
 	select {
 	case <-s.up:
 	case <-ctx.Done():
-		d.abandon(s)
+		d.tasks.Go(s.abandon)
 		return nil, fail.New(opOpen, "", interlock.Retryable, context.Cause(ctx))
 	}
 	if err := s.begin(ctx, sent); err != nil {
-		d.abandon(s)
+		d.tasks.Go(s.abandon)
 		return nil, prelude(err)
 	}
 	return s, nil
@@ -77,19 +78,19 @@ func (d *Driver) sessionWith(p pace) *session {
 		pace:     p,
 		up:       make(chan struct{}),
 		checkNow: make(chan struct{}, 1),
+		back:     make(chan struct{}, 1),
 		nodes:    newNodes(),
 	}
 	s.counter.session = s
 	s.ctx, s.cancel = context.WithCancel(d.ctx)
-	s.link = &link{ctx: s.ctx, dial: d.options.Dial, patience: p.request}
+	s.link = &link{ctx: d.ctx, dial: d.options.Dial, pause: p.retry, patience: p.request}
 	return s
 }
 
 // abandon ends a session that could not be opened.
-func (d *Driver) abandon(s *session) {
+func (s *session) abandon() {
 	s.cancel()
-	s.conn.Close()
-	s.link.closeForGood()
+	s.leave(true)
 }
 
 // begin records the granted TTL, creates the namespace, and starts the session's renewals.
@@ -231,8 +232,8 @@ func (s *session) end(cause error) {
 }
 
 // endLocked ends the session like end; the driver's mutex is held. An expiry is not reported
-// to holders, which check Remaining. The client then closes its session, so that its nodes
-// are removed at once if a server can be reached.
+// to holders, which check Remaining. ZooKeeper may keep that session for a whole TTL after it
+// has elected a leader. So the client closes it as soon as a server can be reached.
 func (s *session) endLocked(cause error) {
 	if s.ended {
 		return
@@ -244,7 +245,15 @@ func (s *session) endLocked(cause error) {
 	}
 	if s.d.session == s {
 		s.d.session = nil
-		s.d.tasks.Go(func() { s.leave(ranOut) }) // the client's goroutines are tasks that still run
+		if ranOut {
+			s.link.reset() // its renewals have failed
+		}
+		s.d.tasks.Go(func() { // the client's goroutines are tasks that still run
+			if ranOut {
+				s.awaitConnection()
+			}
+			s.leave(ranOut)
+		})
 	}
 	s.cancel()
 	for _, c := range s.d.contenders {
@@ -262,6 +271,15 @@ func (s *session) endLocked(cause error) {
 	s.nodes.wake()
 }
 
+// awaitConnection waits until an ended session has a new connection, or has expired, or the
+// driver closes.
+func (s *session) awaitConnection() {
+	select {
+	case <-s.back:
+	case <-s.d.ctx.Done():
+	}
+}
+
 // leave ends the client within two seconds. Without goodbye it does not close the session,
 // which then expires.
 func (s *session) leave(goodbye bool) {
@@ -277,14 +295,12 @@ func (s *session) leave(goodbye bool) {
 func (s *session) receive(ev zk.Event) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	switch ev.Type {
-	case zk.EventSession:
+	switch {
+	case ev.Type == zk.EventSession:
 		s.sessionEvent(ev.State)
-	case zk.EventNotWatching: // the client has ended
-	default:
-		if s.nodes.event(ev) {
-			hints.Signal(s.d.maintainNow)
-		}
+	case s.ended, ev.Type == zk.EventNotWatching: // the client has ended
+	case s.nodes.event(ev):
+		hints.Signal(s.d.maintainNow)
 	}
 }
 
@@ -292,6 +308,8 @@ func (s *session) sessionEvent(state zk.State) {
 	switch state {
 	case zk.StateHasSession:
 		switch {
+		case s.ended:
+			hints.Signal(s.back)
 		case !s.established:
 			s.established, s.connected = true, true
 			close(s.up)
@@ -307,6 +325,7 @@ func (s *session) sessionEvent(state zk.State) {
 		s.connected = false
 		s.link.closeForGood()
 		s.endLocked(interlock.ErrSessionEnded)
+		hints.Signal(s.back)
 	case zk.StateDisconnected, zk.StateConnecting:
 		s.connected, s.reconnected = false, false
 		clear(s.nodes.lists)
