@@ -27,16 +27,14 @@ import (
 // TestHeuristic: if an operator rolled back a branch of a commit, the outcome is HEURISTIC.
 // It is reported repeatedly, until an operator acknowledges it.
 func TestHeuristic(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		hooks, log := listening()
 		p := w.start(t, nil, &Options{Hooks: hooks, Scan: time.Hour, Remind: time.Hour})
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
 		o, err := p.Look(t.Context(), "1")
 		ok(t, err)
 		ok(t, w.banks["south"].Rollback(t.Context(), driver.XID{Transaction: o.Transaction, Branch: "south"}))
-		stop := p.serve(t, 1)
-		defer stop()
+		defer p.serve(t, 1)()
 		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		wantKind(t, txntest.Second(p.Wait(bounded, "1")), interlock.Definite, driver.ErrHeuristic)
@@ -74,8 +72,7 @@ func TestHeuristic(t *testing.T) {
 // TestHeuristicAbort: a branch that an operator committed before its rollback is reported,
 // and kept.
 func TestHeuristicAbort(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		hooks, log := listening()
 		p := w.start(t, nil, &Options{Hooks: hooks})
 		p.network.meet = func(at string) error {
@@ -101,14 +98,12 @@ func TestHeuristicAbort(t *testing.T) {
 // TestDownParticipant: the commit of a participant that is down for hours is retried, and
 // the others do not wait for it.
 func TestDownParticipant(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		hooks, log := listening()
 		var down atomic.Bool
 		down.Store(true)
 		p := w.start(t, losingWhile(&down, "south commit"), &Options{Hooks: hooks, Scan: time.Hour})
-		stop := p.serve(t, 1)
-		defer stop()
+		defer p.serve(t, 1)()
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
 		time.Sleep(6 * time.Hour)
 		synctest.Wait()
@@ -163,8 +158,7 @@ func TestBusyParticipant(t *testing.T) {
 // TestJournalGone: while the journal does not answer, branches that voted yes are blocked
 // and reported with their times, and none decides alone. When it is back, all finish.
 func TestJournalGone(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		hooks, log := listening()
 		var gone atomic.Bool
 		p := w.start(t, nil, &Options{Hooks: hooks})
@@ -177,14 +171,11 @@ func TestJournalGone(t *testing.T) {
 			}
 			return nil
 		}
-		stop := p.serve(t, 1)
-		defer stop()
+		defer p.serve(t, 1)()
 		wantKind(t, p.Run(t.Context(), "1", p.add(transfer)), interlock.Uncertain, nil)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if n := w.inDoubt(t); n != 2 {
-			t.Errorf("%d in doubt", n)
-		}
+		txntest.Equal(t, "in doubt", w.inDoubt(t), 2)
 		if o := log.last("scanned north"); o.blocked != 1 || o.age < 59*time.Minute || o.since < 59*time.Minute {
 			t.Errorf("%+v", o)
 		}
@@ -209,8 +200,7 @@ func TestJournalGone(t *testing.T) {
 // TestJournalAskedOnce: a scan does not wait for a silent journal at each of many
 // branches.
 func TestJournalAskedOnce(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		for i := range 20 {
 			w.prepare(t, "north", begin(fmt.Sprint(i), time.Now(), 1).xid("north"))
 		}
@@ -230,8 +220,7 @@ func TestJournalAskedOnce(t *testing.T) {
 // TestSecondDecision: a process that appends an abort after a commit that it had not seen
 // follows the commit.
 func TestSecondDecision(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		deciding, decide, done := make(chan struct{}), make(chan struct{}), make(chan error)
 		p := w.start(t, func(at string) error {
 			if at == "journal append 1 "+leaving {
@@ -446,8 +435,7 @@ func TestRetryableWork(t *testing.T) {
 // TestBranchThatAPersonMissed: a branch that was not yet in doubt when an operator decided
 // to commit its run is committed too.
 func TestBranchThatAPersonMissed(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		p := w.start(t, nil, nil)
 		r := begin("1", time.Now(), 1)
 		w.prepare(t, "north", r.xid("north"))
@@ -461,6 +449,56 @@ func TestBranchThatAPersonMissed(t *testing.T) {
 			if w.banks[bank].Get(r.String()+bank) != 1 {
 				t.Errorf("%s was not committed", bank)
 			}
+		}
+	})
+}
+
+// TestCrashLoop: if the commit of a participant crashes every process, the transaction waits
+// for an operator: it stays decided, and its branches prepared.
+func TestCrashLoop(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, gate := newWorld(), make(chan struct{})
+		var crash atomic.Bool
+		var halted []observe.TwoPCHalted
+		crash.Store(true)
+		meet := func(at string) error {
+			if crash.Load() && strings.HasPrefix(at, "south commit") && strings.HasSuffix(at, leaving) {
+				<-gate
+				return errCrashed
+			}
+			return nil
+		}
+		o := &Options{Scan: time.Minute, Hooks: &observe.TwoPC{Halted: func(e observe.TwoPCHalted) { halted = append(halted, e) }}}
+		p := w.start(t, meet, o)
+		ok(t, p.Run(t.Context(), "1", p.add(map[string]int64{"north": -5, "south": 5})))
+		var stops []func()
+		for n := int64(1); n <= 20; n++ {
+			stops = append(stops, p.serve(t, n))
+			synctest.Wait()
+			p = w.start(t, meet, o)
+		}
+		stops = append(stops, p.serve(t, 21))
+		wantKind(t, txntest.Second(p.Wait(t.Context(), "1")), interlock.Uncertain, ErrHalted)
+		out, err := p.Look(t.Context(), "1")
+		if ok(t, err); out.State != Committing || out.Decision != Commit || !strings.Contains(out.Halted, "taken over 10 times") {
+			t.Errorf("%+v", out)
+		}
+		if len(halted) != 1 || len(halted[0].Participants) != 2 || halted[0].Reason != out.Halted {
+			t.Errorf("reported %+v", halted)
+		}
+		p.Scan(t.Context())
+		txntest.Equal(t, "committed by the scan", w.banks["south"].Get("sum"), 0)
+		crash.Store(false)
+		wantKind(t, p.Operator().Retry(t.Context(), "2", By{Actor: "ann", Reason: "x"}), interlock.Definite, ErrNone)
+		ok(t, p.Operator().Retry(t.Context(), "1", By{Actor: "ann", Reason: "the client has a fix"}))
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
+		if north, south := w.banks["north"].Get("sum"), w.banks["south"].Get("sum"); north != -5 || south != 5 {
+			t.Errorf("north has %d, south %d", north, south)
+		}
+		wantKind(t, p.Operator().Retry(t.Context(), "1", By{Actor: "ann", Reason: "once more"}), interlock.Definite, nil)
+		close(gate)
+		for _, stop := range stops {
+			stop()
 		}
 	})
 }

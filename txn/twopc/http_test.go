@@ -292,9 +292,7 @@ func TestHTTPAlone(t *testing.T) {
 	r.service.says(branch.Commit, 425) // it may still be in progress
 	wantKind(t, r.Run(t.Context(), "5", alone("5")), interlock.Uncertain, nil)
 	r.certain(t) // undecided, so they were aborted
-	if n := r.service.bank.Get("sum"); n != 5 {
-		t.Errorf("the shop has %d", n)
-	}
+	txntest.Equal(t, "sum of the shop", r.service.bank.Get("sum"), 5)
 	var operations []string
 	for _, c := range r.service.called()[:3] {
 		operations = append(operations, string(c.Operation))

@@ -45,8 +45,7 @@ func TestMisuseOfNew(t *testing.T) {
 	}
 	co, err := coordinator.New(j, nil)
 	ok(t, err)
-	_, err = New(co, nil, Define("north", bank))
-	ok(t, err)
+	ok(t, txntest.Second(New(co, nil, Define("north", bank))))
 	_, err = New(co, nil)
 	wantKind(t, err, interlock.Bug, nil)
 }
@@ -60,9 +59,8 @@ func TestMisuseOfRun(t *testing.T) {
 		wantKind(t, p.Run(t.Context(), "1", nil), interlock.Bug, nil)
 
 		wantKind(t, p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
-			_, err := p.at["north"].Join(ctx, x)
-			ok(t, err)
-			_, err = Define("east", p.world.banks["north"]).Join(ctx, x)
+			ok(t, txntest.Second(p.at["north"].Join(ctx, x)))
+			_, err := Define("east", p.world.banks["north"]).Join(ctx, x)
 			wantKind(t, err, interlock.Bug, nil)
 			return err
 		}), interlock.Definite, ErrAborted)
@@ -94,20 +92,17 @@ func TestMisuseOfRun(t *testing.T) {
 		ok(t, p.Run(t.Context(), "2", work))
 		ok(t, txntest.Second(p.Wait(t.Context(), "2")))
 		wantSums(t, p.world, -20, 20)
-		if n := len(p.running); n != 0 {
-			t.Errorf("%d are thought to run", n)
-		}
+		txntest.Equal(t, "runs in progress", len(p.running), 0)
 	})
 }
 
 // TestOtherTransaction: an id of another protocol, or of another id's key, is not touched.
 func TestOtherTransaction(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
-		_, err := p.coordinator.Journal().Begin(t.Context(), "saga", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
-		ok(t, err)
+		ok(t, txntest.Second(p.coordinator.Journal().Begin(t.Context(), "saga", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})))
 		work := p.add(transfer)
 		wantKind(t, p.Run(t.Context(), "saga", work), interlock.Bug, ErrMismatch)
-		_, err = p.Look(t.Context(), "saga")
+		_, err := p.Look(t.Context(), "saga")
 		wantKind(t, err, interlock.Bug, ErrMismatch)
 		wantKind(t, p.Operator().Resolve(t.Context(), "saga", By{Actor: "ann", Reason: "x"}), interlock.Bug, ErrMismatch)
 
@@ -128,8 +123,7 @@ func TestOtherTransaction(t *testing.T) {
 // TestStrangersAreLeft: branches of others, in the same namespace or under a foreign name,
 // are shown and not touched.
 func TestStrangersAreLeft(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		hooks, log := listening()
 		p := w.start(t, nil, &Options{Hooks: hooks})
 		other := begin("1", time.Now(), 7)
@@ -137,8 +131,7 @@ func TestStrangersAreLeft(t *testing.T) {
 			w.prepare(t, "north", x)
 		}
 		w.prepare(t, "north", other.xid("south")) // two names of one database: for "south" to find
-		_, err := p.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
-		ok(t, err)
+		ok(t, txntest.Second(p.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})))
 		w.prepare(t, "north", other.xid("north"))
 		for range 3 {
 			p.Scan(t.Context())
@@ -155,8 +148,7 @@ func (w *world) prepare(t *testing.T, bank string, x driver.XID) {
 	t.Helper()
 	tx, b, err := w.banks[bank].Begin(t.Context(), x)
 	ok(t, err)
-	_, err = tx.Add(x.Transaction+x.Branch, 1)
-	ok(t, err)
+	ok(t, txntest.Second(tx.Add(x.Transaction+x.Branch, 1)))
 	if vote, err := b.Prepare(t.Context()); vote != driver.VoteYes {
 		t.Fatal(err)
 	}
@@ -165,8 +157,7 @@ func (w *world) prepare(t *testing.T, bank string, x driver.XID) {
 // TestDecide: a participant that asks gets the decision in the journal. If there is none,
 // Decide writes an abort before it answers. A waiter for the transaction gets the reason at once.
 func TestDecide(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		p := w.start(t, nil, &Options{Patience: time.Second, Retention: time.Hour})
 		var name string
 		ok(t, p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
@@ -213,8 +204,7 @@ func TestDecide(t *testing.T) {
 // TestTooOld: a branch whose records may be deleted is left to an operator, who can decide
 // it once.
 func TestTooOld(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		hooks, log := listening()
 		p := w.start(t, nil, &Options{Hooks: hooks, Retention: time.Hour})
 		forgotten, other := begin("1", time.Now(), 1), begin("2", time.Now(), 2)
@@ -262,8 +252,7 @@ func TestTooOld(t *testing.T) {
 // TestResolveAsksAll: an operator's commit is refused while a participant cannot list its
 // branches.
 func TestResolveAsksAll(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		p := w.start(t, nil, nil)
 		r := begin("1", time.Now(), 1)
 		w.prepare(t, "north", r.xid("north"))
@@ -286,8 +275,7 @@ func (deaf) InDoubt(context.Context) ([]driver.InDoubt, error) { return nil, err
 // TestMissingParticipant: a process that lacks a participant commits the others, and reports
 // the missing one.
 func TestMissingParticipant(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		hooks, log := listening()
 		p := w.start(t, nil, nil)
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))

@@ -51,8 +51,7 @@ type life struct {
 func (p plot) run(t *testing.T, meets ...func(at string) error) []life {
 	t.Helper()
 	var lives []life
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		for i, meet := range meets {
 			lives = append(lives, p.live(t, w, i, meet))
 			for _, bank := range w.banks { // the sessions of a process end with it
@@ -119,9 +118,7 @@ func (w *world) commits(t *testing.T) int {
 // check judges the result independently of the machine.
 func (p plot) check(t *testing.T, w *world, lives []life) {
 	t.Helper()
-	if n := w.inDoubt(t); n != 0 {
-		t.Errorf("%d branches are in doubt", n)
-	}
+	txntest.Equal(t, "branches in doubt", w.inDoubt(t), 0)
 	all, none := true, true
 	for name, delta := range p.deltas {
 		sum := w.banks[name].Get("sum")
@@ -208,8 +205,7 @@ func TestLateMessages(t *testing.T) {
 // late delivers a message when a process passes another point.
 func (p plot) late(t *testing.T, message, later string, twice bool) {
 	t.Helper()
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		var kept func() // delivers the message
 		var mu sync.Mutex
 		x := w.start(t, nil, nil)
@@ -305,8 +301,7 @@ func TestZombieMessages(t *testing.T) {
 // It returns the points of the successor.
 func (p plot) haunt(t *testing.T, message, at string) (labels []string) {
 	t.Helper()
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		var arrive sync.Once
 		kept := func() {}
 		x := w.start(t, nil, nil)

@@ -173,9 +173,7 @@ func (b branches) judge(tb testing.TB, want []string) {
 	if moved := int64(10 * len(north)); n != 1000-moved || s != 1000+moved {
 		tb.Errorf("%d transfers have left %d and %d", len(north), n, s)
 	}
-	if left := databases.One[int64](tb, b.north, `select count(*) from pg_prepared_xacts where database = current_database()`); left != 0 {
-		tb.Errorf("%d branches are in doubt", left)
-	}
+	txntest.Equal(tb, "branches are in doubt", databases.One[int64](tb, b.north, `select count(*) from pg_prepared_xacts where database = current_database()`), 0)
 	table := journal.NewTable(b.north, "")
 	heads, err := table.Heads(tb.Context(), "", 10_000)
 	if err != nil {

@@ -111,8 +111,7 @@ func TestScan(t *testing.T) {
 // TestAgeIsTheParticipants: a process that has just started knows the age of a branch. If a
 // participant shows no time, the age counts from the first scan that found the branch.
 func TestAgeIsTheParticipants(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		w.prepare(t, "north", begin("1", time.Now(), 1).xid("north"))
 		w.prepare(t, "south", begin("2", time.Now(), 1).xid("south"))
 		time.Sleep(time.Hour)

@@ -90,8 +90,7 @@ func TestHooksAreTold(t *testing.T) {
 		asked := begin("3", time.Now(), 99).String()
 		names[asked] = "3"
 		for range 2 {
-			_, err := p.Decide(t.Context(), asked)
-			ok(t, err)
+			ok(t, txntest.Second(p.Decide(t.Context(), asked)))
 		}
 		same(t, "asked", heard(), "3: roll back: a participant asked, and there was no decision")
 		o, err := p.Look(t.Context(), "1")
@@ -104,8 +103,7 @@ func TestHooksAreTold(t *testing.T) {
 // TestOneOtherwiseOneDown: of three branches one was rolled back by an operator, and one
 // is unreachable: that is called again until it has committed, the third one is not.
 func TestOneOtherwiseOneDown(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		var down atomic.Bool
 		down.Store(true)
 		p := w.start(t, losingWhile(&down, "rates commit"), &Options{Scan: time.Hour})
@@ -127,9 +125,7 @@ func TestOneOtherwiseOneDown(t *testing.T) {
 			t.Errorf("%v: of whom?", err)
 		}
 		same(t, "records", answers(), "decide:commit", "heuristic:south", "done:north", "done:rates")
-		if n := w.banks["rates"].Get("sum"); n != 5 {
-			t.Errorf("rates has %d", n)
-		}
+		txntest.Equal(t, "sum of rates", w.banks["rates"].Get("sum"), 5)
 	})
 }
 
@@ -137,8 +133,7 @@ func TestOneOtherwiseOneDown(t *testing.T) {
 // branches are freed. A decision that was sent, and must be sent again, remains.
 func TestCallerLeaves(t *testing.T) {
 	for decided, want := range map[bool]error{false: context.Canceled, true: nil} {
-		bubble(t, func(t *testing.T) {
-			w := newWorld()
+		inWorld(t, func(t *testing.T, w *world) {
 			ctx, leave := context.WithCancel(t.Context())
 			var voted atomic.Int64
 			p := w.start(t, func(at string) error {
@@ -168,8 +163,7 @@ func TestCallerLeaves(t *testing.T) {
 func TestWhatWasNotToldIsFreed(t *testing.T) {
 	for at, deltas := range map[string]map[string]int64{"north commit one 1 " + leaving: {"north": 1}, "north prepare 1 " + leaving: transfer} {
 		for _, lost := range []error{errNetwork, &interlock.Error{Op: "call", Kind: interlock.Definite, Err: errNetwork}} {
-			bubble(t, func(t *testing.T) {
-				w := newWorld()
+			inWorld(t, func(t *testing.T, w *world) {
 				p := w.start(t, func(label string) error {
 					if label == at {
 						return lost
@@ -179,9 +173,7 @@ func TestWhatWasNotToldIsFreed(t *testing.T) {
 				if err := p.Run(t.Context(), "1", p.add(deltas)); !errors.Is(err, errNetwork) {
 					t.Errorf("%v", err)
 				}
-				if n := w.inDoubt(t); n != 0 {
-					t.Errorf("%d in doubt", n)
-				}
+				txntest.Equal(t, "in doubt", w.inDoubt(t), 0)
 				ok(t, p.Run(t.Context(), "2", p.add(deltas)))
 			})
 		}
@@ -191,8 +183,7 @@ func TestWhatWasNotToldIsFreed(t *testing.T) {
 // TestAbortedMeanwhile: a run that finds another process's abort rolls its branches back
 // at once.
 func TestAbortedMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		p, other := w.start(t, nil, nil), w.start(t, nil, nil)
 		err := p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
 			_, err := other.Decide(ctx, x.XID("north").Transaction)
@@ -209,8 +200,7 @@ func TestAbortedMeanwhile(t *testing.T) {
 // for Timeout, and blocks the caller no longer. It is called less often if it asks for pauses.
 func TestRollbackIsGivenUp(t *testing.T) {
 	for fails, calls := range map[error][2]int{errNetwork: {4, 100}, txntest.Busy(2 * time.Second): {3, 3}} {
-		bubble(t, func(t *testing.T) {
-			w := newWorld()
+		inWorld(t, func(t *testing.T, w *world) {
 			var last observe.TwoPCTried
 			tried := 0
 			p := w.start(t, func(at string) error {
@@ -314,8 +304,7 @@ func TestStrangeRecords(t *testing.T) {
 	} {
 		bubble(t, func(t *testing.T) {
 			p, failed := on(t, memory.NewJournal())
-			_, err := p.coordinator.Journal().Begin(t.Context(), Key(c.id), "2pc:x", time.Now().Add(time.Second), c.entries...)
-			ok(t, err)
+			ok(t, txntest.Second(p.coordinator.Journal().Begin(t.Context(), Key(c.id), "2pc:x", time.Now().Add(time.Second), c.entries...)))
 			errs := map[string]error{}
 			if !c.drives {
 				_, errs["look"] = p.Look(t.Context(), c.id)
@@ -367,14 +356,10 @@ func TestNotEndedBeforeItStands(t *testing.T) {
 		gone.Store(true)
 		defer p.serve(t, 1)()
 		time.Sleep(30 * time.Second)
-		if n := log.count("ended"); n != 0 {
-			t.Errorf("reported %d times", n)
-		}
+		txntest.Equal(t, "reports", log.count("ended"), 0)
 		gone.Store(false)
 		p.world.rest(t)
-		if n := log.count("ended"); n != 1 {
-			t.Errorf("then reported %d times", n)
-		}
+		txntest.Equal(t, "reports", log.count("ended"), 1)
 	})
 }
 
@@ -382,8 +367,7 @@ func TestNotEndedBeforeItStands(t *testing.T) {
 // in this or another process, and the next owner report it only when a reminder is due.
 func TestHeuristicAbortIsToldOnce(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
-		bubble(t, func(t *testing.T) {
-			w := newWorld()
+		inWorld(t, func(t *testing.T, w *world) {
 			hooks, log := listening()
 			o := &Options{Hooks: hooks, Scan: time.Hour, Remind: 2 * time.Hour}
 			p := w.start(t, nil, o)
@@ -398,9 +382,7 @@ func TestHeuristicAbortIsToldOnce(t *testing.T) {
 			defer owner.serve(t, 2)()
 			for told, records := range [][]string{{"decide:abort", "heuristic:south"}, {"decide:abort", "heuristic:south", "remind:"}} {
 				time.Sleep(118 * time.Minute)
-				if n := log.count("heuristic south"); n != told+1 {
-					t.Errorf("reported %d times, want %d", n, told+1)
-				}
+				txntest.Equal(t, "reports", log.count("heuristic south"), told+1)
 				got, _ := w.records(t, "1")
 				same(t, "records", got, records...)
 			}

@@ -63,9 +63,7 @@ func TestCosts(t *testing.T) {
 			same(t, "after it", sent, c.after...)
 			stop()
 			for name, delta := range c.deltas {
-				if w.banks[name].Get("sum") != delta {
-					t.Errorf("%s has %d", name, w.banks[name].Get("sum"))
-				}
+				txntest.Equal(t, name+": sum", w.banks[name].Get("sum"), delta)
 			}
 		})
 	}
@@ -142,8 +140,7 @@ func TestTwoRunsOfOneID(t *testing.T) {
 // TestPatience: scans skip a branch in doubt while its run may be active, and always while
 // it runs in this process.
 func TestPatience(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
+	inWorld(t, func(t *testing.T, w *world) {
 		held := make(chan struct{})
 		p := w.start(t, func(at string) error {
 			if at == "south prepare 1 "+leaving {

@@ -265,6 +265,12 @@ func newWorld() *world {
 	return w
 }
 
+// inWorld runs a test in virtual time, with a world.
+func inWorld(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	bubble(t, func(t *testing.T) { test(t, newWorld()) })
+}
+
 // process is an engine with its coordinator, over the world.
 type process struct {
 	*Engine
