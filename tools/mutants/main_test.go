@@ -14,13 +14,9 @@ import (
 func TestListFits(t *testing.T) {
 	t.Chdir("../..")
 	files, err := filepath.Glob("tools/mutants/*/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	mutants, err := read(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	var names []string
 	checked := map[string]bool{}
 	for _, m := range mutants {
@@ -49,14 +45,10 @@ func selectsTests(t *testing.T, args []string) {
 			continue
 		}
 		files, err := filepath.Glob(dir + "/*_test.go")
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			for _, found := range declared.FindAllStringSubmatch(string(text), -1) {
 				tests = append(tests, found[1])
 			}
@@ -95,9 +87,7 @@ func namesIn(pattern string) (names []string) {
 
 func TestPlantReplacesOneLineAndKeepsItsIndent(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.go")
-	if err := os.WriteFile(file, []byte("a\n\tif b {\n\t}\nc\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(file, []byte("a\n\tif b {\n\t}\nc\n"), 0o600))
 	m := mutant{name: "m", file: file, old: "if b {", new: "if false {", test: []string{"."}}
 	if got, err := m.plant(); err != nil || got != "a\n\tif false {\n\t}\nc\n" {
 		t.Fatalf("%q, %v", got, err)
@@ -130,13 +120,9 @@ func TestParse(t *testing.T) {
 func TestDeletes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.go")
 	text := "package x\n\nfunc f(a int) {\n\tif a > 1 {\n\t\tg()\n\t}\n\tswitch a {\n\tcase 2:\n\t\ta++\n\tdefault:\n\t}\n}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, os.WriteFile(file, []byte(text), 0o600))
 	each, err := mutant{file: file, deletes: true, spared: []string{"default:"}, test: []string{"."}}.expand()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	var gone []string
 	for _, m := range each {
 		got, err := m.plant()
@@ -151,5 +137,12 @@ func TestDeletes(t *testing.T) {
 	}
 	if _, err := (mutant{file: file, deletes: true, spared: []string{"h()"}}).expand(); err == nil {
 		t.Error("a statement is spared that is not there")
+	}
+}
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
