@@ -24,9 +24,7 @@ import (
 
 // TestNothingIsDropped: a step with contradictory fields is refused; none of them is ignored.
 func TestNothingIsDropped(t *testing.T) {
-	t.Parallel()
-	shop := newShop(t)
-	s := serve(t, memory.NewJournal(), nil)
+	shop, s := open(t)
 	for _, step := range []string{
 		`{"name":"a","do":"%[1]s","sleep":"1s"}`,
 		`{"name":"a","do":"%[1]s","parallel":[{"name":"b","do":"%[1]s","uncompensable":true}]}`,
@@ -47,7 +45,6 @@ func TestNothingIsDropped(t *testing.T) {
 
 // TestUndoIsRepeatedAsAsked: the retry of a step sets the attempts of its undo.
 func TestUndoIsRepeatedAsAsked(t *testing.T) {
-	t.Parallel()
 	shop := newShop(t)
 	shop.refuse = "b"
 	var undos atomic.Int64
@@ -68,7 +65,6 @@ func TestUndoIsRepeatedAsAsked(t *testing.T) {
 // TestHelpIsNoWayRound: an operator can change the input of a step, and not its address; a refused
 // request has no effect.
 func TestHelpIsNoWayRound(t *testing.T) {
-	t.Parallel()
 	shop := newShop(t)
 	shop.refuse = "b"
 	var elsewhere atomic.Int64
@@ -101,7 +97,6 @@ func TestHelpIsNoWayRound(t *testing.T) {
 // TestAllowedWhenCalled: an address that is no longer allowed is not called, also for transactions
 // that began before.
 func TestAllowedWhenCalled(t *testing.T) {
-	t.Parallel()
 	shop, store := newShop(t), memory.NewJournal()
 	shop.down = true
 	s := serve(t, store, nil)
@@ -150,7 +145,6 @@ func (f *forgetful) Read(ctx context.Context, id string, after int64) (driver.He
 // TestDecisionIsTold: a decision is returned even if the journal cannot be read afterwards: an error
 // would mean that nothing happened, or that the request should be repeated.
 func TestDecisionIsTold(t *testing.T) {
-	t.Parallel()
 	shop := newShop(t)
 	for path, c := range map[string]struct{ body, decision string }{
 		"/v1/2pc/": {`{"branches":{"north":{"add":-1},"south":{"add":1}}}`, "commit"},
@@ -168,7 +162,6 @@ func TestDecisionIsTold(t *testing.T) {
 
 // TestBegunIsNotDenied: a saga that has begun, and cannot be read, is not reported as not begun.
 func TestBegunIsNotDenied(t *testing.T) {
-	t.Parallel()
 	shop := newShop(t)
 	store := &forgetful{Journal: memory.NewJournal(), from: "begin"}
 	s := serve(t, store, nil)
@@ -210,10 +203,8 @@ func TestSlowClient(t *testing.T) {
 // TestWaitOutlivesThePatience: the bound for the arrival of a request does not bound the wait for its
 // answer, and the connection can be used again.
 func TestWaitOutlivesThePatience(t *testing.T) {
-	t.Parallel()
-	shop := newShop(t)
+	shop, s := open(t)
 	shop.down = true
-	s := serve(t, memory.NewJournal(), nil)
 	httpapi.Patience(s.web, 100*time.Millisecond)
 	for _, c := range []struct{ method, body string }{{"POST", steps(shop)}, {"GET", ""}, {"POST", steps(shop)}} {
 		began := time.Now()
@@ -226,9 +217,7 @@ func TestWaitOutlivesThePatience(t *testing.T) {
 
 // TestForeignPage: a page of another origin, in a browser that can reach the service, starts nothing.
 func TestForeignPage(t *testing.T) {
-	t.Parallel()
-	shop := newShop(t)
-	s := serve(t, memory.NewJournal(), nil)
+	shop, s := open(t)
 	r, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"/v1/sagas/1", strings.NewReader(steps(shop)))
 	ok(t, err)
 	r.Header.Set("Content-Type", "text/plain")

@@ -37,9 +37,7 @@ func steps(s *shop) string {
 // TestSaga: it runs to its end, with inputs and outputs; a repeated request has the
 // first one's result, and another order under its id is refused.
 func TestSaga(t *testing.T) {
-	t.Parallel()
-	shop := newShop(t)
-	s := serve(t, memory.NewJournal(), nil)
+	shop, s := open(t)
 	got := s.do("POST", "/v1/sagas/"+escaped+"?wait=1m", steps(shop), 200)
 	same(t, "state", got["state"], "SUCCEEDED")
 	same(t, "id", got["id"], wild)
@@ -58,10 +56,8 @@ func TestSaga(t *testing.T) {
 
 // TestSagaUndone: after a refusal completed steps are undone, and the answer has the reason.
 func TestSagaUndone(t *testing.T) {
-	t.Parallel()
-	shop := newShop(t)
+	shop, s := open(t)
 	shop.refuse = "pay"
-	s := serve(t, memory.NewJournal(), nil)
 	got := s.do("POST", "/v1/sagas/1?wait=1m", steps(shop), 200)
 	same(t, "state", got["state"], "COMPENSATED")
 	if reason := fmt.Sprint(got["reason"]); !strings.Contains(reason, "pay") || !strings.Contains(reason, "409") {
@@ -76,10 +72,8 @@ func TestSagaUndone(t *testing.T) {
 // TestSagaHelped: a saga that could not be undone is a dead letter, which an operator retries, with
 // name and reason.
 func TestSagaHelped(t *testing.T) {
-	t.Parallel()
-	shop := newShop(t)
+	shop, s := open(t)
 	shop.refuse = "b"
-	s := serve(t, memory.NewJournal(), nil)
 	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":"%[1]s","undo":"%[1]s/gone","retry":{"first":"1ms","max":"1ms","undos":2}},
 		{"name":"b","do":"%[1]s","pivot":true}]}`, shop.url)
 	shop.set(func() { shop.broken = "/gone" })
@@ -100,9 +94,7 @@ func TestSagaHelped(t *testing.T) {
 // TestSagaSettled: an operator records the outcome of a pivot that does not answer, with or without
 // an output.
 func TestSagaSettled(t *testing.T) {
-	t.Parallel()
-	shop := newShop(t)
-	s := serve(t, memory.NewJournal(), nil)
+	shop, s := open(t)
 	for id, c := range map[string]struct{ found, state string }{
 		"1": {`"done":true,"output":{"receipt":7}`, "SUCCEEDED"},
 		"2": {`"done":false`, "COMPENSATED"},
@@ -125,7 +117,6 @@ func TestSagaSettled(t *testing.T) {
 
 // TestSagaGoesOn: the next service continues the sagas of a closed one from the journal.
 func TestSagaGoesOn(t *testing.T) {
-	t.Parallel()
 	shop, store := newShop(t), memory.NewJournal()
 	shop.down = true
 	s := serve(t, store, nil)
@@ -142,9 +133,7 @@ func TestSagaGoesOn(t *testing.T) {
 // TestTCC: all branches are confirmed if each holds, else all are cancelled; the try has the time of
 // the hold.
 func TestTCC(t *testing.T) {
-	t.Parallel()
-	shop := newShop(t)
-	s := serve(t, memory.NewJournal(), nil)
+	shop, s := open(t)
 	body := fmt.Sprintf(`{"type":"booking","branches":[{"name":"hotel","url":"%[1]s","input":{"rooms":1}},{"name":"flight","url":"%[1]s"}]}`, shop.url)
 	got := s.do("POST", "/v1/tcc/"+escaped+"?wait=1m", body, 200)
 	same(t, "decision", got["decision"], "confirm")
@@ -208,7 +197,6 @@ func TestTCCHelped(t *testing.T) {
 
 // TestTwoPC: all participants commit, or none.
 func TestTwoPC(t *testing.T) {
-	t.Parallel()
 	shop := newShop(t)
 	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url, "south": shop.url}})
 	body := `{"branches":{"north":{"add":-1},"south":{"add":1}}}`
@@ -233,7 +221,6 @@ func TestTwoPC(t *testing.T) {
 
 // TestBadRequests: each error has the reason, and nothing begins.
 func TestBadRequests(t *testing.T) {
-	t.Parallel()
 	shop := newShop(t)
 	local := func(u *url.URL) error {
 		if u.Hostname() != "127.0.0.1" {
@@ -319,7 +306,6 @@ var failures = regexp.MustCompile(`"attempts":([4-9]|\d\d)`)
 // TestFailuresAreShown: for each protocol, a transaction with a failing participant shows the call,
 // its number of failures and the last error.
 func TestFailuresAreShown(t *testing.T) {
-	t.Parallel()
 	shop := newShop(t)
 	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url, "south": shop.url},
 		TCC: &tcc.Options{Retry: tcc.Policy{First: time.Millisecond, Max: 10 * time.Millisecond}}})
@@ -345,7 +331,6 @@ func TestFailuresAreShown(t *testing.T) {
 // TestRetryOfATwoPhaseCommit: one that is halted is shown with its reason, and an operator
 // resumes it.
 func TestRetryOfATwoPhaseCommit(t *testing.T) {
-	t.Parallel()
 	shop, store := newShop(t), memory.NewJournal()
 	j, err := journal.New(store, &journal.Options{Shards: 2})
 	ok(t, err)

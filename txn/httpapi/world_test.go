@@ -53,7 +53,10 @@ type shop struct {
 	history []string
 }
 
+// newShop returns a shop for a test, which runs in parallel.
 func newShop(t *testing.T) *shop {
+	t.Helper()
+	t.Parallel()
 	s := &shop{states: map[string]string{}, bodies: map[string]string{}, untils: map[string]time.Time{}, asked: make(chan struct{}, 9)}
 	handler := branchhttp.Handler(s.answer)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -147,6 +150,12 @@ func serve(t *testing.T, store driver.Journal, o *httpapi.Options) *service {
 	return servePolling(t, store, o, 20*time.Millisecond)
 }
 
+// open returns a new shop, and a service with a journal of its own.
+func open(t *testing.T) (*shop, *service) {
+	t.Helper()
+	return newShop(t), serve(t, memory.NewJournal(), nil)
+}
+
 // servePolling serves with a poll interval, for tests of long transactions.
 func servePolling(t *testing.T, store driver.Journal, o *httpapi.Options, poll time.Duration) *service {
 	t.Helper()
@@ -226,9 +235,7 @@ func (s *service) do(method, path, body string, want ...int) map[string]any {
 func same(t *testing.T, what string, got, want any) {
 	t.Helper()
 	text := func(v any) string { b, _ := json.Marshal(v); return string(b) }
-	if text(got) != text(want) {
-		t.Errorf("%s: %s, want %s", what, text(got), text(want))
-	}
+	txntest.Equal(t, what, text(got), text(want))
 }
 
 func has(t *testing.T, list []string, want ...string) {
