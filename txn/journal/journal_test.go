@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -22,9 +23,8 @@ import (
 func TestBeginOnce(t *testing.T) {
 	store := memory.NewJournal()
 	first, second := open(t, store, nil), open(t, store, nil)
-	_, err := first.Begin(t.Context(), "order/1", "order", due, says("begin", "sent")...)
-	ok(t, err)
-	_, err = second.Begin(t.Context(), "order/1", "order", due, says("other")...)
+	ok(t, txntest.Second(first.Begin(t.Context(), "order/1", "order", due, says("begin", "sent")...)))
+	_, err := second.Begin(t.Context(), "order/1", "order", due, says("other")...)
 	wantKind(t, err, interlock.Definite, journal.ErrExists)
 	log, entries, err := second.Open(t.Context(), "order/1")
 	ok(t, err)
@@ -78,8 +78,7 @@ func TestSameWordsAreNotMine(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
 		j := open(t, store, &journal.Options{Shards: 1})
-		_, err := j.Begin(t.Context(), "t", "", due, says("begin")...)
-		ok(t, err)
+		ok(t, txntest.Second(j.Begin(t.Context(), "t", "", due, says("begin")...)))
 		mine, _, err := j.Open(t.Context(), "t")
 		ok(t, err)
 		shard, err := j.Own(t.Context(), grant(1), 0)
@@ -245,8 +244,7 @@ func TestLargeData(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 101, driver.MaxPayload} {
 		entries = append(entries, journal.Entry{Kind: fmt.Sprint(n), Data: bytes.Repeat([]byte{1}, n)})
 	}
-	_, err := j.Begin(t.Context(), "t", "", due, entries...)
-	ok(t, err)
+	ok(t, txntest.Second(j.Begin(t.Context(), "t", "", due, entries...)))
 	_, records, err := store.Read(t.Context(), "t", 0)
 	ok(t, err)
 	for _, r := range records {
@@ -273,8 +271,7 @@ func TestOwners(t *testing.T) {
 	former, err := j.Own(t.Context(), grant(1), 0)
 	ok(t, err)
 	for i := range 5 {
-		_, err := j.Begin(t.Context(), fmt.Sprint("t", i), "", due.Add(time.Duration(i)*time.Second), says("begin")...)
-		ok(t, err)
+		ok(t, txntest.Second(j.Begin(t.Context(), fmt.Sprint("t", i), "", due.Add(time.Duration(i)*time.Second), says("begin")...)))
 	}
 	claimed, err := former.Claim(t.Context(), due.Add(time.Hour), due.Add(2*time.Hour), 2)
 	if err != nil || len(claimed) != 2 || claimed[0].Transaction != "t0" {

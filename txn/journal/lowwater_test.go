@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -41,8 +42,7 @@ func TestLowWaterMissesNone(t *testing.T) {
 		ok(t, err)
 		time.Sleep(time.Hour)
 		for i := range 2000 {
-			_, err := j.Begin(t.Context(), fmt.Sprint(i), "x", due, says("begin")...)
-			ok(t, err)
+			ok(t, txntest.Second(j.Begin(t.Context(), fmt.Sprint(i), "x", due, says("begin")...)))
 		}
 		store.do = func() { ok(t, old.Append(t.Context(), due.Add(-time.Hour), says("helped")...)) }
 		mark, err := j.LowWater(t.Context(), time.Now(), time.Minute)
@@ -136,8 +136,7 @@ func TestMarkExcepts(t *testing.T) {
 		j := open(t, memory.NewJournal(), &journal.Options{Shards: 3})
 		first := time.Now()
 		for i := range journal.MaxExcept {
-			_, err := j.Begin(t.Context(), fmt.Sprint("old", i), "x", due, says("begin")...)
-			ok(t, err)
+			ok(t, txntest.Second(j.Begin(t.Context(), fmt.Sprint("old", i), "x", due, says("begin")...)))
 			time.Sleep(time.Second)
 		}
 		at := func(want time.Time, excepted int) journal.Mark {
@@ -156,8 +155,7 @@ func TestMarkExcepts(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 		young := time.Now()
-		_, err := j.Begin(t.Context(), "young", "x", due, says("begin")...)
-		ok(t, err)
+		ok(t, txntest.Second(j.Begin(t.Context(), "young", "x", due, says("begin")...)))
 		time.Sleep(30 * time.Minute)
 		at(young, journal.MaxExcept)
 		time.Sleep(time.Hour) // now it is old, and beyond MaxExcept
@@ -210,10 +208,7 @@ func TestForgetAll(t *testing.T) {
 // TestForgetLooksOnce at each payload of an existing transaction: the cost of forgetting
 // nothing does not grow with the table.
 func TestForgetLooksOnce(t *testing.T) {
-	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
-		db := openDB(t)
-		table := journal.NewTable(db, "")
-		db.Do(t, table.Create)
+	eachTable(t, func(t *testing.T, db *databases.DB, table *journal.Table[driver.SQL]) {
 		ok(t, table.Append(t.Context(), groupOfNobody("t"))[0])
 		for _, id := range []string{"t", "nothing"} {
 			ok(t, table.PutPayload(t.Context(), id, []byte("sum"), []byte("data")))

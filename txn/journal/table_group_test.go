@@ -45,10 +45,7 @@ func TestGroupIsFoundByIndex(t *testing.T) {
 
 // TestAppendChangesNoIndex if it keeps the due time: PostgreSQL updates such a head in place.
 func TestAppendChangesNoIndex(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		db := open(t)
-		table := journal.NewTable(db, "")
-		db.Do(t, table.Create)
+	eachTable(t, func(t *testing.T, db *databases.DB, table *journal.Table[driver.SQL]) {
 		ok(t, table.Enter(t.Context(), 0, token(1)))
 		tx := db.Begun(t, driver.ReadCommitted)
 		for after, want := range []int64{0, 1, 1} {
@@ -67,10 +64,7 @@ func TestAppendChangesNoIndex(t *testing.T) {
 
 // TestRowsStayInTheTable: PostgreSQL moves no row of up to 8 kB elsewhere.
 func TestRowsStayInTheTable(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		db := open(t)
-		table := journal.NewTable(db, "")
-		db.Do(t, table.Create)
+	eachTable(t, func(t *testing.T, db *databases.DB, table *journal.Table[driver.SQL]) {
 		ok(t, table.Enter(t.Context(), 0, token(1)))
 		a := groupOf(1, 0)[0]
 		for range 3 {
@@ -79,9 +73,7 @@ func TestRowsStayInTheTable(t *testing.T) {
 			a.Records = append(a.Records, driver.Record{Kind: "x", Data: data})
 		}
 		ok(t, table.Append(t.Context(), []driver.Append{a})[0])
-		if moved := databases.One[int64](t, db, `select pg_relation_size(reltoastrelid) from pg_class where oid = 'interlock_journal'::regclass`); moved != 0 {
-			t.Errorf("%d bytes are elsewhere", moved)
-		}
+		txntest.Equal(t, "bytes are elsewhere", databases.One[int64](t, db, `select pg_relation_size(reltoastrelid) from pg_class where oid = 'interlock_journal'::regclass`), 0)
 	}, databases.Pgx)
 }
 
@@ -148,10 +140,7 @@ func TestGroupsCompete(t *testing.T) {
 // TestAppendInOfAnOldSnapshot: a user's transaction with an old snapshot does not overwrite
 // later appends.
 func TestAppendInOfAnOldSnapshot(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		db := open(t)
-		table := journal.NewTable(db, "")
-		db.Do(t, table.Create)
+	eachTable(t, func(t *testing.T, db *databases.DB, table *journal.Table[driver.SQL]) {
 		ok(t, table.Enter(t.Context(), 0, token(1)))
 		ok(t, table.Append(t.Context(), groupOf(1, 0))[0])
 		tx := db.Begun(t, driver.RepeatableRead)

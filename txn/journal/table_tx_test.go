@@ -21,10 +21,7 @@ import (
 
 // TestAppendIn: an append in the user's transaction is done if that commits.
 func TestAppendIn(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		db := open(t)
-		table := journal.NewTable(db, "")
-		db.Do(t, table.Create)
+	eachTable(t, func(t *testing.T, db *databases.DB, table *journal.Table[driver.SQL]) {
 		begin := driver.Append{Transaction: "t", Type: "order", Records: []driver.Record{{Kind: "begin"}}, Due: due}
 		changed := errors.New("changed my mind")
 		err := db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error {
@@ -195,9 +192,7 @@ func TestCrashes(t *testing.T) {
 			return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
 				tb.Helper()
 				j, err := journal.New(journal.NewTable(db, ""), nil)
-				if err != nil {
-					tb.Fatal(err)
-				}
+				ok(tb, err)
 				defer j.Close()
 				log, entries, err := j.Open(tb.Context(), "t")
 				if err != nil || !slices.Equal(kinds(entries), []string{"begin", "sent", "done", "decide", "end"}) || log.Head().Ended.IsZero() || len(entries[2].Data) != 600 {
@@ -220,10 +215,7 @@ func TestCrashes(t *testing.T) {
 // transactions, and the mark of a shard, appends to others succeed. Only those to the same
 // wait, until the user's transactions have ended.
 func TestHeldIDsHurtNobody(t *testing.T) {
-	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
-		db := openDB(t)
-		table := journal.NewTable(db, "")
-		db.Do(t, table.Create)
+	eachTable(t, func(t *testing.T, db *databases.DB, table *journal.Table[driver.SQL]) {
 		j := open(t, table, &journal.Options{Patience: time.Minute})
 		old, err := j.Begin(t.Context(), "old", "order", due, says("begin")...)
 		ok(t, err)
@@ -283,10 +275,7 @@ func TestHeldIDsHurtNobody(t *testing.T) {
 // former one. Meanwhile appends to other shards succeed in one group with an append to this
 // shard.
 func TestEnteringHoldsUpOneShard(t *testing.T) {
-	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
-		db := openDB(t)
-		table := journal.NewTable(db, "")
-		db.Do(t, table.Create)
+	eachTable(t, func(t *testing.T, db *databases.DB, table *journal.Table[driver.SQL]) {
 		ok(t, table.Enter(t.Context(), 0, token(1)))
 		ok(t, table.Enter(t.Context(), 1, token(1)))
 		entering := db.Begun(t, driver.ReadCommitted)

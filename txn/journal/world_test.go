@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -33,6 +34,17 @@ func open(t *testing.T, store driver.Journal, o *journal.Options) *journal.Journ
 	ok(t, err)
 	t.Cleanup(func() { ok(t, j.Close()) })
 	return j
+}
+
+// eachTable runs a test on a new table in each database, see [databases.Each].
+func eachTable(t *testing.T, test func(t *testing.T, db *databases.DB, table *journal.Table[driver.SQL]), clients ...string) {
+	t.Helper()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		table := journal.NewTable(db, "")
+		db.Do(t, table.Create)
+		test(t, db, table)
+	}, clients...)
 }
 
 // due is an arbitrary time.
