@@ -17,9 +17,7 @@ func TestAllocations(t *testing.T) {
 	c := branch.Call{Transaction: "order/42", Branch: "reserve", Operation: branch.Do, Attempt: 1, Epoch: 1 << 40,
 		Begun: time.UnixMilli(1_800_000_000_000), Deadline: time.UnixMilli(1_800_000_030_000)}
 	n := testing.AllocsPerRun(100, func() {
-		if err := SetHeaders(http.Header{}, c); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, SetHeaders(http.Header{}, c))
 	})
 	if n > 10 {
 		t.Errorf("%v allocations, at most 10", n)

@@ -84,9 +84,7 @@ func TestHeadersOfAnEarlierCall(t *testing.T) {
 	earlier := c
 	earlier.Step, earlier.Epoch, earlier.Deadline, earlier.Until = "2", 7, time.UnixMilli(8), time.UnixMilli(9)
 	for _, want := range []branch.Call{earlier, c} {
-		if err := branchhttp.SetHeaders(to, want); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, branchhttp.SetHeaders(to, want))
 		if got, err := branchhttp.FromRequest(&http.Request{Header: to}); got != want || err != nil {
 			t.Errorf("%+v, %v, want %+v", got, err, want)
 		}
@@ -230,9 +228,7 @@ func TestRefusalIsKept(t *testing.T) {
 // TestNothingWasSent: only then is it a Retry.
 func TestNothingWasSent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	refusing := "http://" + l.Addr().String()
 	l.Close()
 	_, err = caller(t).Post(t.Context(), refusing, a(branch.Do), nil)
@@ -595,9 +591,7 @@ func TestWhatIsNoMark(t *testing.T) {
 		`{"before":1,"except":[` + strings.Repeat(" ", branchhttp.MaxMark) + `]}`: 413,
 	} {
 		answer, err := client.Post(url, "application/json", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		_, _ = io.Copy(io.Discard, answer.Body)
 		answer.Body.Close()
 		if answer.StatusCode != want {
@@ -605,9 +599,7 @@ func TestWhatIsNoMark(t *testing.T) {
 		}
 	}
 	answer, err := client.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if answer.Body.Close(); answer.StatusCode != 405 || answer.Header.Get("Allow") != "POST" {
 		t.Errorf("%v", answer)
 	}

@@ -28,9 +28,7 @@ type talker func(conn net.Conn, next func() (*http.Request, bool))
 func talks(t *testing.T, talk talker) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	txntest.OK(t, err)
 	var work sync.WaitGroup
 	work.Go(func() {
 		for {

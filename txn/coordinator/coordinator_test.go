@@ -33,13 +33,9 @@ func TestBeginAndFind(t *testing.T) {
 		ok(t, err)
 		ok(t, log.Append(t.Context(), time.Now().Add(24*time.Hour), journal.Entry{Kind: "later"}))
 		r.serve(t, 1)
-		if synctest.Wait(); !r.ended(t, "before") {
-			t.Error("what was left is not taken up")
-		}
+		r.wantEnded(t, "before")
 		r.begin(t, "here", "call:x")
-		if synctest.Wait(); !r.ended(t, "here") {
-			t.Error("what was begun here waits")
-		}
+		r.wantEnded(t, "here")
 		other := idle(t, r.store, nil, succeed)
 		other.begin(t, "elsewhere", "call:x")
 		ok(t, other.Await(t.Context(), "elsewhere", func(context.Context) (bool, error) { return r.ended(t, "elsewhere"), nil }))
@@ -54,8 +50,7 @@ func TestNudge(t *testing.T) {
 		var called atomic.Int64
 		r := idle(t, nil, &Options{Poll: time.Hour}, func(context.Context, string) error { called.Add(1); return nil })
 		r.serve(t, 1)
-		_, err := r.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})
-		ok(t, err)
+		ok(t, txntest.Second(r.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})))
 		r.Nudge("nothing")
 		for range 2 {
 			r.Nudge("1")
@@ -119,16 +114,13 @@ func TestHealing(t *testing.T) {
 			}
 			return nil
 		})
-		r.serve(t, 1)
-		r.begin(t, "poison", "call:x")
+		r.serveBegun(t, "poison", "call:x")
 		synctest.Wait()
 		for i := range 20 {
 			r.begin(t, fmt.Sprint("well ", i), "call:x")
 			synctest.Wait()
 		}
-		if n := poisoned.Load(); n != 1 {
-			t.Errorf("the poisoned one was called %d times", n)
-		}
+		txntest.Equal(t, "calls of the poisoned one", poisoned.Load(), 1)
 		down.Store(true)
 		for i := range 50 {
 			r.begin(t, fmt.Sprint("stuck ", i), "call:x")
@@ -156,8 +148,7 @@ func TestMoved(t *testing.T) {
 			}
 			return nil
 		})
-		r.serve(t, 1)
-		r.begin(t, "1", "call:x")
+		r.serveBegun(t, "1", "call:x")
 		synctest.Wait()
 		log, _, err := r.Journal().Open(t.Context(), "1")
 		ok(t, err)
@@ -177,8 +168,7 @@ func TestPausedOwner(t *testing.T) {
 		var called txntest.Events[string]
 		hang := make(chan struct{})
 		r := idle(t, nil, nil, func(_ context.Context, id string) error { called.Add("old " + id); <-hang; return nil })
-		r.serve(t, 1)
-		r.begin(t, "1", "call:x")
+		r.serveBegun(t, "1", "call:x")
 		synctest.Wait()
 		r.claim.Expired.Store(true) // but no context has ended
 		r.begin(t, "2", "call:x")
@@ -205,8 +195,7 @@ func TestQueuedCall(t *testing.T) {
 		hang := make(chan struct{})
 		var called atomic.Int64
 		r := idle(t, nil, &Options{PerTarget: 1}, func(context.Context, string) error { called.Add(1); <-hang; return nil })
-		r.serve(t, 1)
-		r.begin(t, "1", "call:x")
+		r.serveBegun(t, "1", "call:x")
 		r.begin(t, "2", "call:x")
 		synctest.Wait()
 		r.claim.Expired.Store(true)
@@ -359,8 +348,7 @@ func TestRecheckKeepsDue(t *testing.T) {
 			}
 			return t.End(journal.Entry{Kind: "end"})
 		})))
-		r.serve(t, 1)
-		r.begin(t, "1", "slow:x")
+		r.serveBegun(t, "1", "slow:x")
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if want := []time.Duration{time.Minute, time.Minute, 91 * time.Second, 691 * time.Second}; !slices.Equal(dues, want) || !r.ended(t, "1") {
@@ -387,8 +375,7 @@ func TestFailedDrive(t *testing.T) {
 			}
 			return t.End(journal.Entry{Kind: "end"})
 		})))
-		r.serve(t, 1)
-		r.begin(t, "1", "odd:x")
+		r.serveBegun(t, "1", "odd:x")
 		r.begin(t, "2", "none:x")
 		synctest.Wait()
 		text := strings.Join(told.All(), "; ")
@@ -397,9 +384,7 @@ func TestFailedDrive(t *testing.T) {
 		}
 		broken.Store(false)
 		time.Sleep(2 * time.Minute)
-		if synctest.Wait(); !r.ended(t, "1") {
-			t.Error("forgotten")
-		}
+		r.wantEnded(t, "1")
 	})
 }
 
@@ -439,9 +424,7 @@ func TestAlongside(t *testing.T) {
 		work.Go(func() { r.Alongside(func(context.Context) error { return nil }) })
 	}
 	work.Wait()
-	if n := len(r.Beside()); n != 8 {
-		t.Errorf("%d of 8 are registered", n)
-	}
+	txntest.Equal(t, "registered", len(r.Beside()), 8)
 }
 
 // TestExhausted: the option bounds the take-overs, or not.
@@ -477,11 +460,8 @@ func TestNudgeAtRest(t *testing.T) {
 			r.Nudge(turn.ID())
 			return nil
 		})))
-		r.serve(t, 1)
-		r.begin(t, "1", "rest:x")
-		if synctest.Wait(); !r.ended(t, "1") {
-			t.Error("it rests, though it was helped")
-		}
+		r.serveBegun(t, "1", "rest:x")
+		r.wantEnded(t, "1")
 	})
 }
 
@@ -499,11 +479,8 @@ func TestAppendRefused(t *testing.T) {
 			}
 			return turn.End(journal.Entry{Kind: "end"})
 		})))
-		r.serve(t, 1)
-		r.begin(t, "1", "race:x")
-		if synctest.Wait(); !r.ended(t, "1") {
-			t.Error("it is left until it is due")
-		}
+		r.serveBegun(t, "1", "race:x")
+		r.wantEnded(t, "1")
 	})
 }
 
@@ -524,9 +501,7 @@ func TestReserved(t *testing.T) {
 				r.Nudge(id)
 			}
 			reserved.admit(nil, err, nil, time.Now())
-			if synctest.Wait(); !r.ended(t, id) {
-				t.Errorf("%s: it waits", id)
-			}
+			r.wantEnded(t, id)
 		}
 		r.reserve("none").admit(nil, errDown, nil, time.Now())
 		time.Sleep(time.Minute) // it may arrive late
@@ -645,13 +620,10 @@ func TestLoneFailures(t *testing.T) {
 			}
 			return turn.End(journal.Entry{Kind: "end"})
 		})))
-		r.serve(t, 1)
-		r.begin(t, "1", "lone:x")
+		r.serveBegun(t, "1", "lone:x")
 		synctest.Wait()
 		r.begin(t, "2", "call:x")
-		if synctest.Wait(); !r.ended(t, "1") {
-			t.Error("it waits though its target is well")
-		}
+		r.wantEnded(t, "1")
 	})
 }
 
@@ -736,11 +708,8 @@ func TestGoexit(t *testing.T) {
 			}
 			return turn.End(journal.Entry{Kind: "end"})
 		})))
-		r.serve(t, 1)
-		r.begin(t, "1", "round:x")
-		if synctest.Wait(); !r.ended(t, "1") {
-			t.Error("the calls did not end")
-		}
+		r.serveBegun(t, "1", "round:x")
+		r.wantEnded(t, "1")
 		r.begin(t, "2", "drive:x")
 		for _, want := range []string{"panic: ouch", failure.ErrNoReturn.Error()} {
 			if synctest.Wait(); r.holding() != 0 || len(r.slots) != 0 {
@@ -751,8 +720,6 @@ func TestGoexit(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 		}
-		if synctest.Wait(); !r.ended(t, "2") {
-			t.Error("it is never driven again")
-		}
+		r.wantEnded(t, "2")
 	})
 }

@@ -71,12 +71,8 @@ func TestForeignShard(t *testing.T) {
 		notified.Store(0)
 		owner.begin(t, "3", "call:x")
 		ok(t, owner.Await(t.Context(), "3", func(context.Context) (bool, error) { return owner.ended(t, "3"), nil }))
-		if notified.Load() != 0 {
-			t.Errorf("%d notifications for what begins, runs and is waited for in one process", notified.Load())
-		}
-		if n := owner.calls.driven("1") + owner.calls.driven("2"); n != 2 {
-			t.Errorf("two transactions were driven %d times", n)
-		}
+		txntest.Equal(t, "notifications", notified.Load(), 0)
+		txntest.Equal(t, "drives of two transactions", owner.calls.driven("1")+owner.calls.driven("2"), 2)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -22,8 +23,7 @@ func TestServeWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		r := idle(t, nil, nil, func(context.Context, string) error { <-hang; return nil })
-		r.serve(t, 1)
-		r.begin(t, "1", "call:x")
+		r.serveBegun(t, "1", "call:x")
 		head, _, err := r.store.Read(t.Context(), "1", 0)
 		if ok(t, err); head.Due.Before(time.Now().Add(59 * time.Second)) {
 			t.Errorf("it is due in %v", time.Until(head.Due))
@@ -89,13 +89,10 @@ func TestTakeOverStoreAway(t *testing.T) {
 func TestShardIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, func(context.Context, string) error { return errDown })
-		r.serve(t, 1)
-		r.begin(t, "waits", "call:x")
+		r.serveBegun(t, "waits", "call:x")
 		synctest.Wait()
-		_, err := r.Journal().Own(t.Context(), grant(2), 0)
-		ok(t, err)
-		_, err = r.Journal().Begin(t.Context(), "due", "call:x", time.Now(), journal.Entry{Kind: "begin"})
-		ok(t, err)
+		ok(t, txntest.Second(r.Journal().Own(t.Context(), grant(2), 0)))
+		ok(t, txntest.Second(r.Journal().Begin(t.Context(), "due", "call:x", time.Now(), journal.Entry{Kind: "begin"})))
 		wantKind(t, <-r.served, interlock.Definite, interlock.ErrStaleToken)
 	})
 }
@@ -114,8 +111,7 @@ func TestHungCall(t *testing.T) {
 			}
 			return nil
 		})
-		r.serve(t, 1)
-		r.begin(t, "1", "call:x")
+		r.serveBegun(t, "1", "call:x")
 		synctest.Wait()
 		from := time.Now()
 		r.stop() // the claim lasts
@@ -146,14 +142,10 @@ func TestForeign(t *testing.T) {
 		}}
 		r := idle(t, nil, o, succeed)
 		for _, id := range []string{"a", "b", "c"} {
-			_, err := r.Journal().Begin(t.Context(), id, "other:x", time.Now(), journal.Entry{Kind: "begin"})
-			ok(t, err)
+			ok(t, txntest.Second(r.Journal().Begin(t.Context(), id, "other:x", time.Now(), journal.Entry{Kind: "begin"})))
 		}
-		r.serve(t, 1)
-		r.begin(t, "1", "call:x")
-		if synctest.Wait(); !r.ended(t, "1") {
-			t.Error("what this process knows has to wait")
-		}
+		r.serveBegun(t, "1", "call:x")
+		r.wantEnded(t, "1")
 		if n := r.Foreign(); n["other:x"] != 3 || len(n) != 1 || found.Load() != 3 {
 			t.Errorf("%v, reported %d", n, found.Load())
 		}
@@ -266,8 +258,7 @@ func TestStoreAway(t *testing.T) {
 			t.Errorf("reported %d times in ten seconds", n)
 		}
 		store.fail(0)
-		_, err := r.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})
-		ok(t, err)
+		ok(t, txntest.Second(r.Journal().Begin(t.Context(), "1", "call:x", time.Now(), journal.Entry{Kind: "begin"})))
 		time.Sleep(2 * time.Second)
 		if synctest.Wait(); r.calls.driven("1") != 1 {
 			t.Error("it is not driven")
@@ -316,9 +307,7 @@ func TestLostAnswers(t *testing.T) {
 			lose(store)
 			r.serve(t, 1)
 			time.Sleep(5 * time.Second)
-			if synctest.Wait(); !r.ended(t, "1") {
-				t.Error("it has not ended")
-			}
+			r.wantEnded(t, "1")
 		})
 	}
 }
@@ -342,8 +331,6 @@ func TestBeginArrivesLate(t *testing.T) {
 		defer cancel()
 		wantKind(t, r.Begin(ctx, "1", "call:x", journal.Entry{Kind: "begin"}), interlock.Uncertain, nil)
 		time.Sleep(15 * time.Second)
-		if synctest.Wait(); !r.ended(t, "1") {
-			t.Error("it has not ended")
-		}
+		r.wantEnded(t, "1")
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -104,6 +105,13 @@ func (r *rig) serve(t *testing.T, n int64) {
 	r.claim, r.stop, r.served = txntest.Serve(t, r.Serve, n)
 }
 
+// serveBegun serves the shard, and begins a transaction there.
+func (r *rig) serveBegun(t *testing.T, id, kind string) {
+	t.Helper()
+	r.serve(t, 1)
+	r.begin(t, id, kind)
+}
+
 // run serves all shards under a claim until the test ends.
 func (r *rig) run(t *testing.T) {
 	t.Helper()
@@ -124,6 +132,14 @@ func (r *rig) ended(t *testing.T, id string) bool {
 	head, _, err := r.store.Read(t.Context(), id, 0)
 	ok(t, err)
 	return !head.Ended.IsZero()
+}
+
+// wantEnded requires that a transaction has ended once nothing runs.
+func (r *rig) wantEnded(t *testing.T, id string) {
+	t.Helper()
+	if synctest.Wait(); !r.ended(t, id) {
+		t.Errorf("%s has not ended", id)
+	}
 }
 
 // recordsOf returns the number of records of a transaction.
