@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // after returns begun plus a number of steps. The mark of one step forgets the rows of the step
@@ -53,16 +54,13 @@ func (w world) forgetBefore(t *testing.T, mark time.Time, limit, want int) {
 // refused forever; those that began at the mark or later stay.
 func testForget(t *testing.T, w world) {
 	for s := range 6 {
-		_, err := owned.try(since(t.Context(), fmt.Sprintf("b%d", s), branch.Try, s), w, "h1")
-		ok(t, err)
+		ok(t, txntest.Second(owned.try(since(t.Context(), fmt.Sprintf("b%d", s), branch.Try, s), w, "h1")))
 	}
 	w.forget(t, 0, 0, 0)
 	w.forget(t, 4, 3, 3)
 	w.forget(t, 4, 3, 1)
 	w.forget(t, 2, 3, 0) // a mark does not fall
-	if n := w.rows(t); n != 2 {
-		t.Errorf("%d rows are left", n)
-	}
+	txntest.Equal(t, "rows left", w.rows(t), 2)
 	for s := range 6 {
 		name := fmt.Sprintf("b%d", s)
 		_, err := owned.try(since(t.Context(), name, branch.Try, s), w, "h2")
@@ -84,8 +82,7 @@ func testForget(t *testing.T, w world) {
 	// A mark that would refuse all calls is not stored.
 	_, err := barrier.Forget(t.Context(), w.DB, w.table, time.Now().Add(time.Hour), 0)
 	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-	_, err = owned.try(since(t.Context(), "new", branch.Try, 9), w, "h3")
-	ok(t, err)
+	ok(t, txntest.Second(owned.try(since(t.Context(), "new", branch.Try, 9), w, "h3")))
 }
 
 // testBegunMayDiffer: after a repeated Run, or with another clock, calls have another begin of the
@@ -96,8 +93,7 @@ func testBegunMayDiffer(t *testing.T, w world) {
 			other := begun.Add(apart)
 			for _, last := range []branch.Operation{branch.Confirm, branch.Cancel} {
 				name := fmt.Sprintf("%s%d%s", f.name, n, last)
-				_, err := f.try(at(t.Context(), name, branch.Try, begun), w, "h1")
-				ok(t, err)
+				ok(t, txntest.Second(f.try(at(t.Context(), name, branch.Try, begun), w, "h1")))
 				again, err := f.try(at(t.Context(), name, branch.Try, other), w, "h2")
 				ok(t, err)
 				end, kind := f.confirm, "sell h1"
@@ -129,9 +125,7 @@ func testLateCallOfALaterBegin(t *testing.T, w world) {
 		}
 	}
 	w.forgetBefore(t, later.Add(time.Millisecond), 0, 2) // by their first begin
-	if got := len(w.effects(t, "undone")) + w.effects(t, "done")["hold"]; got != 1 {
-		t.Errorf("%d effects", got)
-	}
+	txntest.Equal(t, "effects", len(w.effects(t, "undone"))+w.effects(t, "done")["hold"], 1)
 }
 
 // testForgetWaits: while a call is running that has read an older mark, at any level, the new mark
@@ -139,10 +133,9 @@ func testLateCallOfALaterBegin(t *testing.T, w world) {
 func testForgetWaits(t *testing.T, w world) {
 	for i, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead} {
 		old, slow := fmt.Sprintf("old%d", i), fmt.Sprintf("slow%d", i)
-		_, err := owned.try(since(t.Context(), old, branch.Try, i), w, "h1")
-		ok(t, err)
+		ok(t, txntest.Second(owned.try(since(t.Context(), old, branch.Try, i), w, "h1")))
 		tx := w.Begun(t, level)
-		_, err = barrier.DoIn(since(t.Context(), slow, branch.Try, i), tx.Native(), w.table, seat,
+		_, err := barrier.DoIn(since(t.Context(), slow, branch.Try, i), tx.Native(), w.table, seat,
 			func(ctx context.Context) (Hold, error) { return hold(ctx, tx.Native(), "h1") })
 		ok(t, err)
 		rows := w.rows(t)
@@ -165,11 +158,8 @@ func testForgetWaits(t *testing.T, w world) {
 				t.Error("forgotten while a call was at work")
 			}
 		}
-		if n := w.rows(t); n != rows {
-			t.Errorf("%d rows are left of %d", n, rows)
-		}
-		_, err = owned.try(since(t.Context(), fmt.Sprintf("new%d", i), branch.Try, 10), w, "h1")
-		ok(t, err)
+		txntest.Equal(t, "rows left", w.rows(t), rows)
+		ok(t, txntest.Second(owned.try(since(t.Context(), fmt.Sprintf("new%d", i), branch.Try, 10), w, "h1")))
 		ok(t, tx.Commit(t.Context()))
 		w.forget(t, i+1, 0, 2)
 	}
@@ -180,16 +170,14 @@ func testForgetWaits(t *testing.T, w world) {
 func testForgetSnapshots(t *testing.T, w world) {
 	for i, level := range []driver.Isolation{driver.ReadCommitted, driver.RepeatableRead, driver.Serializable} {
 		name := fmt.Sprintf("b%d", i)
-		_, err := owned.try(since(t.Context(), name, branch.Try, i), w, "h1")
-		ok(t, err)
+		ok(t, txntest.Second(owned.try(since(t.Context(), name, branch.Try, i), w, "h1")))
 		tx := w.Begun(t, level)
-		_, err = databases.Value[int64](t.Context(), tx.Native(), `select count(*) from effect`)
-		ok(t, err)
+		ok(t, txntest.Second(databases.Value[int64](t.Context(), tx.Native(), `select count(*) from effect`)))
 		if w.Dialect == driver.MariaDB && level == driver.Serializable {
 			level = driver.RepeatableRead // it has locked what it has read, and nothing here
 		}
 		w.forget(t, i+1, 0, 1)
-		_, err = barrier.DoIn(since(t.Context(), name, branch.Try, i), tx.Native(), w.table, seat,
+		_, err := barrier.DoIn(since(t.Context(), name, branch.Try, i), tx.Native(), w.table, seat,
 			func(context.Context) (Hold, error) { t.Errorf("%v: done again", level); return Hold{}, nil })
 		if kind := interlock.Kind(err); err == nil || kind != interlock.Retryable && !errors.Is(err, barrier.ErrForgotten) {
 			t.Errorf("%v: %v (%v)", level, err, kind)
@@ -221,8 +209,7 @@ func (w world) forgetExcept(t *testing.T, steps, want int, except ...string) {
 // below the mark; the first mark that does not except them deletes them.
 func testForgetExcept(t *testing.T, w world) {
 	for s, name := range []string{"b0", "b1", "b2", "b3"} {
-		_, err := owned.try(of(t.Context(), name, branch.Try, s), w, "h1")
-		ok(t, err)
+		ok(t, txntest.Second(owned.try(of(t.Context(), name, branch.Try, s), w, "h1")))
 	}
 	w.forgetExcept(t, 3, 2, odd+"b0")
 	w.forgetExcept(t, 3, 0)                    // not above: the exceptions stay as well
@@ -239,9 +226,7 @@ func testForgetExcept(t *testing.T, w world) {
 	w.forgetExcept(t, 4, 2)
 	_, err = owned.try(of(t.Context(), "b0", branch.Try, 0), w, "h2")
 	wantKind(t, err, interlock.Definite, branch.ClassUnknown, barrier.ErrForgotten)
-	if n := w.rows(t); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
+	txntest.Equal(t, "rows left", w.rows(t), 0)
 	_, err = barrier.ForgetExcept(t.Context(), w.DB, w.table, after(5), make([]string, 2000), 0)
 	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
 }
@@ -249,11 +234,10 @@ func testForgetExcept(t *testing.T, w world) {
 // testForgetExceptWaits: rows of a transaction that is no longer excepted stay while a call is
 // running that has read the exception.
 func testForgetExceptWaits(t *testing.T, w world) {
-	_, err := owned.try(of(t.Context(), "old", branch.Try, 0), w, "h1")
-	ok(t, err)
+	ok(t, txntest.Second(owned.try(of(t.Context(), "old", branch.Try, 0), w, "h1")))
 	w.forgetExcept(t, 2, 0, odd+"old")
 	tx := w.Begun(t, driver.ReadCommitted)
-	_, err = barrier.DoIn(of(t.Context(), "old", branch.Try, 0), tx.Native(), w.table, seat,
+	_, err := barrier.DoIn(of(t.Context(), "old", branch.Try, 0), tx.Native(), w.table, seat,
 		func(context.Context) (Hold, error) { t.Error("done again"); return Hold{}, nil })
 	ok(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), bound/10)
@@ -262,9 +246,7 @@ func testForgetExceptWaits(t *testing.T, w world) {
 	if err == nil {
 		t.Error("forgotten while a call was at work")
 	}
-	if n := w.rows(t); n != 1 {
-		t.Errorf("%d rows are left", n)
-	}
+	txntest.Equal(t, "rows left", w.rows(t), 1)
 	ok(t, tx.Commit(t.Context()))
 	w.forgetExcept(t, 4, 1)
 }
@@ -275,8 +257,7 @@ func testForgetExceptRaces(t *testing.T, w world) {
 	const branches = 30
 	name := func(s int) string { return fmt.Sprintf("b%d", s) }
 	for s := range branches {
-		_, err := owned.try(of(t.Context(), name(s), branch.Try, s), w, "h1")
-		ok(t, err)
+		ok(t, txntest.Second(owned.try(of(t.Context(), name(s), branch.Try, s), w, "h1")))
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -319,8 +300,7 @@ func testForgetExceptRaces(t *testing.T, w world) {
 // testCreateAddsExceptions: a table of marks without the column of exceptions gets it, and keeps
 // its mark.
 func testCreateAddsExceptions(t *testing.T, w world) {
-	_, err := owned.try(of(t.Context(), "old", branch.Try, 0), w, "h1")
-	ok(t, err)
+	ok(t, txntest.Second(owned.try(of(t.Context(), "old", branch.Try, 0), w, "h1")))
 	w.forgetExcept(t, 1, 1)
 	w.Do(t, func(ctx context.Context, db driver.SQL) error {
 		_, err := db.Exec(ctx, `alter table interlock_barrier_mark drop column excepted`)
@@ -328,18 +308,16 @@ func testCreateAddsExceptions(t *testing.T, w world) {
 	})
 	w.Do(t, w.table.Create)
 	w.Do(t, w.table.Create)
-	_, err = owned.try(of(t.Context(), "old", branch.Try, 0), w, "h2")
+	_, err := owned.try(of(t.Context(), "old", branch.Try, 0), w, "h2")
 	wantKind(t, err, interlock.Definite, branch.ClassUnknown, barrier.ErrForgotten)
-	_, err = owned.try(of(t.Context(), "new", branch.Try, 2), w, "h1")
-	ok(t, err)
+	ok(t, txntest.Second(owned.try(of(t.Context(), "new", branch.Try, 2), w, "h1")))
 }
 
 // testForgetOverHTTP: a participant that receives marks forgets ended transactions, and keeps
 // excepted ones.
 func testForgetOverHTTP(t *testing.T, w world) {
 	for _, name := range []string{"dead", "ended"} {
-		_, err := owned.try(of(t.Context(), name, branch.Try, 0), w, "h1")
-		ok(t, err)
+		ok(t, txntest.Second(owned.try(of(t.Context(), name, branch.Try, 0), w, "h1")))
 	}
 	server := httptest.NewServer(branchhttp.ForgetHandler(func(ctx context.Context, m branchhttp.Mark) (int, error) {
 		return barrier.ForgetExcept(ctx, w.DB, w.table, m.Before, m.Except, 0)

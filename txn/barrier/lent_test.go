@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // testSpoiled: after a function has failed, or panicked, a caller that ignores that cannot commit
@@ -45,9 +46,7 @@ func testSpoiled(t *testing.T, w world) {
 	err = barrier.UndoIn(calling(t.Context(), "b", branch.Cancel), tx, w.table, func(context.Context, *Hold) error { return errBroken })
 	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, errBroken)
 	_ = tx.Commit(t.Context())
-	if got := w.state(t, "b"); got != "tried" {
-		t.Errorf("it is %q", got)
-	}
+	txntest.Equal(t, "state", w.state(t, "b"), "tried")
 }
 
 // testRefusalInLent: a refusal undoes the effects of its function and nothing else in the
@@ -191,9 +190,7 @@ func testEndedInside(t *testing.T, w world) {
 		return Hold{"h1"}, err
 	})
 	wantKind(t, err, interlock.Retryable, branch.ClassRetry, nil)
-	if n := w.rows(t); n != 0 {
-		t.Errorf("%d rows", n)
-	}
+	txntest.Equal(t, "rows", w.rows(t), 0)
 }
 
 // testAlarm: each violation is reported, in every form, and nothing else.
@@ -211,9 +208,7 @@ func testAlarm(t *testing.T, w world) {
 	for i, f := range []form{owned, lent, outside} {
 		err := f.confirm(calling(t.Context(), "b", branch.Confirm), w)
 		wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrViolation)
-		if n := told.Load(); n != int64(i+1) {
-			t.Errorf("%s: reported %d times", f.name, n)
-		}
+		txntest.Equal(t, f.name+": reports", told.Load(), int64(i+1))
 	}
 	_, err = owned.try(calling(t.Context(), "b", branch.Try), w, "h1")
 	wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)

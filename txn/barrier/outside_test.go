@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // charge is an outside do whose target has a given answer.
@@ -47,9 +48,7 @@ func testUnknownOutcome(t *testing.T, w world) {
 	for i := range 3 {
 		h, err := barrier.DoOutside(do, w.DB, w.table, seat, func(_ context.Context, key string) (Hold, error) {
 			keys = append(keys, key)
-			if got := w.state(t, "b"); got != "started" {
-				t.Errorf("the call is made in state %q", got)
-			}
+			txntest.Equal(t, "state during the call", w.state(t, "b"), "started")
 			if i < 2 {
 				return Hold{}, lost
 			}
@@ -85,12 +84,11 @@ func testUnknownOutcome(t *testing.T, w world) {
 // answered.
 func testUndoUnanswered(t *testing.T, w world) {
 	do, undo := calling(t.Context(), "b", branch.Do), calling(t.Context(), "b", branch.Undo)
-	_, err := w.charge(do, "h1", nil)
-	ok(t, err)
+	ok(t, txntest.Second(w.charge(do, "h1", nil)))
 	var told []string
 	lost := errors.New("connection reset")
 	wantKind(t, w.refund(undo, &told, lost), interlock.Uncertain, branch.ClassUnknown, lost)
-	_, err = w.charge(do, "h2", nil)
+	_, err := w.charge(do, "h2", nil)
 	wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
 	ok(t, w.refund(undo, &told, nil))
 	ok(t, w.refund(undo, &told, nil))
@@ -98,8 +96,7 @@ func testUndoUnanswered(t *testing.T, w world) {
 		t.Errorf("undone were %v", told)
 	}
 	// Confirms behave in the same way.
-	_, err = w.charge(calling(t.Context(), "c", branch.Do), "h1", nil)
-	ok(t, err)
+	ok(t, txntest.Second(w.charge(calling(t.Context(), "c", branch.Do), "h1", nil)))
 	confirm := calling(t.Context(), "c", branch.Confirm)
 	sold := 0
 	sell := func(context.Context, string, Hold) error {
@@ -112,9 +109,7 @@ func testUndoUnanswered(t *testing.T, w world) {
 	wantKind(t, w.refund(calling(t.Context(), "c", branch.Undo), &told, nil), interlock.Definite, branch.ClassFail, barrier.ErrViolation)
 	ok(t, barrier.ConfirmOutside(confirm, w.DB, w.table, sell))
 	ok(t, barrier.ConfirmOutside(confirm, w.DB, w.table, sell))
-	if sold != 2 {
-		t.Errorf("confirmed %d times", sold)
-	}
+	txntest.Equal(t, "confirmations", sold, 2)
 }
 
 // testRefusedInDoubt: a refusal by the first call is final; a refusal after a call with an unknown
@@ -219,14 +214,11 @@ func testUnstored(t *testing.T, w world) {
 		return Hold{"h1"}, nil
 	})
 	wantKind(t, err, interlock.Uncertain, branch.ClassUnknown, interlock.ErrUncertain)
-	_, err = w.charge(calling(t.Context(), "huge", branch.Do), "x", nil)
-	ok(t, err)
+	ok(t, txntest.Second(w.charge(calling(t.Context(), "huge", branch.Do), "x", nil)))
 	_, err = barrier.DoOutside(calling(t.Context(), "text", branch.Do), w.DB, w.table, seat,
 		func(context.Context, string) (string, error) { return string(make([]byte, driver.MaxPayload)), nil })
 	wantKind(t, err, interlock.Bug, branch.ClassUnknown, nil)
-	if got := w.state(t, "text"); got != "started" {
-		t.Errorf("it is %q", got)
-	}
+	txntest.Equal(t, "state", w.state(t, "text"), "started")
 }
 
 // testCallerGone: the answer of the target is stored although the caller has given up.
@@ -255,8 +247,7 @@ func testMixedForms(t *testing.T, w world) {
 	_, err = owned.try(calling(t.Context(), "b", branch.Do), w, "")
 	wantKind(t, err, interlock.Definite, branch.ClassFail, nil)
 	ok(t, owned.cancel(calling(t.Context(), "b", branch.Undo), w))
-	_, err = lent.try(calling(t.Context(), "c", branch.Do), w, "h1")
-	ok(t, err)
+	ok(t, txntest.Second(lent.try(calling(t.Context(), "c", branch.Do), w, "h1")))
 	var told []string
 	ok(t, w.refund(calling(t.Context(), "c", branch.Undo), &told, nil))
 	if len(told) != 1 || told[0] != "h1" {
@@ -305,7 +296,5 @@ func testStopped(t *testing.T, w world) {
 	if ok(t, former()); late.ID != "next" {
 		t.Errorf("the stopped call returned %q", late.ID)
 	}
-	if n := databases.One[int64](t, w.DB, `select count(*) from effect`); n != 1 {
-		t.Errorf("%d effects", n)
-	}
+	txntest.Equal(t, "effects", databases.One[int64](t, w.DB, `select count(*) from effect`), 1)
 }

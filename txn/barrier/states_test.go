@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestMoves: the whole barrier, written by hand. For each state it has the answers to a forward
@@ -121,12 +122,8 @@ func TestForgetInForce(t *testing.T) {
 			return n
 		}
 		db.Exec(t, fmt.Sprintf(`insert into interlock_barrier_mark (generation, mark) values (2, %d)`, rowSpread+10))
-		if n := removed(); n != 0 {
-			t.Errorf("%d rows are gone", n)
-		}
+		txntest.Equal(t, "removed rows", removed(), 0)
 		db.Exec(t, `delete from interlock_barrier_mark where generation = 1`)
-		if n := removed(); n != 1 {
-			t.Errorf("%d rows are gone, want 1", n)
-		}
+		txntest.Equal(t, "removed rows", removed(), 1)
 	}, databases.Pgx)
 }

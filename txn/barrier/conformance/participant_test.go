@@ -68,9 +68,7 @@ func plays(t *testing.T, o conformance.Options) conformance.Report {
 		o.Client = client(t)
 	}
 	report, err := conformance.Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return report
 }
 

@@ -96,9 +96,7 @@ func TestRedisBarrierPasses(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	client, err := redis.Dial("redis://" + server.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(client.Close)
 	seats := redis.NewBarrier(client, "{seats}")
 	key := func(account string) string { return "account:{seats}:" + account }
