@@ -27,9 +27,7 @@ func TestKey(t *testing.T) {
 	c := Call{Transaction: "a", Branch: "b", Operation: Try, Attempt: 1, Epoch: 5}
 	again := c
 	again.Attempt, again.Epoch, again.Deadline = 2, 6, time.Unix(1, 0)
-	if c.Key() != again.Key() {
-		t.Errorf("a repeated call has another key: %s, %s", c.Key(), again.Key())
-	}
+	txntest.Equal(t, "a repeated call has another key", c.Key(), again.Key())
 	if got := From(With(t.Context(), c)); got != c {
 		t.Errorf("%+v", got)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/choreography"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // A sent list contains the messages that a relay delivered.
@@ -199,9 +200,7 @@ func TestEnded(t *testing.T) {
 			w.Helper()
 			w.db.Do(w.T, func(ctx context.Context, tx driver.SQL) error {
 				n, err := w.Forget(ctx, tx, age, limit)
-				if n != want {
-					w.Errorf("%d were forgotten, not %d", n, want)
-				}
+				txntest.Equal(w.T, "forgotten", n, want)
 				return err
 			})
 		}
@@ -212,9 +211,7 @@ func TestEnded(t *testing.T) {
 		if ids := w.ids(choreography.Filter{}); ids != "runs" {
 			w.Errorf("%s are left", ids)
 		}
-		if n := databases.One[int64](w.T, w.db, `select count(*) from interlock_choreography_event`); n != 1 {
-			w.Errorf("%d events are left", n)
-		}
+		txntest.Equal(w.T, "events are left", databases.One[int64](w.T, w.db, `select count(*) from interlock_choreography_event`), 1)
 	})
 }
 
