@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // testFlagIsOneOwners: a flag belongs to one owner over several transactions, until it is released.
@@ -24,9 +25,7 @@ func testFlagIsOneOwners(w world) {
 		w.Errorf("%+v", first)
 	}
 	held := wantHeld(w, w.acquire(intent("saga/2")), "saga/1")
-	if held != first {
-		w.Errorf("held by %+v, shown as %+v", held, first)
-	}
+	txntest.Equal(w, "the flag", held, first)
 	if w.release("account/a", "saga/2") {
 		w.Error("another owner has released it")
 	}
@@ -309,9 +308,7 @@ func testSweepForgetsWhatIsNobodys(w world) {
 		})
 		return n
 	}
-	if n := sweep(time.Hour, 10); n != 0 {
-		w.Errorf("%d swept that are young", n)
-	}
+	txntest.Equal(w, "swept that are young", sweep(time.Hour, 10), 0)
 	w.expire()
 	if a, b, c := sweep(time.Hour, 2), sweep(time.Hour, 2), sweep(time.Hour, 2); a != 2 || b != 1 || c != 0 {
 		w.Errorf("%d, %d, %d swept", a, b, c)

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 func (w world) staged(transaction string, rows ...[]any) {
@@ -23,6 +24,22 @@ func (w world) staged(transaction string, rows ...[]any) {
 		}
 		return nil
 	})
+}
+
+// createAndPublish creates the table of s, and stages and publishes rows in one transaction.
+func (w world) createAndPublish(s countermeasure.Staging, transaction string, rows ...[]any) (n int64) {
+	w.Helper()
+	w.DB.Do(w.T, s.Create)
+	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
+		for _, row := range rows {
+			if err := s.Stage(ctx, db, transaction, row...); err != nil {
+				return err
+			}
+		}
+		n, err = s.Publish(ctx, db, transaction)
+		return err
+	})
+	return n
 }
 
 func (w world) published(transaction string) (n int64, err error) {
@@ -62,9 +79,7 @@ func (w world) items() string {
 func testStagedRowsAreSeenAtOnce(w world) {
 	want := func(items string) {
 		w.Helper()
-		if got := w.items(); got != items {
-			w.Errorf("readers see %q, want %q", got, items)
-		}
+		txntest.Equal(w, "readers see", w.items(), items)
 	}
 	w.staged("s1", []any{1, 11, "stool"}, []any{2, 22, "table"})
 	w.staged("s1", []any{2, 20, "desk"}) // again, and otherwise
@@ -151,9 +166,7 @@ func testPublishedUnderItsKey(w world) {
 	if n := databases.One[int64](w.T, w.DB, `select count(*) from guest where id = 1 and room = 101 and name = 'first'`); n != 1 {
 		w.Error("the guest who was there is not any more")
 	}
-	if n := databases.One[int64](w.T, w.DB, `select count(*) from guest`); n != 1 {
-		w.Errorf("%d guests", n)
-	}
+	txntest.Equal(w, "guests", databases.One[int64](w.T, w.DB, `select count(*) from guest`), 1)
 }
 
 // testOtherSchema: tables may be in another schema than the session's.
@@ -163,20 +176,8 @@ func testOtherSchema(w world) {
 	defer w.Exec(w.T, `drop schema `+schema+on(w, " cascade", ""))
 	w.Exec(w.T, `create table `+schema+`.item (id bigint primary key, price bigint)`)
 	s := countermeasure.Staging{Table: schema + ".item", Key: []string{"id"}, Columns: []string{"price"}}
-	w.DB.Do(w.T, s.Create)
-	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
-		if err := s.Stage(ctx, db, "t", 1, 7); err != nil {
-			return err
-		}
-		n, err := s.Publish(ctx, db, "t")
-		if n != 1 {
-			w.Errorf("%d published", n)
-		}
-		return err
-	})
-	if n := databases.One[int64](w.T, w.DB, `select price from `+schema+`.item`); n != 7 {
-		w.Errorf("price %d", n)
-	}
+	txntest.Equal(w, "published", w.createAndPublish(s, "t", []any{1, 7}), 1)
+	txntest.Equal(w, "price", databases.One[int64](w.T, w.DB, `select price from `+schema+`.item`), 7)
 }
 
 // testRacingPublishers: readers see both rows of a saga, or none, with any publisher.
@@ -287,9 +288,7 @@ func testBadStaging(w world) {
 	if err := stage(w.stage, "t", 1, "no number", "x"); err == nil || interlock.Kind(err) == interlock.Retryable {
 		w.Errorf("%v", err)
 	}
-	if n := databases.One[int64](w.T, w.DB, `select count(*) from item_staged`); n != 0 {
-		w.Errorf("%d rows were staged", n)
-	}
+	txntest.Equal(w, "staged rows", databases.One[int64](w.T, w.DB, `select count(*) from item_staged`), 0)
 }
 
 // testOddNames: names of columns are taken as they are, and values are data.
@@ -297,34 +296,10 @@ func testOddNames(w world) {
 	odd := on(w, `"what? {key}"`, "`what? {key}`")
 	w.Exec(w.T, `create table odd (id bigint primary key, `+odd+` bigint)`)
 	s := countermeasure.Staging{Table: "odd", Key: []string{"id"}, Columns: []string{"what? {key}"}, Staged: "other_place"}
-	w.DB.Do(w.T, s.Create)
-	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
-		if err := s.Stage(ctx, db, "'; drop table odd --", 1, 7); err != nil {
-			return err
-		}
-		n, err := s.Publish(ctx, db, "'; drop table odd --")
-		if n != 1 {
-			w.Errorf("%d published", n)
-		}
-		return err
-	})
-	if n := databases.One[int64](w.T, w.DB, `select `+odd+` from odd`); n != 7 {
-		w.Errorf("%d", n)
-	}
+	txntest.Equal(w, "published", w.createAndPublish(s, "'; drop table odd --", []any{1, 7}), 1)
+	txntest.Equal(w, "the column", databases.One[int64](w.T, w.DB, `select `+odd+` from odd`), 7)
 	sum := countermeasure.Sum{Table: "odd", Key: "id", Column: "what? {key}"}
 	ok(w, w.add(sum, "1", 3))
-	keys := countermeasure.Staging{Table: "odd", Key: []string{"id"}, Staged: "only_keys"}
-	w.DB.Do(w.T, keys.Create)
-	w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
-		for _, id := range []int{1, 2} {
-			if err := keys.Stage(ctx, db, "t", id); err != nil {
-				return err
-			}
-		}
-		_, err := keys.Publish(ctx, db, "t")
-		return err
-	})
-	if n := databases.One[int64](w.T, w.DB, `select count(*) from odd`); n != 2 {
-		w.Errorf("%d rows", n)
-	}
+	w.createAndPublish(countermeasure.Staging{Table: "odd", Key: []string{"id"}, Staged: "only_keys"}, "t", []any{1}, []any{2})
+	txntest.Equal(w, "rows", databases.One[int64](w.T, w.DB, `select count(*) from odd`), 2)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 func (w world) add(s countermeasure.Sum, key string, delta int64) error {
@@ -90,9 +91,7 @@ func testBadSums(w world) {
 			ok(w, err) // there is only one
 			w.Exec(w.T, `insert into item values (2, 10, 'chair', '')`)
 			err = w.add(countermeasure.Sum{Table: "item", Key: "name", Column: "price"}, "chair", 1)
-			if p := w.price(); p != 11 {
-				w.Errorf("price %d", p)
-			}
+			txntest.Equal(w, "price", w.price(), 11)
 		}
 		if err == nil || interlock.Kind(err) != interlock.Bug {
 			w.Errorf("%s: %v", name, err)
@@ -103,9 +102,7 @@ func testBadSums(w world) {
 			w.Errorf("%+v", e)
 		}
 	}
-	if b := w.balance("a"); b != 100 {
-		w.Errorf("balance %d", b)
-	}
+	txntest.Equal(w, "balance", w.balance("a"), 100)
 	err := w.add(countermeasure.Sum{Table: "nowhere", Key: "id", Column: "balance"}, "a", 1)
 	wantKind(w, err, interlock.Definite, nil)
 }
@@ -146,9 +143,7 @@ func testCallsInAnyOrder(w world) {
 					plain -= 7
 				}
 			}
-			if got := w.balance("a") - before; got != want {
-				w.Errorf("%s: %d was left, want %d", calls, got, want)
-			}
+			txntest.Equal(w, calls+": left", w.balance("a")-before, want)
 			if plain != want {
 				naive++
 			}
@@ -171,9 +166,7 @@ func testRefusedCallIsNotLogged(w world) {
 	wants[*countermeasure.BoundError](w, w.applied("a", take, -150), interlock.Definite)
 	ok(w, w.add(w.sum, "a", 50))
 	ok(w, w.applied("a", take, -150))
-	if b := w.balance("a"); b != 0 {
-		w.Errorf("balance %d", b)
-	}
+	txntest.Equal(w, "balance", w.balance("a"), 0)
 	wants[*countermeasure.ReusedError](w, w.applied("a", take, -149), interlock.Definite)
 	undo := branch.Call{Transaction: "t2", Branch: "take", Operation: branch.Undo}
 	other := undo
@@ -182,9 +175,7 @@ func testRefusedCallIsNotLogged(w world) {
 	ok(w, w.applied("a", undo, -1))
 	ok(w, w.add(w.sum, "a", 10))
 	ok(w, w.applied("a", other, -1)) // it arrives late, and is cancelled
-	if b := w.balance("a"); b != 10 {
-		w.Errorf("balance %d", b)
-	}
+	txntest.Equal(w, "balance", w.balance("a"), 10)
 }
 
 // testRefusedCallStaysSo: a step that was refused by a bound has no effect when it is repeated,
@@ -219,9 +210,7 @@ func testRefusedCallStaysSo(w world) {
 			return nil
 		}))
 	}
-	if b := w.balance("a"); b != 150 {
-		w.Errorf("balance %d", b)
-	}
+	txntest.Equal(w, "balance", w.balance("a"), 150)
 	standing := func(ctx context.Context, db driver.SQL) error {
 		all, err := w.file.Standing(ctx, db, "account/balance/a")
 		if len(all) != 0 {
@@ -336,9 +325,7 @@ func testEarlySnapshots(w world) {
 		w.Errorf("%v, %v", standing, err)
 	}
 	ok(w, early.Commit(w.Context()))
-	if b := w.balance("a"); b != 0 {
-		w.Errorf("balance %d", b)
-	}
+	txntest.Equal(w, "balance", w.balance("a"), 0)
 }
 
 // testRoomIsWaitedFor: a call that finds too little while another transaction adds waits, and is
@@ -359,7 +346,5 @@ func testRoomIsWaitedFor(w world) {
 			w.Errorf("%+v", e)
 		}
 	}
-	if b := w.balance("a"); b != 50 {
-		w.Errorf("balance %d", b)
-	}
+	txntest.Equal(w, "balance", w.balance("a"), 50)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 func (w world) log(record, id, data string) (v countermeasure.Verdict, err error) {
@@ -86,8 +87,7 @@ func testReplay(w world) {
 		return n
 	}
 	for _, id := range []string{"first +50", "second *2", "third +50"} {
-		_, err := w.log("price", id, strings.Fields(id)[1])
-		ok(w, err)
+		ok(w, txntest.Second(w.log("price", id, strings.Fields(id)[1])))
 	}
 	for _, c := range []struct {
 		cancel string
@@ -116,8 +116,7 @@ func testLogIsInOrder(w world) {
 	ok(w, err)
 	second := testbed.Later(w, bound, func() error { _, err := w.log("r", "second", ""); return err })
 	w.blocked("the second one")
-	_, err = w.log("other", "second", "")
-	ok(w, err)
+	ok(w, txntest.Second(w.log("other", "second", "")))
 	ok(w, first.Rollback(w.Context()))
 	ok(w, second())
 	if v, err := w.log("r", "first", ""); v != countermeasure.Apply || err != nil {
@@ -152,8 +151,7 @@ func testBadOperations(w world) {
 	_, err = w.file.Log(w.Context(), nil, countermeasure.Operation{Record: "r", ID: "o"})
 	wantKind(w, err, interlock.Bug, nil)
 	most := strings.Repeat("x", driver.MaxName)
-	_, err = w.log(most, most, strings.Repeat("y", driver.MaxValue))
-	ok(w, err)
+	ok(w, txntest.Second(w.log(most, most, strings.Repeat("y", driver.MaxValue))))
 	elsewhere := countermeasure.VersionFile{Name: "nowhere"}
 	err = w.in(func(ctx context.Context, db driver.SQL) error {
 		_, err := elsewhere.Log(ctx, db, countermeasure.Operation{Record: "r", ID: "o"})
@@ -164,8 +162,7 @@ func testBadOperations(w world) {
 	}
 	// A difference that was written into the log by hand.
 	c := branch.Call{Transaction: "t", Branch: "b", Operation: branch.Undo}
-	_, err = w.log("account/balance/a", countermeasure.OperationID(c), "no number")
-	ok(w, err)
+	ok(w, txntest.Second(w.log("account/balance/a", countermeasure.OperationID(c), "no number")))
 	wantKind(w, w.applied("a", c, 1), interlock.Bug, nil)
 	wantKind(w, w.applied("a", branch.Call{Operation: branch.Do}, 1), interlock.Bug, nil)
 	// The longest names that a call may have, which differ at their ends.
@@ -173,17 +170,14 @@ func testBadOperations(w world) {
 		longest := branch.Call{Transaction: strings.Repeat("%", driver.MaxTransaction), Branch: strings.Repeat("%", 254) + end, Operation: branch.Do}
 		ok(w, w.applied("a", longest, 1))
 		ok(w, w.applied("a", longest, 1))
-		if b := w.balance("a"); b != 101+int64(n) {
-			w.Errorf("balance %d", b)
-		}
+		txntest.Equal(w, "balance", w.balance("a"), 101+int64(n))
 	}
 }
 
 // testOldOperationsAreForgotten: the oldest first; a repeated call keeps its operation.
 func testOldOperationsAreForgotten(w world) {
 	for _, id := range []string{"a", "b", "c", "d"} {
-		_, err := w.log("r "+id, id, "")
-		ok(w, err)
+		ok(w, txntest.Second(w.log("r "+id, id, "")))
 	}
 	sweep := func(age time.Duration, limit int) (n int64) {
 		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) (err error) {
@@ -192,9 +186,7 @@ func testOldOperationsAreForgotten(w world) {
 		})
 		return n
 	}
-	if n := sweep(time.Hour, 9); n != 0 {
-		w.Errorf("%d forgotten that are young", n)
-	}
+	txntest.Equal(w, "young ones forgotten", sweep(time.Hour, 9), 0)
 	w.Exec(w.T, `update interlock_version_file set logged_at = logged_at - interval `+on(w, `'2 hours'`, `2 hour`))
 	if v, _ := w.cancel("r d", "d"); v != countermeasure.Reverse {
 		w.Error(v)
