@@ -28,21 +28,16 @@ func hasState(err error, code string) bool {
 // finishes at the moment is Retryable.
 func (p *Participant[T]) Commit(ctx context.Context, x driver.XID) error {
 	const op = "commit prepared"
-	if err := p.space.Check(ctx, op, x); err != nil {
-		return err
-	}
-	_, err := p.at.exec(ctx, `commit prepared '`+p.gid(x)+`'`)
-	if !hasState(err, undefinedObject) {
-		return p.finished(ctx, op, x, err)
-	}
-	// A process that finishes a branch has made it visible before the server forgets it.
-	outcome := ""
-	err = p.at.query(ctx, `select outcome from `+p.space.Marks+` where gid = $1::text`, []any{p.gid(x)},
-		func(scan func(...any) error) error { return scan(&outcome) })
-	if err != nil {
-		return p.unreadMark(ctx, op, x, err)
-	}
-	return p.space.CommitFound(op, x, outcome)
+	return p.finish(ctx, op, x, "commit prepared", func() error {
+		// A process that finishes a branch has made it visible before the server forgets it.
+		outcome := ""
+		err := p.at.query(ctx, `select outcome from `+p.space.Marks+` where gid = $1::text`, []any{p.gid(x)},
+			func(scan func(...any) error) error { return scan(&outcome) })
+		if err != nil {
+			return p.unreadMark(ctx, op, x, err)
+		}
+		return p.space.CommitFound(op, x, outcome)
+	})
 }
 
 // tombstone inserts a mark of a branch that is not prepared, which prevents a later
@@ -59,26 +54,29 @@ returning outcome`
 // Retryable.
 func (p *Participant[T]) Rollback(ctx context.Context, x driver.XID) error {
 	const op = "roll back prepared"
+	return p.finish(ctx, op, x, "rollback prepared", func() error {
+		outcome := ""
+		err := p.row(ctx, fmt.Sprintf(tombstone, p.space.Marks), []any{p.gid(x), lockOf(p.gid(x))}, &outcome)
+		switch {
+		case errors.Is(err, errNoRow):
+			return problem(op, prepared.Name(x), interlock.Retryable, errors.New("a session still prepares it"))
+		case err != nil:
+			return p.unreadMark(ctx, op, x, err)
+		}
+		return p.space.RollbackFound(op, x, outcome)
+	})
+}
+
+// finish ends a prepared branch by a statement. If nothing is prepared, look returns the result.
+func (p *Participant[T]) finish(ctx context.Context, op string, x driver.XID, statement string, look func() error) error {
 	if err := p.space.Check(ctx, op, x); err != nil {
 		return err
 	}
-	_, err := p.at.exec(ctx, `rollback prepared '`+p.gid(x)+`'`)
-	if !hasState(err, undefinedObject) {
-		return p.finished(ctx, op, x, err)
-	}
-	outcome := ""
-	err = p.row(ctx, fmt.Sprintf(tombstone, p.space.Marks), []any{p.gid(x), lockOf(p.gid(x))}, &outcome)
+	_, err := p.at.exec(ctx, statement+` '`+p.gid(x)+`'`)
 	switch {
-	case errors.Is(err, errNoRow):
-		return problem(op, prepared.Name(x), interlock.Retryable, errors.New("a session still prepares it"))
-	case err != nil:
-		return p.unreadMark(ctx, op, x, err)
-	}
-	return p.space.RollbackFound(op, x, outcome)
-}
-
-func (p *Participant[T]) finished(ctx context.Context, op string, x driver.XID, err error) error {
-	if hasState(err, busyPrepared) {
+	case hasState(err, undefinedObject):
+		return look()
+	case hasState(err, busyPrepared):
 		return problem(op, prepared.Name(x), interlock.Retryable, err)
 	}
 	return p.failed(ctx, op, prepared.Name(x), inCommit, err)
