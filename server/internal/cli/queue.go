@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -249,7 +250,7 @@ func (q *queueCommands) done(what, name string, places ...int64) error {
 	return q.app.print(struct {
 		Queue  string  `json:"queue"`
 		Places []int64 `json:"places"`
-	}{name, places}, line("%s: %d of %s\n", what, len(places), name))
+	}{name, places}, line("%s: %s %s\n", what, name, strings.Trim(fmt.Sprint(places), "[]")))
 }
 
 // placesCommand returns the command to replay or discard.
