@@ -34,7 +34,7 @@ type journalFlags struct {
 
 func (f *journalFlags) add(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&f.name, "journal", "", "the journal's tables, or its prefix in etcd (default: interlock_journal, or none)")
-	c.PersistentFlags().IntVar(&f.shards, "shards", 0, "number of shards of the journal, the same for all processes that use it (default 64)")
+	c.PersistentFlags().IntVar(&f.shards, "shards", 0, "number of shards of the journal, the same for all processes that use it (default 64; to show and repair, what it has)")
 }
 
 type coordinateFlags struct {
