@@ -106,5 +106,5 @@ func Refusal(err error) string {
 // NoDatabase reports whether the server answers but lacks the named database.
 func NoDatabase(err error) bool {
 	code := codeOf(err)
-	return code.postgres == "3D000" || code.mysql == 1049
+	return code.postgres == "3D000" || code.mysql == 1049 || err != nil && strings.Contains(err.Error(), "DB index is out of range") // of Redis
 }

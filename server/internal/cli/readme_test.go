@@ -118,6 +118,10 @@ func TestAMissingDatabaseIsSaid(t *testing.T) {
 			}
 		}
 	}
+	url := "redis://" + testbed.Shared(t, testbed.Redis).Addr() + "/99"
+	if _, said := run(t, 78, "locks", "ls", "--backend", url); !strings.Contains(said, url+" answers, but has no such database") {
+		t.Error(said)
+	}
 }
 
 // A server that has no connection left is reachable.
