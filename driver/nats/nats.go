@@ -130,7 +130,7 @@ func classify(err error) interlock.ErrorKind {
 	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject):
 		return interlock.Definite
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrHeadersNotSupported), // no connection, or none yet
-		errors.Is(err, jetstream.ErrNoStreamResponse): // no stream has the subject: an operator can add it
+		errors.Is(err, jetstream.ErrNoStreamResponse): // no stream has the subject, until an operator adds it, or the stream has no leader
 		return interlock.Retryable
 	case errors.As(err, &answer) && (answer.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum || answer.ErrorCode == largeHeader):
 		return interlock.Definite

@@ -186,7 +186,7 @@ func retryable(err error) error {
 	if err == nil {
 		return nil
 	}
-	return problem("ask", "", interlock.Retryable, err)
+	return problem("find stream and bucket", "", interlock.Retryable, err)
 }
 
 // Resume ends the parking of a key, if a consumer of this Queue has parked it; otherwise it returns

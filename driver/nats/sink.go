@@ -83,7 +83,7 @@ func (s *Sink) publish(ctx context.Context, m driver.Message) error {
 	}
 	if _, err := s.stream.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0)); err != nil {
 		if errors.Is(err, jetstream.ErrNoStreamResponse) {
-			err = fmt.Errorf("no stream has the subject %s: %w", msg.Subject, err)
+			err = fmt.Errorf("no stream answers for the subject %s, since there is none or it has no leader: %w", msg.Subject, err)
 		}
 		return problem("publish", m.ID, classify(err), explain(s.client, err))
 	}

@@ -185,7 +185,7 @@ func TestSinkRefusals(t *testing.T) {
 		if answers[0] == nil || interlock.Kind(answers[0]) != c.want || !errors.Is(answers[1], driver.ErrNotSent) {
 			t.Errorf("%s: %v (%v), behind it %v", name, answers[0], interlock.Kind(answers[0]), answers[1])
 		}
-		if subject := "no stream has the subject nowhere"; c.m.Topic == "nowhere" && !strings.Contains(answers[0].Error(), subject) {
+		if subject := "no stream answers for the subject nowhere"; c.m.Topic == "nowhere" && !strings.Contains(answers[0].Error(), subject) {
 			t.Errorf("%v does not name the subject", answers[0])
 		}
 	}
