@@ -70,6 +70,26 @@ func TestCheckAsksThePrimaryAndItsTime(t *testing.T) {
 	}
 }
 
+// TestReadersWaitOnce: the first reader after a wait pushes the commit above the snapshots of the others.
+func TestReadersWaitOnce(t *testing.T) {
+	r, begun := locked1(t), timestamp.Of(time.Unix(1, 0))
+	r.Lock.Expires = begun.Add(time.Minute)
+	ask := func(after time.Duration, snapshot Timestamp) outcome {
+		next, a := check(r, "a", question{lock: r.Lock, now: begun.Add(after), push: snapshot})
+		r = next
+		return a.outcome
+	}
+	ask(0, begun)
+	ask(freeDelay, begun.Add(freeDelay))
+	early, late := begun.Add(freeDelay+time.Millisecond), begun.Add(2*freeDelay-time.Millisecond)
+	if a, b := ask(2*freeDelay-time.Millisecond, early), ask(2*freeDelay-time.Millisecond, late); a != starving || b != starving {
+		t.Errorf("during the wait they get %v and %v", a, b)
+	}
+	if a, b := ask(2*freeDelay, early), ask(2*freeDelay, late); a != alive || b != alive {
+		t.Errorf("after it they get %v and %v", a, b)
+	}
+}
+
 func TestRepeatedStepsFindTheCommit(t *testing.T) {
 	r, _ := commit(locked1(t), "a", 5, 6)
 	steps := map[string]func() (record, answer){

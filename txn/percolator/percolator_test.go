@@ -127,8 +127,8 @@ func TestReadersDoNotStarveACommit(t *testing.T) {
 	for _, delay := range []time.Duration{10 * time.Millisecond, 300 * time.Millisecond} {
 		for _, serializable := range []bool{false, true} {
 			inWorld(t, func(w *world) {
-				readers, pr := w.open(nil, nil), &process{}
-				slow := w.open(pr, &Options{Serializable: serializable, TTL: 10 * time.Second})
+				oracle, pr := w.newOracle(), &process{} // a change of its leader would stop its time for up to 3 s
+				readers, slow := w.openAt(oracle, nil, nil), w.openAt(oracle, pr, &Options{Serializable: serializable, TTL: 10 * time.Second})
 				w.set(readers, map[string]int{"x/a": 100, "y/b": 0, "c": 7})
 				pr.delay = delay
 				ctx, cancel := context.WithTimeout(w.Context(), time.Minute)

@@ -126,8 +126,18 @@ func newWorld(t *testing.T) *world {
 // open returns a database of one process. Its oracle is not counted and cannot fail.
 func (w *world) open(pr *process, o *Options) *DB {
 	w.Helper()
+	return w.openAt(w.newOracle(), pr, o)
+}
+
+func (w *world) newOracle() *timestamp.Oracle {
+	w.Helper()
 	oracle, err := timestamp.NewOracle(w.oracle, "oracle", nil)
 	testbed.OK(w, err)
+	return oracle
+}
+
+func (w *world) openAt(oracle *timestamp.Oracle, pr *process, o *Options) *DB {
+	w.Helper()
 	way := func(s *memory.KeyValues) driver.KeyValues {
 		if pr == nil {
 			return s
