@@ -101,7 +101,7 @@ const (
 	// Barging means that any waiter may be next.
 	Barging
 	// FIFO means that processes are served in the order in which the backend received their
-	// requests.
+	// requests. One that has lost its connection may be passed over until it has another.
 	FIFO
 )
 
