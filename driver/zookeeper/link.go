@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
-
-	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
 // link connects a session's client to the servers. It reads the length of the session from the
@@ -20,8 +18,6 @@ import (
 type link struct {
 	ctx  context.Context // ends with the driver
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// pause is the wait after every server has failed; 0 leaves it to the client.
-	pause time.Duration
 	// patience bounds the wait for the greeting; the client alone waits for several
 	// times the length of the session.
 	patience time.Duration
@@ -30,8 +26,7 @@ type link struct {
 	servers []string
 	silent  map[string]time.Time // when a server did not answer; others are tried first
 	next    int
-	failed  int  // servers tried since the last that was reached
-	pauses  bool // before the next dial
+	failed  int // servers tried since the last that was reached
 	conn    *wire
 	granted time.Duration
 	cut     bool
@@ -53,8 +48,8 @@ func (l *link) Init(servers []string) error {
 func (l *link) Len() int { return len(l.servers) }
 
 // Next implements zk.HostProvider. If retryStart is true, the client pauses for a second, fails
-// the requests that it has not sent, and ends if it is closed. When every server has failed, a
-// client whose dialer is connect pauses there, as a second is long after an election.
+// the requests that it has not sent, and ends if it is closed. It is true when every server has
+// failed: a broken connection is replaced at once.
 func (l *link) Next() (server string, retryStart bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,8 +65,7 @@ func (l *link) Next() (server string, retryStart bool) {
 		l.failed = 0
 	}
 	l.failed++
-	l.pauses = allFailed && l.pause > 0
-	return server, l.cut || l.ctx.Err() != nil || allFailed && l.pause == 0
+	return server, l.cut || l.ctx.Err() != nil || allFailed
 }
 
 // Connected implements zk.HostProvider.
@@ -83,12 +77,6 @@ func (l *link) Connected() {
 
 // connect dials a server; it is the client's zk.Dialer.
 func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, error) {
-	l.mu.Lock()
-	pauses := l.pauses
-	l.mu.Unlock()
-	if pauses && !backoff.Sleep(l.ctx, l.pause) {
-		return nil, errCut
-	}
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
 	raw, err := l.dial(ctx, network, addr)

@@ -83,7 +83,7 @@ func (d *Driver) sessionWith(p pace) *session {
 	}
 	s.counter.session = s
 	s.ctx, s.cancel = context.WithCancel(d.ctx)
-	s.link = &link{ctx: d.ctx, dial: d.options.Dial, pause: p.retry, patience: p.request}
+	s.link = &link{ctx: d.ctx, dial: d.options.Dial, patience: p.request}
 	return s
 }
 
