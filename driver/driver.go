@@ -17,7 +17,8 @@
 //     an interlock.Kind, and errors.As reaches the backend's native error. A driver never
 //     retries a request, nor does its client library: a write that is sent twice unnoticed can
 //     look like another owner's. The caller repeats a call, which converges by its owner, id,
-//     position or stamp. A renewal is not a retry.
+//     position or stamp. What no caller requested is not a retry: a renewal, the opening of a
+//     session, clean-up.
 //   - Contexts: a method returns soon after ctx is done, with an error that wraps
 //     context.Cause(ctx). If something that was sent by then may take effect, the error is
 //     Uncertain. If nothing was sent, or the store refused it, the error is Definite.

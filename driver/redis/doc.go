@@ -106,16 +106,14 @@
 // the name to the first live waiter and publishes that on the channel of its process. If the
 // process does not confirm, the grant ends after a second. Waiters send heartbeats every 500 ms,
 // up to 100 in one request; these also find lost pushes, and locks that expired or were deleted.
-// A waiter without a heartbeat for 1.5 s loses its place. Except in a cluster, waiters whose
-// process has no subscription at the server, such as killed ones, are passed over and keep their
-// places. A wait whose heartbeats are not
+// A waiter without a heartbeat for 1.5 s loses its place. A wait whose heartbeats are not
 // answered for that long ends with an Uncertain error; acquiring again with the same owner finds
-// the place or the grant, if it still exists.
+// the place or the grant, if it still exists. Waiters whose process has no subscription at the
+// server, such as killed ones, are passed over and keep their places, except in a cluster.
 //
-// The order is that of arrival at the server. It is not guaranteed for a process that has lost
-// its connection, until it is connected again. It is not guaranteed while other
-// kinds of clients use the name (driver.Contender.Foreign shows them): they barge,
-// and a waiter notices by its heartbeat.
+// The order is that of arrival at the server, except for a process without a connection, until it
+// has one again. It is not guaranteed while other kinds of clients use the name
+// (driver.Contender.Foreign shows them): they barge, and a waiter notices by its heartbeat.
 //
 // # Seeing and breaking
 //

@@ -60,12 +60,11 @@ func (l *link) Next() (server string, retryStart bool) {
 			break
 		}
 	}
-	allFailed := l.failed >= len(l.servers)
-	if allFailed {
+	if retryStart = l.cut || l.ctx.Err() != nil || l.failed >= len(l.servers); retryStart {
 		l.failed = 0
 	}
 	l.failed++
-	return server, l.cut || l.ctx.Err() != nil || allFailed
+	return server, retryStart
 }
 
 // Connected implements zk.HostProvider.
