@@ -18,6 +18,9 @@
 // A leader costs one read for each batch, and one write every few seconds; a change of the
 // leader costs one write.
 //
+// [Oracle.Commit] writes other keys of the store in place of a batch. Its write replaces the
+// leader's record, too, and no timestamp is issued until its outcome is known.
+//
 // The upper bits of a timestamp are a time in milliseconds, which advances with the
 // leader's monotonic clock. The oracle follows a clock that is set forward only when a
 // leader takes over, and never one that is set back. A new leader starts at the bound, ahead of

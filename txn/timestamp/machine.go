@@ -76,6 +76,17 @@ func (l *leader) issue(mono time.Duration, n int) (Timestamp, bool) {
 	return first, true
 }
 
+// reserved returns the leader after n more timestamps, and the first of these. It raises the
+// bound if necessary.
+func (l leader) reserved(mono time.Duration, n int) (leader, Timestamp) {
+	if first, ok := l.issue(mono, n); ok {
+		return l, first
+	}
+	l = l.raised(mono, n)
+	first, _ := l.issue(mono, n)
+	return l, first
+}
+
 // raised returns the leader with a bound for n timestamps. The longer it has led, the further
 // it raises the bound, to write seldom.
 func (l leader) raised(mono time.Duration, n int) leader {

@@ -33,6 +33,7 @@ type counting struct {
 	driver.KeyValues
 	gets, swaps int
 	hold        chan struct{} // Get waits for it, if it is not nil
+	lose        bool          // the reply of each swap
 }
 
 func (c *counting) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, error) {
@@ -45,7 +46,11 @@ func (c *counting) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, 
 
 func (c *counting) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	c.swaps++
-	return c.KeyValues.Swap(ctx, swaps...)
+	revision, err := c.KeyValues.Swap(ctx, swaps...)
+	if c.lose {
+		return 0, interlock.ErrUncertain
+	}
+	return revision, err
 }
 
 func open(t *testing.T, store driver.KeyValues) *Oracle {
@@ -157,6 +162,154 @@ func TestAClockThatIsSetBackIsNotFollowed(t *testing.T) {
 			t.Errorf("%v, then %v, and a minute later %v", before.Time(), first.Time(), second.Time())
 		}
 	})
+}
+
+// TestCommitsShareWrites: commits that wait at the same time are one write if they fit.
+func TestCommitsShareWrites(t *testing.T) {
+	keys := func(prefix string, n, size int) (changes []driver.Swap) {
+		for i := range n {
+			changes = append(changes, driver.Swap{Key: fmt.Sprint(prefix, i), Value: make([]byte, size)})
+		}
+		return changes
+	}
+	tests := map[string]struct {
+		commits  [][]driver.Swap
+		swaps    int
+		accepted int
+	}{
+		"three":                {[][]driver.Swap{keys("a", 1, 1), keys("b", 2, 1), keys("c", 1, 1)}, 1, 3},
+		"two of one key":       {[][]driver.Swap{keys("a", 1, 1), keys("a", 1, 1)}, 1, 1},
+		"the oracle's own key": {[][]driver.Swap{{{Key: "oracle", Value: []byte("x")}}, keys("a", 1, 1)}, 1, 1},
+		"too many for one":     {[][]driver.Swap{keys("a", 40, 1), keys("b", 40, 1), keys("c", 1, 1)}, 2, 3},
+		"too large for one":    {[][]driver.Swap{keys("a", 1, 300<<10), keys("b", 1, 300<<10)}, 2, 2},
+		"a large one":          {[][]driver.Swap{keys("a", 2, 300<<10)}, 1, 1},
+		"one too many":         {[][]driver.Swap{keys("a", driver.MaxSwaps, 1), keys("b", driver.MaxSwaps-1, 1)}, 1, 1},
+		"no change":            {[][]driver.Swap{nil}, 0, 0},
+		"another revision":     {[][]driver.Swap{{{Key: "a", Revision: 7, Value: []byte("x")}}, keys("b", 1, 1)}, 1, 0},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			virtual.Test(t, func(t *testing.T) {
+				store := &counting{KeyValues: memory.NewKeyValues()}
+				o := lead(t, store)
+				var running sync.WaitGroup
+				store.hold, store.swaps = make(chan struct{}), 0
+				running.Go(func() { next(t, o) })
+				synctest.Wait()
+				var mu sync.Mutex
+				accepted := map[Timestamp]bool{}
+				for _, changes := range test.commits {
+					running.Go(func() {
+						at, err := o.Commit(t.Context(), func(Timestamp) []driver.Swap { return changes })
+						testbed.OK(t, err)
+						if mu.Lock(); at > 0 {
+							accepted[at] = true
+						}
+						mu.Unlock()
+					})
+					synctest.Wait()
+				}
+				close(store.hold)
+				running.Wait()
+				if store.swaps != test.swaps || len(accepted) != test.accepted {
+					t.Errorf("%d writes, and %d commits: %v", store.swaps, len(accepted), accepted)
+				}
+				if next(t, o); store.swaps != test.swaps {
+					t.Error("it had to take over")
+				}
+			})
+		})
+	}
+}
+
+// lead returns an oracle that has led for minutes.
+func lead(t *testing.T, store driver.KeyValues) *Oracle {
+	t.Helper()
+	o := open(t, store)
+	for range 3 {
+		time.Sleep(time.Minute)
+		next(t, o)
+	}
+	return o
+}
+
+// TestCommitsNeedALeader: an oracle does not try a commit that would probably fail.
+func TestCommitsNeedALeader(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		store := &counting{KeyValues: memory.NewKeyValues()}
+		o, written := open(t, store), 0
+		commit := func() Timestamp {
+			t.Helper()
+			at, err := o.Commit(t.Context(), func(Timestamp) []driver.Swap {
+				written++
+				return []driver.Swap{{Key: fmt.Sprint(written)}}
+			})
+			testbed.OK(t, err)
+			return at
+		}
+		refused := func(why string) {
+			t.Helper()
+			requests := store.gets + store.swaps
+			if at := commit(); at > 0 || o.Commits(store) || store.gets+store.swaps != requests {
+				t.Errorf("%s: it committed at %d, by %d requests", why, at, store.gets+store.swaps-requests)
+			}
+		}
+		accepted := func(why string) {
+			t.Helper()
+			if before := next(t, o); !o.Commits(store) || commit() <= before {
+				t.Errorf("%s: it did not commit", why)
+			}
+		}
+		refused("before it led")
+		next(t, o)
+		refused("it just took over")
+		time.Sleep(steadyAfter)
+		accepted("a second later")
+		time.Sleep(time.Minute)
+		store.lose = true
+		if _, err := o.Next(t.Context()); err == nil {
+			t.Error("it did not raise the bound")
+		}
+		store.lose = false
+		accepted("after a reply was lost")
+		next(t, open(t, store.KeyValues))
+		if at := commit(); at > 0 {
+			t.Errorf("it committed at %d after another took over", at)
+		}
+		next(t, o)
+		refused("another had just taken over")
+		time.Sleep(steadyAfter)
+		next(t, o)
+		store.lose = true
+		if _, err := o.Commit(t.Context(), func(Timestamp) []driver.Swap { return []driver.Swap{{Key: "lost"}} }); interlock.Kind(err) != interlock.Uncertain {
+			t.Errorf("a lost reply: %v", err)
+		}
+		store.lose = false
+		swaps := store.swaps
+		if accepted("after a lost commit"); store.swaps != swaps+2 {
+			t.Errorf("it wrote %d times after the reply of a commit was lost", store.swaps-swaps)
+		}
+		if o.Commits(incomparable{}) || o.Commits(memory.NewKeyValues()) {
+			t.Error("it commits to another store")
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		store.hold = make(chan struct{})
+		var running sync.WaitGroup
+		running.Go(func() { next(t, o) })
+		synctest.Wait()
+		if _, err := o.Commit(ended, func(Timestamp) []driver.Swap { return nil }); interlock.Kind(err) != interlock.Uncertain {
+			t.Errorf("a context that has ended: %v", err)
+		}
+		close(store.hold)
+		running.Wait()
+	})
+}
+
+// incomparable is a store that cannot be compared with another one.
+type incomparable struct {
+	driver.KeyValues
+	_ func()
 }
 
 func TestErrors(t *testing.T) {
