@@ -146,6 +146,43 @@ func (b *percolatorBed) workload(d time.Duration, o *percolator.Options) percola
 	return w
 }
 
+// together is workload for one process with many clients. It leads the oracle, which is in the
+// store of all keys, and runs until some transactions were committed in one phase.
+func (b *percolatorBed) together(t *testing.T, d time.Duration) percolatortest.Workload {
+	t.Helper()
+	w := b.workload(d, nil)
+	commits := new(atomic.Int64)
+	store := &percolatortest.Path{KeyValues: countOnePhase{b.servers[0].stores[0], commits}, Draw: b.draw}
+	oracle, err := timestamp.NewOracle(store, "oracle", nil)
+	testbed.OK(t, err)
+	open := sync.OnceValues(func() (*percolator.DB, error) {
+		for {
+			db, err := percolator.Open(t.Context(), oracle, percolator.Stores{b.servers[0].prefix: store}, nil)
+			if err == nil || t.Context().Err() != nil {
+				return db, err
+			}
+		}
+	})
+	w.Open = func(context.Context, int) (*percolator.DB, error) { return open() }
+	more := w.More
+	w.More = func(n, done int) bool { return more(n, done) || commits.Load() < 30 }
+	return w
+}
+
+// countOnePhase counts commits in one phase: they write the oracle's record and others.
+type countOnePhase struct {
+	driver.KeyValues
+	commits *atomic.Int64
+}
+
+func (c countOnePhase) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
+	revision, err := c.KeyValues.Swap(ctx, swaps...)
+	if revision > 0 && len(swaps) > 1 && swaps[0].Key == "oracle" {
+		c.commits.Add(1)
+	}
+	return revision, err
+}
+
 // under runs a workload during faults of servers and paths.
 func (b *percolatorBed) under(t *testing.T, name string, run func(ctx context.Context) (int, error)) {
 	t.Helper()
@@ -252,6 +289,9 @@ func TestPercolator(t *testing.T) {
 					return percolatortest.Bank(ctx, b.workload(each, nil))
 				})
 				b.under(t, "registers", func(ctx context.Context) (int, error) {
+					if len(prefixes) == 1 {
+						return b.registers(ctx, b.together(t, each))
+					}
 					return b.registers(ctx, b.workload(each, nil))
 				})
 				for _, serializable := range []bool{false, true} {

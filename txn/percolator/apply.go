@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -38,6 +39,14 @@ func (p place) load(ctx context.Context, cells []*cell) error {
 		}
 	}
 	return nil
+}
+
+// refresh loads cells unless all are fresh.
+func (p place) refresh(ctx context.Context, cells []*cell) error {
+	if !slices.ContainsFunc(cells, func(c *cell) bool { return !c.fresh }) {
+		return nil
+	}
+	return p.load(ctx, cells)
 }
 
 func (c *cell) set(kv driver.KeyValue) (err error) {
@@ -81,13 +90,8 @@ func (p place) apply(ctx context.Context, cells []*cell, all bool, s step) (answ
 
 // attempt returns false if a record changed after it was read.
 func (p place) attempt(ctx context.Context, cells []*cell, all bool, s step, answers *[]answer) (bool, error) {
-	for _, c := range cells {
-		if !c.fresh {
-			if err := p.load(ctx, cells); err != nil {
-				return false, err
-			}
-			break
-		}
+	if err := p.refresh(ctx, cells); err != nil {
+		return false, err
 	}
 	*answers = make([]answer, len(cells))
 	var swaps []driver.Swap

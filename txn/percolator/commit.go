@@ -64,6 +64,12 @@ func (tx *Tx) commit(ctx context.Context, finished func()) error {
 		return nil
 	}
 	c.primary = c.batches[0].cells[0].key
+	if written, err := c.onePhase(ctx); written || err != nil {
+		if err == nil {
+			finished()
+		}
+		return err
+	}
 	defer every(ctx, tx.db.options.TTL/3, c.beat)()
 	if err := c.prewrite(ctx); err != nil {
 		c.rollback(ctx)
@@ -124,13 +130,15 @@ func (tx *Tx) expires() Timestamp {
 	return tx.start.Add(boottime.Now().Sub(tx.begun) + tx.db.options.TTL)
 }
 
+func (c *committer) lock(key string, expires Timestamp) lock {
+	w := c.tx.writes[key]
+	return lock{Start: c.tx.start, Primary: c.primary, Store: c.batches[0].place.id, Kind: w.Kind,
+		Value: w.Value, Expires: expires, Alone: len(c.batches) == 1}
+}
+
 func (c *committer) prewrite(ctx context.Context) error {
 	expires := c.tx.expires()
-	place := func(r record, key string) (record, answer) {
-		w := c.tx.writes[key]
-		return prewrite(r, lock{Start: c.tx.start, Primary: c.primary, Store: c.batches[0].place.id, Kind: w.Kind,
-			Value: w.Value, Expires: expires, Alone: len(c.batches) == 1})
-	}
+	place := func(r record, key string) (record, answer) { return prewrite(r, c.lock(key, expires)) }
 	return each(c.batches, func(b batch) error {
 		for n := 1; ; n++ {
 			answers, err := b.place.apply(ctx, b.cells, true, place)

@@ -69,10 +69,10 @@ func TestEveryCrash(t *testing.T) {
 			return n, learned
 		}
 		points, _ := run(&process{})
-		for f := crashBefore; f <= lostReply; f++ {
+		for f := crashBefore; f <= lateWrite; f++ {
 			for at := opening + 1; at <= points; at++ {
 				_, learned := run(&process{at: at, fault: f})
-				if learned != nil && (f == lostRequest || f == lostReply) {
+				if learned != nil && f >= lostRequest {
 					t.Errorf("one lost request is not repeated: %v", learned)
 				}
 				if t.Failed() {
@@ -84,6 +84,87 @@ func TestEveryCrash(t *testing.T) {
 			t.Errorf("only %d requests", points)
 		}
 	}
+}
+
+// TestEveryCrashInOnePhase: a fault of each request of a transaction that commits in one phase. The
+// write takes place or not, as its caller learned, and not after later timestamps were issued.
+func TestEveryCrashInOnePhase(t *testing.T) {
+	run := func(f fault, at int, cancels bool) (swaps, requests int) {
+		virtual.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			pr := &process{}
+			db := w.openAlone(pr, nil)
+			w.set(db, map[string]int{"a": 100})
+			pr.gets, pr.swaps, pr.at, pr.fault = 0, 0, at, f
+			ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+			defer cancel()
+			if cancels {
+				pr.onSwap = func(*path) { cancel() }
+			}
+			learned := db.Update(ctx, move("a", "b", 30))
+			swaps, requests = pr.swaps, pr.gets+pr.swaps
+			if learned != nil && (f == lostReply || f >= lostRequest && !cancels) {
+				t.Errorf("one lost request is not repeated: %v", learned)
+			}
+			pr.dead = false
+			begun, err := db.Begin(w.Context())
+			testbed.OK(t, err)
+			saw, err := number(begun, "b")
+			testbed.OK(t, err)
+			if time.Sleep(2 * lateness); interlock.Kind(learned) != interlock.Uncertain && learned == nil != (saw == 30) {
+				t.Errorf("it moved %d, and the caller learned: %v", saw, learned)
+			}
+			begun.cells["b"].fresh = false
+			if again, err := number(begun, "b"); again != saw || err != nil {
+				t.Errorf("a snapshot changed from %d to %d: %v", saw, again, err)
+			}
+			if got := w.values(db, "a", "b"); got[0]+got[1] != 100 || got[1] < saw {
+				t.Errorf("afterwards: %v", got)
+			}
+			w.clean(db)
+		})
+		return swaps, requests
+	}
+	swaps, requests := run(none, 0, false)
+	if swaps != 1 || requests < 4 {
+		t.Fatalf("it took %d requests, and %d writes", requests, swaps)
+	}
+	for f := none; f <= lateWrite; f++ {
+		for at := 1; at <= requests; at++ {
+			for _, cancels := range []bool{false, true} {
+				if run(f, at, cancels); t.Failed() {
+					t.Fatalf("fault %d of request %d, cancels: %v", f, at, cancels)
+				}
+			}
+		}
+	}
+}
+
+// TestCollectedInOnePhase: the reply of a commit is lost, and its version is collected before its
+// caller can ask. The outcome is unknown.
+func TestCollectedInOnePhase(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pr := &process{fault: lostReply}
+		db, other := w.openAlone(pr, nil), w.open(nil, nil)
+		w.set(db, map[string]int{"a": 100})
+		tx, err := db.Begin(w.Context())
+		testbed.OK(t, errors.Join(err, tx.Put("a", nil)))
+		pr.gets, pr.swaps, pr.at = 0, 0, 2 // it reads the record, and writes it
+		pr.onSwap = func(*path) {
+			if pr.swaps != 1 { // it takes over after the lost reply
+				return
+			}
+			time.Sleep(time.Second)
+			w.set(other, map[string]int{"b": 1})
+			testbed.OK(t, other.Update(w.Context(), func(tx *Tx) error { return tx.Put("a", nil) }))
+			time.Sleep(time.Second)
+			_, err := other.Collect(w.Context(), 0)
+			testbed.OK(t, err)
+		}
+		if err := tx.Commit(w.Context()); interlock.Kind(err) != interlock.Uncertain {
+			t.Errorf("it returned %v", err)
+		}
+	})
 }
 
 // TestEveryCrashOfTheRescue: a second process dies at each request while it resolves the

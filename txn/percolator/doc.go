@@ -23,6 +23,11 @@
 // after the answer a write for each other store. A timestamp is one read of the oracle's
 // store, shared by all that wait for one.
 //
+// If all keys are in the oracle's store, and only this process requests timestamps, a commit is
+// one write in place of two and a timestamp. It needs up to 63 keys and, if serializable,
+// no reads of other keys. [Open] recognizes the store by comparison with that of the oracle: give
+// both the same value.
+//
 // # Bounds
 //
 // A record keeps the last 64 versions, at most 256 KiB: an older snapshot of such a key

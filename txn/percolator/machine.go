@@ -68,6 +68,16 @@ func commit(r record, key string, start, at Timestamp) (record, answer) {
 	return trim(r), answer{outcome: committed, at: at}
 }
 
+// commitAtOnce is a prewrite and the commit in one step. The timestamp at must be issued in
+// the request that writes the record: a snapshot above it that was read before would change.
+func commitAtOnce(r record, key string, l lock, at Timestamp) (record, answer) {
+	locked, a := prewrite(r, l)
+	if a.outcome != done {
+		return r, a
+	}
+	return commit(locked, key, l.Start, at)
+}
+
 // rollback removes the lock of the transaction start, and refuses it from now on.
 func rollback(r record, start Timestamp) (record, answer) {
 	if at := r.committed(start); at > 0 {

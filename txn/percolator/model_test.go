@@ -24,8 +24,8 @@ const keys = 3
 type program struct {
 	reads, writes []int
 	serializable  bool
-	onePhase      bool // it writes its key as a version: not offered, see DESIGN.md
-	raises        bool // that write also takes the commit timestamp, from an oracle in the same store
+	onePhase      bool // it leads the oracle, and first tries to write its keys without locks
+	unchecked     bool // that write takes place even if another process leads the oracle
 }
 
 // phases of a client.
@@ -52,10 +52,21 @@ type client struct {
 	fate          outcome   // of that transaction, once known
 	fateAt        Timestamp
 	passed        [keys]Timestamp // transactions that commit above its snapshot
+	write         int             // in one phase
+	leader        int             // of the oracle, as it was before that write
 }
+
+// states of a write in one phase.
+const (
+	unsent = iota
+	pending
+	arrived // without an answer
+	refused
+)
 
 type state struct {
 	clock   Timestamp
+	leader  int // of the oracle, by number
 	records [keys]record
 	clients [3]client
 	decided [3]Timestamp // ghost: the commit timestamp that the primary recorded
@@ -105,6 +116,7 @@ func (x *explorer) push(s state) {
 	for i := range s.clients {
 		if c := &s.clients[i]; c.phase >= won {
 			c.commit, c.next, c.meets, c.meetsAt, c.fate, c.fateAt, c.passed = 0, 0, 0, 0, done, 0, [keys]Timestamp{}
+			c.write, c.leader = 0, 0
 		}
 	}
 	id := s.id()
@@ -134,7 +146,7 @@ func (s *state) id() [16]byte {
 			}
 		}
 	}
-	num(int(s.clock), int(s.safe), s.swept)
+	num(int(s.clock), s.leader, int(s.safe), s.swept)
 	for i := range s.records {
 		r := &s.records[i]
 		num(int(r.Safe), len(r.Writes), len(r.Aborted))
@@ -151,7 +163,7 @@ func (s *state) id() [16]byte {
 	}
 	for i := range s.clients {
 		c := &s.clients[i]
-		num(c.phase, int(c.start), int(c.commit), c.next, int(c.meets), c.meetsAt, int(c.fate), int(c.fateAt), int(s.decided[i]))
+		num(c.phase, int(c.start), int(c.commit), c.next, int(c.meets), c.meetsAt, int(c.fate), int(c.fateAt), c.write, c.leader, int(s.decided[i]))
 		num(c.saw[:]...)
 		flag(c.sent[:]...)
 		flag(c.cleaned[:]...)
@@ -180,7 +192,7 @@ func (x *explorer) client(s state, i int) {
 	}
 	switch c.phase {
 	case idle:
-		to(func(n *state, c *client) { n.clock++; c.start, c.phase = n.clock, reading })
+		to(func(n *state, c *client) { c.start, c.phase = n.issue(), reading })
 	case reading:
 		switch {
 		case c.meets > 0:
@@ -195,7 +207,7 @@ func (x *explorer) client(s state, i int) {
 			to(func(_ *state, c *client) { x.met(c, k, a, func() { c.saw[k] = 1 + int(a.at); c.next++ }) })
 		}
 	case writing:
-		if p.onePhase {
+		if p.onePhase && c.write != refused {
 			x.writeAtOnce(s, i)
 		} else {
 			x.write(s, i)
@@ -308,30 +320,74 @@ func (x *explorer) write(s state, i int) {
 	}
 	if !left {
 		n := s
-		n.clock++
 		nc := &n.clients[i]
-		nc.commit, nc.phase, nc.passed = n.clock, deciding, [keys]Timestamp{} // passed was for its snapshot
+		nc.commit, nc.phase, nc.passed = n.issue(), deciding, [keys]Timestamp{} // passed was for its snapshot
 		x.push(n)
 	}
 }
 
-// writeAtOnce commits a transaction of one key by one write.
+// issue returns a new timestamp. Leaders issue none while their own write is pending: only
+// another process does, after it took over.
+func (s *state) issue() Timestamp {
+	for _, c := range s.clients {
+		if c.write == pending && c.leader == s.leader {
+			s.leader++
+		}
+	}
+	s.clock++
+	return s.clock
+}
+
+// writeAtOnce tries to commit a transaction by one write, at a timestamp that its process issues
+// as the leader of the oracle. The write can arrive at any time, and its answer can be lost.
 func (x *explorer) writeAtOnce(s state, i int) {
-	p, c, k := x.programs[i], &s.clients[i], x.programs[i].writes[0]
-	if c.commit == 0 || p.raises {
-		s.clock++
-		c.commit = s.clock
-	}
-	if !p.raises {
+	p, c := x.programs[i], &s.clients[i]
+	switch c.write {
+	case unsent:
+		c.commit = s.issue()
+		c.write, c.leader = pending, s.leader
 		x.push(s)
+		return
+	case pending:
+		n := s
+		if x.arrive(&n, i) {
+			n.clients[i].write = arrived
+			x.push(n)
+			n.clients[i].phase = won
+		} else {
+			n.clients[i].write = refused
+		}
+		x.push(n)
 	}
-	c.phase = lost
-	if r, a := prewrite(s.records[k], x.lockOf(i, k, *c)); a.outcome == done {
-		s.records[k], _ = commit(r, name(k), c.start, c.commit)
-		c.phase, s.decided[i] = won, c.commit
-		x.commits++
+	s.issue() // it takes over, so that the write cannot arrive any more, and finds out
+	_, a := commit(s.records[p.writes[0]], name(p.writes[0]), c.start, 0)
+	switch a.outcome {
+	case committed:
+		c.phase = won
+	case unknown:
+		c.phase = unsure
+	default:
+		c.write, c.commit = refused, 0
 	}
 	x.push(s)
+}
+
+// arrive lets the write of client i take place, or returns false.
+func (x *explorer) arrive(s *state, i int) bool {
+	p, c := x.programs[i], s.clients[i]
+	if c.leader != s.leader && !p.unchecked {
+		return false
+	}
+	records := s.records
+	for _, k := range p.writes {
+		var a answer
+		if records[k], a = commitAtOnce(records[k], name(k), x.lockOf(i, k, c), c.commit); a.outcome != committed {
+			return false
+		}
+	}
+	s.records, s.decided[i] = records, c.commit
+	x.commits++
+	return true
 }
 
 // decide validates the reads if it has to, then commits the primary.
@@ -362,8 +418,7 @@ func (x *explorer) decide(s state, i int) {
 		n.clients[i].next = len(p.reads)
 		x.push(n)
 	case tooEarly:
-		n.clock++
-		nc.commit, nc.next, nc.passed = n.clock, 0, [keys]Timestamp{}
+		nc.commit, nc.next, nc.passed = n.issue(), 0, [keys]Timestamp{}
 		x.push(n)
 	case unknown:
 		nc.phase = unsure
@@ -553,9 +608,18 @@ func TestEveryOrder(t *testing.T) {
 			{reads: []int{b}, writes: []int{a}, serializable: true}}},
 		{name: "write skew of three", long: true, programs: []program{{reads: []int{a}, writes: []int{b}, serializable: true},
 			{reads: []int{b}, writes: []int{c}, serializable: true}, {reads: []int{c}, writes: []int{a}, serializable: true}}},
-		{name: "one-phase commit at a timestamp from before the write", wrong: true, programs: []program{{writes: []int{a}, onePhase: true}, {reads: []int{a}}}},
-		{name: "one-phase commit that raises the oracle's bound", programs: []program{{reads: []int{b}, writes: []int{a}, onePhase: true, raises: true},
+		{name: "one phase under another leader", wrong: true, programs: []program{{writes: []int{a}, onePhase: true, unchecked: true}, {reads: []int{a}}}},
+		{name: "write skew in one phase", wrong: true, programs: []program{{reads: []int{a}, writes: []int{b}, onePhase: true, serializable: true},
+			{reads: []int{b}, writes: []int{a}, serializable: true}}},
+		{name: "one phase, serializable", programs: []program{{reads: []int{a}, writes: []int{a}, onePhase: true, serializable: true},
+			{reads: []int{a}, writes: []int{b}, serializable: true}, {reads: []int{b, a}}}},
+		{name: "two in one phase", programs: []program{{reads: []int{a}, writes: []int{a, b}, onePhase: true},
+			{reads: []int{b}, writes: []int{b}, onePhase: true}}},
+		{name: "one phase and a collection", collects: true, programs: []program{{writes: []int{a}, onePhase: true}, {reads: []int{a}, writes: []int{b}}}},
+		{name: "one phase, two, and a reader", soak: true, programs: []program{{reads: []int{b}, writes: []int{a}, onePhase: true},
 			{reads: []int{a}, writes: []int{b, a}}, {reads: []int{b, a}}}},
+		{name: "two in one phase, and a reader", soak: true, programs: []program{{reads: []int{a}, writes: []int{a, b}, onePhase: true},
+			{reads: []int{b}, writes: []int{b}, onePhase: true}, {reads: []int{a, b}}}},
 		{name: "three writers", soak: true, programs: []program{{writes: []int{a, b}}, {writes: []int{b}}, {writes: []int{c, a}}}},
 		{name: "three writers in a ring", soak: true, programs: []program{{writes: []int{a, b}}, {writes: []int{b, c}}, {writes: []int{c, a}}}},
 	}

@@ -174,6 +174,7 @@ func TestCosts(t *testing.T) {
 	tests := map[string]struct {
 		run         func(tx *Tx) error
 		options     Options
+		alone       bool // it leads the oracle, which is in the same store
 		gets, swaps int
 		timestamps  int // 0 means 2
 	}{
@@ -185,25 +186,46 @@ func TestCosts(t *testing.T) {
 		"two stores, serializable":         {run: move("x/a", "y/b", 1), options: Options{Serializable: true}, gets: 4, swaps: 4},
 		"reads alone, serializable":        {run: func(tx *Tx) error { _, err := number(tx, "a"); return err }, options: Options{Serializable: true}, gets: 1, timestamps: 1},
 		"sixty-four blind keys of a store": {run: func(tx *Tx) error { return many(tx, 64) }, gets: 1, swaps: 2},
+
+		// Here the gets are also those of the timestamps.
+		"one key, one phase":                {run: func(tx *Tx) error { return add(tx, "a", 1) }, alone: true, gets: 2, swaps: 1},
+		"one key, blind, one phase":         {run: func(tx *Tx) error { return tx.Put("a", nil) }, alone: true, gets: 2, swaps: 1},
+		"two keys, one phase":               {run: move("a", "b", 1), alone: true, gets: 3, swaps: 1},
+		"two keys, serializable, one phase": {run: move("a", "b", 1), options: Options{Serializable: true}, alone: true, gets: 3, swaps: 1},
+		"another key is read, serializable": {run: skewed, options: Options{Serializable: true}, alone: true, gets: 5, swaps: 2},
+		"another key is read":               {run: skewed, alone: true, gets: 3, swaps: 1},
+		"a range is read, serializable": {run: func(tx *Tx) error {
+			_, err := tx.Scan(context.Background(), "b", "c", 1)
+			return errors.Join(err, add(tx, "a", 1))
+		}, options: Options{Serializable: true}, alone: true, gets: 4, swaps: 2},
+		"a store more":                {run: move("a", "x/a", 1), alone: true, gets: 3, swaps: 2},
+		"another store":               {run: func(tx *Tx) error { return add(tx, "x/a", 1) }, alone: true, gets: 2},
+		"sixty-three keys, one phase": {run: func(tx *Tx) error { return many(tx, 63) }, alone: true, gets: 2, swaps: 1},
+		"too many keys for one phase": {run: func(tx *Tx) error { return many(tx, 64) }, alone: true, gets: 3, swaps: 2},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				pr := &process{}
-				db, clock := w.open(pr, &test.options), &process{}
-				oracle, err := timestamp.NewOracle(&path{w.oracle, clock}, "oracle", nil)
-				for range 2 { // it takes over, and then raises the bound
-					if time.Sleep(time.Minute); err == nil {
-						_, err = oracle.Next(w.Context())
-					}
+				clock := &process{}
+				var db *DB
+				if test.alone {
+					db = w.openAlone(pr, &test.options)
+				} else {
+					db = w.open(pr, &test.options)
+					db.oracle = w.lead(&path{w.oracle, clock})
 				}
-				testbed.OK(t, err)
-				db.oracle = oracle
 				pr.gets, pr.swaps, clock.gets, clock.swaps = 0, 0, 0, 0
 				testbed.OK(t, db.Update(w.Context(), test.run))
 				w.close(db)
+				if synctest.Wait(); len(db.turns.keys) > 0 {
+					t.Errorf("turns are left: %v", db.turns.keys)
+				}
 				if pr.gets != test.gets || pr.swaps != test.swaps {
 					t.Errorf("it cost %d gets and %d swaps, want %d and %d", pr.gets, pr.swaps, test.gets, test.swaps)
+				}
+				if test.alone {
+					return
 				}
 				if want := cmp.Or(test.timestamps, 2); clock.gets != want || clock.swaps > 0 {
 					t.Errorf("its timestamps cost %d gets and %d swaps, want %d and none", clock.gets, clock.swaps, want)
@@ -211,6 +233,12 @@ func TestCosts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// skewed reads one key and writes another one.
+func skewed(tx *Tx) error {
+	_, err := number(tx, "b")
+	return errors.Join(err, add(tx, "a", 1))
 }
 
 // many writes n keys of one store.
@@ -221,6 +249,20 @@ func many(tx *Tx, n int) error {
 		}
 	}
 	return nil
+}
+
+// TestOldTransactions: a transaction of an hour ago does not commit, in one phase or in two.
+func TestOldTransactions(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for _, db := range []*DB{w.openAlone(&process{}, nil), w.open(nil, nil)} {
+			tx, err := db.Begin(w.Context())
+			testbed.OK(t, err)
+			time.Sleep(MaxAge)
+			_, err = db.Begin(w.Context()) // the oracle knows the time
+			testbed.OK(t, errors.Join(err, tx.Put("a", nil)))
+			testbed.WantKind(t, tx.Commit(w.Context()), interlock.Retryable, ErrTooOld)
+		}
+	})
 }
 
 func TestLargeTransactions(t *testing.T) {

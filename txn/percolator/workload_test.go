@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
@@ -44,6 +45,47 @@ func workload(t *testing.T, seed uint64, rounds int, o *percolator.Options) perc
 	}
 }
 
+// together returns a workload of one process with many clients. It leads the oracle, which is in the
+// store of all keys, and commits in one phase, unless another process just took over. It
+// counts its writes of more than one key, which are these commits.
+func together(t *testing.T, seed uint64, rounds int, o *percolator.Options, commits *atomic.Int64) percolatortest.Workload {
+	t.Helper()
+	w := workload(t, seed, rounds, o)
+	store := memory.NewKeyValues()
+	way := &percolatortest.Path{KeyValues: counting{store, commits}, Draw: w.Draw}
+	oracle, err := timestamp.NewOracle(way, "oracle", nil)
+	testbed.OK(t, err)
+	db, err := percolator.Open(t.Context(), oracle, percolator.Stores{"": way}, o)
+	for err != nil {
+		db, err = percolator.Open(t.Context(), oracle, percolator.Stores{"": way}, o)
+	}
+	w.Open = func(context.Context, int) (*percolator.DB, error) { return db, nil }
+	w.More = func(n, _ int) bool {
+		if w.Draw(3000) == 0 {
+			other, err := timestamp.NewOracle(store, "oracle", nil)
+			testbed.OK(t, err)
+			_, err = other.Next(t.Context())
+			testbed.OK(t, err)
+		}
+		return n < rounds
+	}
+	return w
+}
+
+// counting counts commits in one phase.
+type counting struct {
+	driver.KeyValues
+	commits *atomic.Int64
+}
+
+func (c counting) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
+	revision, err := c.KeyValues.Swap(ctx, swaps...)
+	if swaps[0].Key == "oracle" && revision > 0 {
+		c.commits.Add(int64(len(swaps) - 1))
+	}
+	return revision, err
+}
+
 // TestAppends: lists under crashes and lost requests, with the cycle checker.
 func TestAppends(t *testing.T) {
 	done := 0
@@ -59,6 +101,29 @@ func TestAppends(t *testing.T) {
 	}
 	if done < 1200 {
 		t.Errorf("only %d transactions were committed", done)
+	}
+}
+
+// TestOnePhase: lists and transfers of one process, most of them in one phase.
+func TestOnePhase(t *testing.T) {
+	done, commits := 0, new(atomic.Int64)
+	for seed := range uint64(2) {
+		serializable := seed%2 == 1
+		o := &percolator.Options{Serializable: serializable}
+		virtual.Test(t, func(t *testing.T) {
+			n, err := percolatortest.Appends(t.Context(), together(t, seed, 200, o, commits), serializable)
+			done += n
+			if err == nil {
+				n, err = percolatortest.Bank(t.Context(), together(t, seed, 200, o, commits))
+				done += n
+			}
+			if err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+		})
+	}
+	if t.Logf("%d transactions, %d keys written in one phase", done, commits.Load()); done < 4000 || commits.Load() < 2000 {
+		t.Error("these are few")
 	}
 }
 

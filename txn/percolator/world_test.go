@@ -25,9 +25,15 @@ const (
 	crashAfter
 	lostRequest
 	lostReply
+	lateWrite // a swap takes place seconds after its caller gave up
 )
 
-var errCrashed = errors.New("the process is dead")
+const lateness = 3 * time.Second
+
+var (
+	errCrashed = errors.New("the process is dead")
+	errLate    = fmt.Errorf("no answer: %w", interlock.ErrUncertain)
+)
 
 // process counts the requests of one process to all stores, and lets one of them fail.
 type process struct {
@@ -67,6 +73,8 @@ func (p *path) pass(count *int, request func() error) error {
 	switch {
 	case f == lostRequest:
 		return interlock.ErrUncertain
+	case f == lateWrite:
+		return errLate
 	case f == crashAfter, f == lostReply:
 		_ = request()
 		if f == lostReply {
@@ -98,6 +106,12 @@ func (p *path) Swap(ctx context.Context, swaps ...driver.Swap) (revision int64, 
 		revision, err = p.KeyValues.Swap(ctx, swaps...)
 		return err
 	})
+	if errors.Is(err, errLate) {
+		go func() {
+			time.Sleep(lateness)
+			_, _ = p.KeyValues.Swap(context.WithoutCancel(ctx), swaps...)
+		}()
+	}
 	return revision, err
 }
 
@@ -121,6 +135,29 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	return &world{t, memory.NewKeyValues(), memory.NewKeyValues(), memory.NewKeyValues(), memory.NewKeyValues()}
+}
+
+// openAlone returns a database of a process that leads the oracle in the store of all keys
+// without a prefix: it commits in one phase.
+func (w *world) openAlone(pr *process, o *Options) *DB {
+	w.Helper()
+	store := &path{w.rest, pr}
+	db, err := Open(w.Context(), w.lead(store), Stores{"x/": w.x, "y/": w.y, "": store}, o)
+	testbed.OK(w, err)
+	return db
+}
+
+// lead returns an oracle that has led for minutes, and need not raise its bound now.
+func (w *world) lead(store driver.KeyValues) *timestamp.Oracle {
+	w.Helper()
+	oracle, err := timestamp.NewOracle(store, "oracle", nil)
+	for range 3 {
+		if time.Sleep(time.Minute); err == nil {
+			_, err = oracle.Next(w.Context())
+		}
+	}
+	testbed.OK(w, err)
+	return oracle
 }
 
 // open returns a database of one process. Its oracle is not counted and cannot fail.

@@ -41,7 +41,7 @@ var errCrashed = errors.New("the process is dead")
 type Path struct {
 	driver.KeyValues
 	Draw    func(n int) int
-	Crashed *atomic.Bool // of all paths of the process
+	Crashed *atomic.Bool // of all paths of the process; nil means that it is never killed
 }
 
 func (p Path) pass(request func() error) error {
@@ -53,11 +53,11 @@ func (p Path) pass(request func() error) error {
 		_ = request()
 		return interlock.ErrUncertain
 	case 2:
-		if p.Draw(3) == 0 {
+		if p.Crashed != nil && p.Draw(3) == 0 {
 			p.Crashed.Store(true)
 		}
 	}
-	if p.Crashed.Load() {
+	if p.Crashed != nil && p.Crashed.Load() {
 		return &interlock.Error{Op: "ask", Kind: interlock.Definite, Err: errCrashed}
 	}
 	return request()
