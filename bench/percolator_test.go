@@ -68,7 +68,9 @@ func percolatorCases(tb testing.TB) (cases []benchmark) {
 					goals = append(goals, faster("two-phase commit", 0), compare.Goal{Metric: compare.P99, Against: []string{"two-phase commit"}, AtMost: true},
 						faster("TCC", 0), faster("saga", 0))
 				}
-				goals = append(goals, compare.Goal{Metric: compare.Rate, Side: "one store", Against: []string{"commits"}})
+				goals = append(goals, compare.Goal{Metric: compare.Rate, Side: "one store", Against: []string{"commits"}},
+					compare.Goal{Metric: compare.Rate, Side: "one phase", Against: []string{"one store"}},
+					compare.Goal{Metric: compare.Rate, Side: "one phase", Against: []string{"commits"}})
 				cases = append(cases, benchmark{
 					Case: compare.Case{Name: fmt.Sprintf("percolator/%s/%d/%d", store.name, clients, accounts), Goals: goals, Rounds: 2,
 						Window: time.Duration(clients) * 8 * time.Millisecond, // of 128 clients, a transfer takes half a second
@@ -83,10 +85,11 @@ func percolatorCases(tb testing.TB) (cases []benchmark) {
 }
 
 func bankSides(tb testing.TB, store bankStore, clients, accounts int) []compare.Side {
-	one, other := store.keys("north"), store.keys("south")
+	one, other, alone := store.keys("north"), store.keys("south"), store.keys("alone")
 	sides := []compare.Side{
 		percolated(tb, "percolator", percolator.Stores{"n/": one, "s/": other}, one, clients, accounts),
 		percolated(tb, "one store", percolator.Stores{"": store.keys("both")}, one, clients, accounts),
+		percolated(tb, "one phase", percolator.Stores{"": alone}, alone, clients, accounts), // the oracle is there, too
 	}
 	if store.open != nil {
 		sides = append(sides, store.open(tb, accounts).sides(tb, clients, accounts)...)
@@ -131,6 +134,10 @@ func percolated(tb testing.TB, name string, stores percolator.Stores, clock driv
 	db, err := percolator.Open(tb.Context(), oracle, stores, nil)
 	ok(tb, err)
 	closeAfter(tb, db.Close)
+	for only := stores[""]; only == clock && !oracle.Commits(clock); time.Sleep(100 * time.Millisecond) {
+		_, err := oracle.Next(tb.Context())
+		ok(tb, err)
+	}
 	half := fresh.Add(1) // separate accounts
 	move := func(ctx context.Context, from, to int) error {
 		return db.Update(ctx, func(tx *percolator.Tx) error {
