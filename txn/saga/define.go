@@ -3,12 +3,16 @@ package saga
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
 // A Definition is a saga with input I. [New] validates it.
@@ -24,27 +28,6 @@ type Defined interface{ defined() plan }
 func Define[I any](name string, stages ...Stage[I]) Definition[I] {
 	groups := groupsOf(stages)
 	return Definition[I]{plan{name: name, fixed: stagesOf(groups), known: slices.Concat(groups...)}}
-}
-
-// DefineList returns a saga whose stages are computed from its input: a list of variable length,
-// or one step under several keys ([Action.At], [Action.Named]). The function must be
-// deterministic. It runs when the saga is started, where its error is returned and nothing
-// begins, and in each process that takes over. Known has every step with an undo that may occur
-// in a list: undos are found by name, without the list.
-func DefineList[I any](name string, stages func(input I) ([]Stage[I], error), known ...Stage[I]) Definition[I] {
-	p := plan{name: name, known: slices.Concat(groupsOf(known)...)}
-	p.list = func(text json.RawMessage) ([]stage, error) {
-		var input I
-		if err := json.Unmarshal(text, &input); err != nil {
-			return nil, fmt.Errorf("read the input of saga %q: %w", name, err)
-		}
-		if stages == nil {
-			return nil, nil
-		}
-		list, err := stages(input)
-		return stagesOf(groupsOf(list)), err
-	}
-	return Definition[I]{p}
 }
 
 func groupsOf[I any](stages []Stage[I]) (groups [][]step) {
@@ -73,14 +56,6 @@ func (g group[I]) of(I) []step {
 	return all
 }
 
-// Sleep returns a stage that waits for d. A saga that waits for long is not in memory. The
-// name is unique among the steps of the saga. The time counts from the start of the stage, by
-// the coordinator's clock. The saga's own timeout continues, and can abort a wait before the
-// pivot.
-func Sleep[I any](name string, d time.Duration) Stage[I] {
-	return Action[I, any]{step{name: name, key: name, sleep: true, wait: d}}
-}
-
 // Timeout bounds a saga until its pivot is sent, counted from its start by the clock of the
 // starting process. Then the saga is aborted. 0 means no bound.
 func (d Definition[I]) Timeout(t time.Duration) Definition[I] { d.plan.timeout = t; return d }
@@ -98,227 +73,364 @@ func (d Definition[I]) TimeoutOf(of func(input I) time.Duration) Definition[I] {
 	return d
 }
 
+// Version returns the definition as its n-th version, from 1; the default is none. A saga keeps
+// the version that it began with. Pass old versions to the engine until their sagas have ended.
+// Starting an id that exists attaches to it, whatever its version. Versions may differ in
+// steps, order, undos and the input's type.
+func (d Definition[I]) Version(n int) Definition[I] { d.plan.version = n; return d }
+
+// OnEnd sets a function that is called once the end SUCCEEDED, COMPENSATED or RESOLVED of a
+// saga is durable. The owner of the saga's shard calls it at least once, until it returns nil.
+// [From] returns the same key each time. A call is bounded by 30 seconds. A dead letter calls
+// the hook Dead instead, until an operator resolves it. Sagas begun by a definition without
+// OnEnd, or by [Begin], have none.
+func (d Definition[I]) OnEnd(f func(ctx context.Context, o Outcome) error) Definition[I] {
+	d.plan.ended = f
+	return d
+}
+
+// EndTarget sets the target of OnEnd, such as a host; see [Action.Target]. The default is one target for
+// all sagas of the definition, so that sagas whose OnEnd hangs delay the others. The function must be
+// deterministic and must not block.
+func (d Definition[I]) EndTarget(of func(input I) string) Definition[I] {
+	d.plan.endedAt = func(text json.RawMessage) string {
+		var input I
+		_ = json.Unmarshal(text, &input) // parsed before, for the steps
+		return of(input)
+	}
+	return d
+}
+
 func (d Definition[I]) defined() plan { return d.plan }
 
-// longestName bounds a step's key and an undo's name, in bytes. longestType bounds a
-// saga's name, and leaves room for the protocol before it.
-const (
-	longestName = 255
-	longestType = 200
-)
+// An Action is a step of sagas with input I; its output is O. Both are encoded as JSON. An Action
+// is a value: its methods return a changed copy.
+type Action[I, O any] struct{ s step }
 
-// check validates a definition.
-func (p plan) check() error {
-	var problems []error
-	problems = append(problems, p.checkName(), p.checkVersion())
-	if p.list == nil && p.body == nil {
-		return errors.Join(append(problems, p.checkStages(p.fixed))...)
-	}
-	undos := map[string]string{}
-	for _, s := range p.known {
-		problems = append(problems, p.checkStep(s), p.checkUndo(s, undos))
-	}
-	return errors.Join(problems...)
+// Stage is a stage of sagas with input I: an [Action] of any output, a [Parallel] group or a
+// [Sleep].
+type Stage[I any] interface{ of(I) []step }
+
+// step is an action without its types. Input and output are JSON.
+type step struct {
+	name    string // from its constructor
+	key     string // unique in a saga
+	branch  string // the Branch of its calls; empty if that is the key
+	at      string // its index
+	act     func(ctx context.Context, input json.RawMessage) (json.RawMessage, error)
+	local   localAction     // instead of act
+	input   json.RawMessage // its own; nil if it is the saga's
+	undo    string          // empty if there is none
+	back    func(ctx context.Context, input, output json.RawMessage) error
+	truth   func(ctx context.Context, input, output json.RawMessage) (Effect, error)
+	repair  bool
+	pivot   bool
+	keep    bool // declared to need no undo
+	grouped bool
+	sleep   bool            // it is a wait
+	wait    time.Duration   // of a wait; 0 means without a bound
+	signal  bool            // it waits for a signal
+	absent  json.RawMessage // the output if no signal arrives in time; nil means that the step fails
+	timeout time.Duration   // of a call, since its last heartbeat
+	longest time.Duration   // of a call, heartbeats included
+	target  string
+	policy  Policy
+	by      map[branch.Class]Policy
 }
 
-func (p plan) checkName() error {
-	switch {
-	case p.name == "" || len(p.name) > longestType:
-		return p.wrong("", fmt.Sprintf("its name has %d bytes; give it 1 to %d", len(p.name), longestType))
-	case !plain(p.name):
-		return p.wrong("", "its name is not UTF-8, or contains NUL; use another name")
+// Step returns a step. Its name is unique in the saga, 1 to 255 bytes. The action is called at
+// least once, and again after a crash or an unknown outcome. All calls have the same
+// branch.Call.Key, and must have one effect and one answer. The action must return when its
+// context ends. It classifies its errors by [Fail], [Retry], [Unknown] or [InProgress]. A panic
+// counts as Unknown.
+func Step[I, O any](name string, action func(ctx context.Context, input I) (O, error)) Action[I, O] {
+	s := step{name: name, key: name}
+	if action == nil {
+		return Action[I, O]{s}
 	}
-	return nil
-}
-
-// plain reports whether JSON, databases and the headers of calls can represent a name.
-func plain(name string) bool { return driver.CheckText("a name", name, 0, len(name)) == nil }
-
-// checkStages validates a list of stages.
-func (p plan) checkStages(stages []stage) error {
-	var problems []error
-	if len(stages) == 0 {
-		problems = append(problems, p.wrong("", "it has no steps; give it one"))
-	}
-	seen, undos, pivots, count := map[string]bool{}, map[string]string{}, "", 0
-	end := last(stages)
-	for _, st := range stages {
-		if len(st.steps) == 0 {
-			problems = append(problems, p.wrong("", fmt.Sprintf("stage %d has no steps; add one, or remove the stage", st.n)))
+	s.act = func(ctx context.Context, text json.RawMessage) (json.RawMessage, error) {
+		var input I
+		if err := json.Unmarshal(text, &input); err != nil {
+			return nil, Retry(fmt.Errorf("read the input of step %q: %w", name, err))
 		}
-		for _, s := range st.steps {
-			count++
-			if err := p.named(s.key, s.key); err != nil {
-				problems = append(problems, fmt.Errorf("step %d: %w", count, err))
-				continue
-			}
-			if seen[s.key] {
-				problems = append(problems, p.wrong(s.key, "the name is used twice; names must be unique"))
-			}
-			seen[s.key] = true
-			problems = append(problems, p.checkStep(s), p.checkUndo(s, undos), p.checkPlace(s, pivots, end))
-			if s.pivot {
-				pivots = s.key
-			}
-			if p.list != nil && s.undo != "" && p.undoOf(s.undo) == nil {
-				problems = append(problems, p.wrong(s.key, fmt.Sprintf("its undo %q is not among the known steps of DefineList; name the step there", s.undo)))
-			}
+		output, err := action(ctx, input)
+		if err != nil {
+			return nil, err
 		}
+		return stored(name, output)
 	}
-	return errors.Join(problems...)
+	return Action[I, O]{s}
 }
 
-// last returns the key of the last step.
-func last(stages []stage) (key string) {
-	for _, st := range stages {
-		for _, s := range st.steps {
-			key = s.key
+// stored returns an output as JSON. If the journal cannot store the output, the error is
+// Unknown.
+func stored(name string, output any) (json.RawMessage, error) {
+	text, err := coordinator.Marshal(output)
+	if err == nil && len(text) > driver.MaxPayload {
+		err = fmt.Errorf("it has %d bytes, at most %d are allowed", len(text), driver.MaxPayload)
+	}
+	if err != nil {
+		return nil, Unknown(fmt.Errorf("store the output of step %q: %w", name, err))
+	}
+	return text, nil
+}
+
+// Undo sets the compensation of the step. Sagas find it by its name, so neither it nor the step
+// may be renamed while sagas that have sent the step are unfinished. It gets the step's output,
+// or nil if it is unknown whether the step was done. Then it must remove any effect, and reject
+// a call of the action that arrives later. Like the action it is called at least once.
+func (a Action[I, O]) Undo(name string, undo func(ctx context.Context, input I, output *O) error) Action[I, O] {
+	a.s.undo, a.s.back = name, nil
+	if undo == nil {
+		return a
+	}
+	a.s.back = func(ctx context.Context, text, out json.RawMessage) error {
+		input, output, err := arguments[I, O](text, out)
+		if err != nil {
+			return fmt.Errorf("read the arguments of undo %q: %w", name, err)
+		}
+		return undo(ctx, input, output)
+	}
+	return a
+}
+
+// arguments decodes the arguments of an undo or check; the output is nil if out is.
+func arguments[I, O any](text, out json.RawMessage) (input I, output *O, err error) {
+	if err = json.Unmarshal(text, &input); err == nil && out != nil {
+		output = new(O)
+		err = json.Unmarshal(out, output)
+	}
+	return input, output, err
+}
+
+// At returns the step under an index, for rounds of a loop in a [DefineList]. Its key is the
+// step's name, '#' and the index. Calls have the index as branch.Call.Step.
+func (a Action[I, O]) At(index int) Action[I, O] {
+	if a.s.branch == "" {
+		a.s.branch = a.s.key
+	}
+	a.s.at = fmt.Sprint(index)
+	a.s.key = a.s.branch + "#" + a.s.at
+	return a
+}
+
+// Named returns the step under another key, with the same undo.
+func (a Action[I, O]) Named(key string) Action[I, O] {
+	a.s.key, a.s.branch, a.s.at = key, "", ""
+	return a
+}
+
+// Output returns the output of the step with this key. ctx is that of an action or undo of a
+// later step. If the step was not done the error is an [ErrNoOutput].
+func (a Action[I, O]) Output(ctx context.Context) (O, error) { return a.output(From(ctx).Outputs) }
+
+// OutputOf returns the output of the step in a saga with this outcome; see [Action.Output].
+func (a Action[I, O]) OutputOf(o Outcome) (O, error) { return a.output(o.Outputs) }
+
+func (a Action[I, O]) output(from Outputs) (output O, err error) {
+	text, ok := from.steps[a.s.key]
+	if !ok {
+		return output, fmt.Errorf("read the output of step %q: %w", a.s.key, ErrNoOutput)
+	}
+	if err := json.Unmarshal(text, &output); err != nil {
+		return output, fmt.Errorf("read the output of step %q: %w", a.s.key, err)
+	}
+	return output, nil
+}
+
+func (a Action[I, O]) of(I) []step { return []step{a.s} }
+
+// Outputs has the outputs of a saga's steps; see [Action.Output].
+type Outputs struct{ steps map[string]json.RawMessage }
+
+// All returns every output as JSON, by the step's key.
+func (o Outputs) All() map[string]json.RawMessage {
+	all := maps.Clone(o.steps)
+	if all == nil {
+		all = map[string]json.RawMessage{}
+	}
+	return all
+}
+
+// Uncompensable declares that the step needs no undo although it is before the pivot: it only
+// reads, or its effect is harmless.
+func (a Action[I, O]) Uncompensable() Action[I, O] { a.s.keep = true; return a }
+
+// Pivot makes the step the last one that may fail. Once it is done the saga can only complete:
+// later steps are retried until they are done. A saga has at most one pivot. The pivot has no
+// undo, and is retried while its outcome is unknown.
+func (a Action[I, O]) Pivot() Action[I, O] { a.s.pivot = true; return a }
+
+// Timeout bounds each call of the action and of the undo; 0 means 30 seconds. [Heartbeat]
+// restarts it.
+func (a Action[I, O]) Timeout(d time.Duration) Action[I, O] { a.s.timeout = d; return a }
+
+// MaxTime bounds each call in total, heartbeats included; 0 means no bound.
+func (a Action[I, O]) MaxTime(d time.Duration) Action[I, O] { a.s.longest = d; return a }
+
+// Target names the system that the step calls. Steps with one target share its limit in the
+// coordinator. Empty means the step's name.
+func (a Action[I, O]) Target(name string) Action[I, O] { a.s.target = name; return a }
+
+// Retry sets how failed calls are repeated.
+func (a Action[I, O]) Retry(p Policy) Action[I, O] { a.s.policy = p; return a }
+
+// RetryOn sets how calls are repeated that fail with errors of one class. They are counted
+// separately.
+func (a Action[I, O]) RetryOn(c branch.Class, p Policy) Action[I, O] {
+	a.s.by = maps.Clone(a.s.by)
+	if a.s.by == nil {
+		a.s.by = map[branch.Class]Policy{}
+	}
+	a.s.by[c] = p
+	return a
+}
+
+// resolved returns the step with defaults.
+func (s step) resolved() step {
+	s.policy = s.policy.resolve()
+	s.by = maps.Clone(s.by)
+	for c, p := range s.by {
+		s.by[c] = p.resolve()
+	}
+	if s.timeout <= 0 {
+		s.timeout = 30 * time.Second
+	}
+	if s.longest > 0 {
+		s.timeout = min(s.timeout, s.longest)
+	}
+	if s.target == "" {
+		s.target = s.name
+	}
+	return s
+}
+
+// plan is a definition without its type.
+type plan struct {
+	name    string
+	version int // 0 means none
+	timeout time.Duration
+	// timeoutOf returns the timeout for an input, or 0 for that of timeout; nil means timeout.
+	timeoutOf func(input json.RawMessage) (time.Duration, error)
+	known     []step  // all steps that its sagas may have
+	fixed     []stage // of every saga; nil for a list or a function
+	list      func(input json.RawMessage) ([]stage, error)
+	body      func(s *Run, input json.RawMessage) error  // instead of fixed and list
+	ended     func(ctx context.Context, o Outcome) error // called with the end; nil disables it
+	endedAt   func(input json.RawMessage) string         // the target of ended; nil means one for all
+}
+
+const versionMark = "@v"
+
+// key returns the name and version, as in the type of its sagas.
+func (p plan) key() string {
+	if p.version == 0 {
+		return p.name
+	}
+	return p.name + versionMark + strconv.Itoa(p.version)
+}
+
+// base returns the name of a definition without the version.
+func base(key string) string {
+	if name, number, versioned := strings.Cut(key, versionMark); versioned {
+		if n, err := strconv.Atoi(number); err == nil && n > 0 && strconv.Itoa(n) == number {
+			return name
 		}
 	}
 	return key
 }
 
-// checkStep validates a step by itself.
-func (p plan) checkStep(s step) error {
-	backed := s.undo != "" || s.back != nil
-	switch {
-	case s.sleep && s.grouped:
-		return p.wrong(s.key, "a wait stands alone; take it out of the group")
-	case s.signal && (backed || s.pivot || s.local != nil):
-		return p.wrong(s.key, "it waits for a signal, which is neither undone nor a pivot")
-	case s.signal && s.wait < 0, s.sleep && !s.signal && s.wait <= 0:
-		return p.wrong(s.key, "the duration of its wait is not above 0")
-	case s.sleep: // it needs no more
-	case s.act == nil && s.local == nil:
-		return p.wrong(s.key, "it has no action; give it a function")
-	case s.local != nil && s.grouped:
-		return p.wrong(s.key, "a step in a transaction stands alone; take it out of the group")
-	case s.pivot && s.grouped:
-		return p.wrong(s.key, "a pivot stands alone; take it out of the group")
-	case s.pivot && backed:
-		return p.wrong(s.key, "a pivot is never undone; remove its undo, or make a later step the pivot")
-	case s.keep && backed:
-		return p.wrong(s.key, "it is declared to need no undo, and has one; remove one of the two")
-	case backed && s.back == nil:
-		return p.wrong(s.key, fmt.Sprintf("its undo %q has no function; give it one", s.undo))
-	case backed:
-		return p.named(s.key, s.undo)
+// stage is a group of concurrent steps.
+type stage struct {
+	n     int // from 1
+	steps []step
+}
+
+// stagesOf numbers groups of steps.
+func stagesOf(groups [][]step) (all []stage) {
+	for i, g := range groups {
+		s := stage{n: i + 1}
+		for _, each := range g {
+			s.steps = append(s.steps, each.resolved())
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// planner determines the stages of a saga. It is called again after each change of the machine.
+type planner interface {
+	// rest returns the known stages from the first unfinished one. An empty list means that
+	// the saga has no more stages.
+	rest(m *machine) ([]stage, error)
+	// close releases its resources.
+	close()
+}
+
+// planner returns the planner of a saga with the machine's input.
+func (p plan) planner(id string, m *machine) (planner, error) {
+	if p.body != nil {
+		return p.functionPlanner(id, m), nil
+	}
+	stages, err := p.stages(m.input)
+	if err != nil {
+		return nil, fmt.Errorf("saga %q: %w", id, err)
+	}
+	l := &listPlanner{id: id, name: p.name, stages: stages}
+	return l, l.fits(m)
+}
+
+func (p plan) stages(input json.RawMessage) ([]stage, error) {
+	if p.list == nil {
+		return p.fixed, nil
+	}
+	stages, err := p.list(input)
+	if err != nil {
+		return nil, err
+	}
+	return stages, p.checkStages(stages)
+}
+
+// undoOf returns the step with the undo of a name, or nil.
+func (p plan) undoOf(name string) *step {
+	for i := range p.known {
+		if p.known[i].undo == name {
+			return &p.known[i]
+		}
 	}
 	return nil
 }
 
-// checkUndo checks that an undo belongs to one step.
-func (p plan) checkUndo(s step, undos map[string]string) error {
-	if other, taken := undos[s.undo]; s.undo != "" && taken && other != s.name {
-		return p.wrong(s.key, fmt.Sprintf("another step has an undo named %q; give each its own", s.undo))
-	}
-	undos[s.undo] = s.name
-	return nil
+// listPlanner is the planner of stages that are known from the start.
+type listPlanner struct {
+	id, name string
+	stages   []stage
+	over     int // finished stages
 }
 
-// checkPlace validates a step against the pivot before it, if there is one.
-func (p plan) checkPlace(s step, pivot, last string) error {
-	backed := s.undo != "" || s.back != nil
-	switch {
-	case s.signal && pivot != "" && s.wait > 0 && s.absent == nil:
-		return p.wrong(s.key, fmt.Sprintf("it is after the pivot %q and cannot fail; set the output without a signal by Else, or remove Within", pivot))
-	case s.sleep || s.act == nil && s.local == nil: // any position is valid
-	case s.pivot && pivot != "":
-		return p.wrong(s.key, fmt.Sprintf("%q is already the pivot; a saga has at most one", pivot))
-	case pivot != "" && backed:
-		return p.wrong(s.key, fmt.Sprintf("it is after the pivot %q and is never undone; remove its undo, or move it before the pivot", pivot))
-	case !s.pivot && pivot == "" && !s.keep && !backed:
-		fix := "give it an undo, declare it Uncompensable, or move it after the pivot"
-		if s.key == last {
-			fix = "make it the Pivot, give it an undo, or declare it Uncompensable"
-		}
-		return p.wrong(s.key, "it cannot be undone when a later step fails or its own outcome is unknown; "+fix)
-	}
-	return nil
-}
+func (l *listPlanner) close() {}
 
-func (p plan) named(key, name string) error {
-	switch {
-	case name == "" || len(name) > longestName:
-		return p.wrong(key, fmt.Sprintf("its name, or that of its undo, has %d bytes; give it 1 to %d", len(name), longestName))
-	case !plain(name):
-		return p.wrong(key, "its name, or that of its undo, is not UTF-8, or contains NUL; use another name")
-	}
-	return nil
-}
-
-func (p plan) wrong(step, problem string) error {
-	return &DefinitionError{Saga: p.name, Step: step, Problem: problem}
-}
-
-// An Interceptor wraps the calls of actions and undos of a definition. It may make the call, omit
-// it, or repeat it, and returns the answer. The call's [Call] is in ctx. An action's output is
-// JSON, where nil is null; an undo has none. An Interceptor is called concurrently and must
-// return when ctx ends. A panic counts as Unknown.
-type Interceptor func(ctx context.Context, call func(ctx context.Context) (json.RawMessage, error)) (json.RawMessage, error)
-
-// Intercept returns the definition with an interceptor around each call, for tests that lose or
-// repeat calls, and for measurements. A [StepTx] cannot be intercepted, because its answer is its
-// commit: it is rejected with a Fail.
-func (d Definition[I]) Intercept(around Interceptor) Definition[I] {
-	p := &d.plan
-	p.fixed = around.stages(p.fixed)
-	p.known = around.steps(p.known)
-	if list := p.list; list != nil {
-		p.list = func(input json.RawMessage) ([]stage, error) {
-			stages, err := list(input)
-			return around.stages(stages), err
+func (l *listPlanner) rest(m *machine) ([]stage, error) {
+	for ; l.over < len(l.stages); l.over++ {
+		if !m.finished(l.stages[l.over]) {
+			return l.stages[l.over:], nil
 		}
 	}
-	if body := p.body; body != nil {
-		p.body = func(s *Run, input json.RawMessage) error {
-			yield := s.yield
-			s.yield = func(steps []step) bool { return yield(around.steps(steps)) }
-			return body(s, input)
-		}
-	}
-	return d
+	return nil, nil
 }
 
-func (around Interceptor) stages(stages []stage) []stage {
-	stages = slices.Clone(stages)
-	for i := range stages {
-		stages[i].steps = around.steps(stages[i].steps)
+// finished reports whether all steps of a stage are settled.
+func (m *machine) finished(st stage) bool {
+	for _, s := range st.steps {
+		if !m.settled(s.key) {
+			return false
+		}
 	}
-	return stages
+	return true
 }
 
-func (around Interceptor) steps(steps []step) []step {
-	steps = slices.Clone(steps)
-	for i := range steps {
-		steps[i] = around.step(steps[i])
-	}
-	return steps
-}
-
-// step returns a step whose functions are called through around.
-func (around Interceptor) step(s step) step {
-	if act := s.act; act != nil {
-		s.act = func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
-			output, err := around(ctx, func(ctx context.Context) (json.RawMessage, error) { return act(ctx, input) })
-			if err == nil && output == nil {
-				output = json.RawMessage("null") // no output would mean that it is unknown whether the step was done
-			}
-			return output, err
-		}
-	}
-	if back := s.back; back != nil {
-		s.back = func(ctx context.Context, input, output json.RawMessage) error {
-			_, err := around(ctx, func(ctx context.Context) (json.RawMessage, error) { return nil, back(ctx, input, output) })
-			return err
-		}
-	}
-	if s.local != nil {
-		key := s.key
-		s.local = nil
-		s.act = func(context.Context, json.RawMessage) (json.RawMessage, error) {
-			return nil, Fail(fmt.Errorf("step %q commits in a transaction of a database, and cannot be intercepted", key))
-		}
-	}
-	return s
+// settled reports whether the saga can continue after a step.
+func (m *machine) settled(key string) bool {
+	p := m.find(key)
+	return p != nil && (p.fate == done || p.fate == skipped)
 }

@@ -2,6 +2,7 @@ package saga
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -277,3 +278,57 @@ func (d *drive) tried(c *call, v verdict) {
 		coordinator.Emit(hooks.Stuck, observe.SagaStuck{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Attempts: n, Err: c.trial.err})
 	}
 }
+
+// report calls OnEnd.
+func (d *drive) report() error {
+	o := outcome(d.Head(), &d.m)
+	task := coordinator.Task{Target: d.endTarget(), Timeout: 30 * time.Second, Call: branch.Call{
+		Transaction: d.ID(), Operation: "ended", Attempt: d.reports + 1},
+		Do: func(ctx context.Context) error {
+			return d.plan.ended(with(ctx, Call{Type: d.plan.name, Outputs: o.Outputs}), o)
+		}}
+	err := d.Round(task)[0]
+	if gone := d.Holds(); gone != nil && err != nil {
+		return gone
+	}
+	if err == nil {
+		d.note(d.Now(), true, journal.Entry{Kind: recordEnd})
+		return nil
+	}
+	d.reports++
+	p := Policy{}.resolve()
+	_, after := branch.ClassOf(err)
+	wait := coordinator.Delay(p.First, p.Max, branch.ClassUnknown, after, d.reports, d.Random())
+	d.again, d.timed = d.Now().Add(wait), after > 0
+	coordinator.Emit(d.engine.options.Hooks.Tried, observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Attempt: d.reports, Err: err, Again: wait})
+	return nil
+}
+
+// A Call describes one call of an action or undo. Its Transaction is the saga's id. Its Branch is
+// the step's key; for a step with an index, Branch is the name and Step the index. Its Operation
+// is branch.Do or branch.Undo.
+type Call struct {
+	branch.Call
+	Type    string          // the definition's name
+	Outputs Outputs         // of completed steps
+	Input   json.RawMessage // the saga's
+	Edited  bool            // an operator has changed the step's input
+}
+
+type callKey struct{}
+
+func with(ctx context.Context, c Call) context.Context {
+	return context.WithValue(ctx, callKey{}, c)
+}
+
+// From returns the call that ctx belongs to, or the zero Call outside of actions and undos.
+func From(ctx context.Context) Call {
+	c, _ := ctx.Value(callKey{}).(Call)
+	c.Call = branch.From(ctx)
+	return c
+}
+
+// Heartbeat restarts the timeout of the action or undo that ctx belongs to, up to
+// [Action.MaxTime] in total. It returns false if the time is over or ctx belongs to no call. It
+// does not block.
+func Heartbeat(ctx context.Context) bool { return coordinator.Heartbeat(ctx) }

@@ -171,6 +171,17 @@ func (e *Engine) known(definition, id string, input any) (plan, []byte, error) {
 	return p, text, nil
 }
 
+// plan returns the definition of a name or key, the highest version of a name.
+func (e *Engine) plan(name string) (plan, bool) {
+	best, found := e.plans[name]
+	for _, p := range e.plans {
+		if p.name == name && (!found || p.version > best.version) {
+			best, found = p, true
+		}
+	}
+	return best, found
+}
+
 func compact(input any) ([]byte, error) {
 	text, err := json.Marshal(input)
 	if err != nil {

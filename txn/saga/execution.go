@@ -1,12 +1,16 @@
 package saga
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -261,37 +265,176 @@ func (s step) sent(stage int) journal.Entry {
 	return record(recordSent, s.key, data)
 }
 
-// sleep waits for the end of a wait, which is recorded before it begins.
-func (c *execution) sleep(now time.Time, st stage) (action, error) {
-	s := &st.steps[0]
-	p := c.m.find(s.key)
-	if p == nil {
-		var until time.Time
-		if s.wait > 0 {
-			until = now.Add(s.wait)
-		}
-		c.note(now, true, record(recordSent, s.key, sending{Stage: st.n, Until: millis(until), For: s.signal}))
-		p = c.m.find(s.key)
+// A call is a call of a step or undo to make.
+type call struct {
+	step  *step // has the function
+	p     progress
+	phase phase
+	trial *attempts
+
+	former int // number of the former input that the target has applied, from 1; 0 means the present one
+}
+
+// call returns the call of a step.
+func (c *execution) call(s *step, p *progress) *call {
+	t := c.trials[p.key]
+	if t == nil {
+		// Without its record, a step that commits with its record was not done.
+		maybe := !c.notCalled[p.key] && (s.local == nil || c.m.state == Undoing)
+		t = &attempts{phase: c.m.phase(p), attempts: p.attempts, by: maps.Clone(p.by), calls: p.calls, mayBeDone: maybe, next: p.next, target: s.target}
+		c.trials[p.key] = t
 	}
-	until := p.until
-	if p.signal && until.IsZero() {
-		if until = now.Add(forever); c.scheduled.After(now) {
-			until = c.scheduled
+	return &call{step: s, p: *p, phase: t.phase, trial: t}
+}
+
+// proceed returns the calls that are due, or waits for the first one.
+func (c *execution) proceed(now time.Time, all []*call) action {
+	var ready []*call
+	var waiting []*progress
+	var soonest time.Time
+	for _, each := range all {
+		if next := each.trial.next; !now.Before(next) {
+			ready = append(ready, each)
+		} else if waiting = append(waiting, c.m.find(each.p.key)); soonest.IsZero() || next.Before(soonest) {
+			soonest = next
 		}
 	}
-	output, received := c.m.signals[s.key]
-	ended := journal.Entry{Kind: recordDone, Step: s.key, Data: output}
 	switch {
-	case received && p.signal:
-	case now.Before(until) && !p.over:
-		return c.pause(now, until, []*progress{p}), nil
-	case p.signal && s.absent != nil:
-		ended.Data = s.absent
-	case p.signal && c.m.state == Running:
-		ended = record(recordFailed, s.key, why{Error: fmt.Sprintf("no signal %q came in time", s.key)})
-	default: // also if an operator has ended a wait after the pivot that has no end
-		ended.Data = []byte("null")
+	case len(ready) == 0:
+		return c.pause(now, soonest, waiting)
+	case c.forced || len(c.pending) > 0 && (c.careful || now.Sub(c.since) >= stale), ready[0].local() && len(c.pending) >= driver.MaxRecords:
+		return action{write: true}
 	}
-	c.note(now, true, ended)
-	return c.next(now)
+	return action{calls: ready}
+}
+
+// pause waits until a time, at most until the saga's deadline.
+func (c *execution) pause(now, until time.Time, waiting []*progress) action {
+	if c.m.abortable() && !c.m.deadline.IsZero() && c.m.deadline.Before(until) {
+		until = c.m.deadline
+	}
+	wait := until.Sub(now)
+	if wait > parked {
+		return c.park(now, until, waiting)
+	}
+	if c.forced || len(c.pending) > 0 && wait >= stale {
+		return action{write: true}
+	}
+	return action{wait: until}
+}
+
+// applyResult applies the result of a call, and returns what to do next.
+func (c *execution) applyResult(now time.Time, each *call, output []byte, err error, random float64) verdict {
+	t, key := each.trial, each.p.key
+	switch {
+	case err != nil:
+	case each.local(): // runLocal applied it
+		return again
+	case t.phase == inUndo:
+		c.note(now, false, journal.Entry{Kind: recordUndone, Step: key})
+		return again
+	default:
+		c.note(now, false, journal.Entry{Kind: recordDone, Step: key, Data: output})
+		return again
+	}
+	class, after := branch.ClassOf(err)
+	if each.local() && class == branch.ClassUnknown {
+		class = branch.ClassRetry // its transaction was not committed
+	}
+	policy, attempts := t.failed(each.step, class)
+	t.timed = t.inProgress || after > 0
+	v := t.judge(policy, attempts, class)
+	t.mayBeDone = t.mayBeDone && !each.local()
+	t.err, t.next = err, now.Add(coordinator.Delay(policy.First, policy.Max, class, after, attempts, random))
+	switch {
+	case v == markDead:
+		c.note(now, false, record(recordDead, key, why{Error: truncated(err), Attempts: t.attempts}))
+	case v != again:
+		c.note(now, false, record(recordFailed, key, why{Unknown: v == perhapsNot, Error: truncated(err), Attempts: t.attempts}))
+	case t.shouldRecord(now, c.m.takeOvers > 0):
+		t.noted = now
+		c.note(now, false, t.record(key, false))
+	}
+	return v
+}
+
+// backward returns the calls of the undos that are next, or ends the saga.
+func (c *execution) backward(now time.Time) (action, error) {
+	undoing := c.m.undoing()
+	if len(undoing) == 0 {
+		c.note(now, true, c.m.ending())
+		return action{write: true, rest: !c.m.notify}, nil
+	}
+	var all []*call
+	var missing error
+	for _, p := range undoing {
+		s := c.undoer(p)
+		if s == nil {
+			missing = &MismatchError{ID: c.id, Step: p.key, Problem: fmt.Sprintf(
+				"the definition of %[2]q has no undo %[1]q for it: add the undo", p.undo, c.plan.name)}
+			continue
+		}
+		all = append(all, c.call(s, p))
+	}
+	if len(all) == 0 {
+		return action{write: len(c.pending) > 0}, missing
+	}
+	return c.proceed(now, all), nil
+}
+
+// undoer returns the step that undoes p, or nil: in a list the list's own step, whose options its calls
+// use, otherwise the known step with the undo of that name.
+func (c *execution) undoer(p *progress) *step {
+	if !c.listed {
+		c.all, c.listed = c.plan.listed(c.m.input), true
+	}
+	for i := range c.all {
+		if s := &c.all[i]; s.key == p.key && s.undo == p.undo && s.back != nil {
+			return s
+		}
+	}
+	return c.plan.undoOf(p.undo)
+}
+
+// listed returns the steps of a saga's list, or nil if the list fails now.
+func (p plan) listed(input json.RawMessage) (all []step) {
+	defer func() { _ = recover() }() // then there are none
+	stages, err := p.stages(input)
+	if err != nil {
+		return nil
+	}
+	for _, st := range stages {
+		all = append(all, st.steps...)
+	}
+	return all
+}
+
+// report returns the action that calls OnEnd once the end is durable.
+func (c *execution) report(now time.Time) action {
+	switch {
+	case c.plan.ended == nil:
+		c.note(now, true, journal.Entry{Kind: recordEnd})
+		return action{write: true, rest: true}
+	case len(c.pending) > 0:
+		return action{write: true}
+	case now.Before(c.again):
+		return action{wait: c.again}
+	}
+	return action{report: true}
+}
+
+// endTarget returns the target of OnEnd.
+func (c *execution) endTarget() string {
+	if c.plan.endedAt == nil {
+		return c.plan.name + " ended"
+	}
+	return c.plan.endedAt(c.m.input)
+}
+
+// ending returns the last record, or the one before it if OnEnd is to be called first.
+func (m *machine) ending() journal.Entry {
+	if m.notify && !m.atEnd {
+		return journal.Entry{Kind: recordFinished}
+	}
+	return journal.Entry{Kind: recordEnd}
 }

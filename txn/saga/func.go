@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -13,6 +14,27 @@ import (
 )
 
 // Sagas of a function, whose steps have their own inputs.
+
+// DefineList returns a saga whose stages are computed from its input: a list of variable length,
+// or one step under several keys ([Action.At], [Action.Named]). The function must be
+// deterministic. It runs when the saga is started, where its error is returned and nothing
+// begins, and in each process that takes over. Known has every step with an undo that may occur
+// in a list: undos are found by name, without the list.
+func DefineList[I any](name string, stages func(input I) ([]Stage[I], error), known ...Stage[I]) Definition[I] {
+	p := plan{name: name, known: slices.Concat(groupsOf(known)...)}
+	p.list = func(text json.RawMessage) ([]stage, error) {
+		var input I
+		if err := json.Unmarshal(text, &input); err != nil {
+			return nil, fmt.Errorf("read the input of saga %q: %w", name, err)
+		}
+		if stages == nil {
+			return nil, nil
+		}
+		list, err := stages(input)
+		return stagesOf(groupsOf(list)), err
+	}
+	return Definition[I]{p}
+}
 
 // AnyAction is an [Action] of any input and output type.
 type AnyAction interface{ known() step }
@@ -209,16 +231,6 @@ func (c *functionPlanner) rest(m *machine) ([]stage, error) {
 		}
 	}
 	return nil, nil
-}
-
-// finished reports whether all steps of a stage are settled.
-func (m *machine) finished(st stage) bool {
-	for _, s := range st.steps {
-		if !m.settled(s.key) {
-			return false
-		}
-	}
-	return true
 }
 
 // errAborted is the error of a function, which aborts its saga.
