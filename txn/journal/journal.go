@@ -28,7 +28,9 @@ package journal
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"iter"
 	"math/rand/v2"
@@ -155,25 +157,6 @@ func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, ent
 	return j.begin(ctx, j.ShardOf(id), id, kind, due, entries)
 }
 
-func (j *Journal) begin(ctx context.Context, shard int, id, kind string, due time.Time, entries []Entry) (*Log, error) {
-	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: shard, Type: kind}, shards: j.options.Shards}
-	if due.IsZero() {
-		return nil, failure.Bug("begin", id, "it has no due time")
-	}
-	if !j.shardsChecked.Load() { // both requests together take Options.Patience at most
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, j.options.Patience, errPatience)
-		defer cancel()
-	}
-	if err := j.checkShardsOnce(ctx); err != nil {
-		return nil, err
-	}
-	if err := l.append(ctx, due, entries); err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
 // Open reads a transaction: its head and all entries. The log is nil, without an error, if it
 // does not exist. Appends by this log have no epoch: they are those of a process that does not
 // own the shard.
@@ -203,6 +186,35 @@ func (j *Journal) read(ctx context.Context, id string) (driver.Head, []driver.Re
 		return driver.Head{}, nil, nil, err
 	}
 	return head, records, entries, nil
+}
+
+// entry decodes a record, with its payload from the journal's store.
+func (j *Journal) entry(ctx context.Context, transaction string, r driver.Record) (Entry, error) {
+	return unstow(transaction, r, func(sum []byte) ([]byte, error) { return j.store.Payload(ctx, transaction, sum) })
+}
+
+// unstow decodes a record.
+func unstow(transaction string, r driver.Record, payload func(sum []byte) ([]byte, error)) (Entry, error) {
+	e := Entry{Kind: r.Kind, Step: r.Step, Position: r.Position, Epoch: r.Epoch, Written: r.Written}
+	switch {
+	case len(r.Data) > 0 && r.Data[0] == inline:
+		e.Data = r.Data[1:]
+		return e, nil
+	case len(r.Data) == 1+sha256.Size && r.Data[0] == beside:
+		data, err := payload(r.Data[1:])
+		if err == nil && sha256.Sum256(data) != [sha256.Size]byte(r.Data[1:]) {
+			err = damaged(transaction, r.Position, "its payload differs from the stored one, or is missing")
+		}
+		e.Data = data
+		return e, err
+	}
+	return e, damaged(transaction, r.Position, "its data does not have the format of this package")
+}
+
+// damaged reports a record that was not written by this package.
+func damaged(transaction string, position int64, why string) error {
+	return &interlock.Error{Op: "read journal", Name: transaction, Kind: interlock.Definite,
+		Err: fmt.Errorf("record %d is damaged: %s", position, why)}
 }
 
 // A Shard is a part of the journal under its owner's claim. It is safe for concurrent use.

@@ -41,6 +41,26 @@ type Log struct {
 // the time.
 func (l *Log) Head() driver.Head { return l.head }
 
+func (j *Journal) begin(ctx context.Context, shard int, id, kind string, due time.Time, entries []Entry) (*Log, error) {
+	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: shard, Type: kind}, shards: j.options.Shards}
+	if due.IsZero() {
+		return nil, failure.Bug("begin", id, "it has no due time")
+	}
+	if !j.shardsChecked.Load() { // both requests together take Options.Patience at most
+		end := time.Now().Add(j.options.Patience)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, end, errPatience)
+		defer cancel()
+		if err := j.try(ctx, end, func() (bool, error) { return false, j.CheckShards(ctx) }); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.append(ctx, due, entries); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
 // Append adds 1 to driver.MaxRecords entries durably before it returns, and sets when the
 // transaction is due next. It retries for up to Options.Patience, while ctx and the claim of the
 // shard's owner last. Errors:
@@ -149,35 +169,6 @@ func (j *Journal) storePayload(data []byte, keep func(sum, payload []byte) error
 	}
 	sum := sha256.Sum256(data)
 	return append([]byte{beside}, sum[:]...), keep(sum[:], data)
-}
-
-// entry decodes a record, with its payload from the journal's store.
-func (j *Journal) entry(ctx context.Context, transaction string, r driver.Record) (Entry, error) {
-	return unstow(transaction, r, func(sum []byte) ([]byte, error) { return j.store.Payload(ctx, transaction, sum) })
-}
-
-// unstow decodes a record.
-func unstow(transaction string, r driver.Record, payload func(sum []byte) ([]byte, error)) (Entry, error) {
-	e := Entry{Kind: r.Kind, Step: r.Step, Position: r.Position, Epoch: r.Epoch, Written: r.Written}
-	switch {
-	case len(r.Data) > 0 && r.Data[0] == inline:
-		e.Data = r.Data[1:]
-		return e, nil
-	case len(r.Data) == 1+sha256.Size && r.Data[0] == beside:
-		data, err := payload(r.Data[1:])
-		if err == nil && sha256.Sum256(data) != [sha256.Size]byte(r.Data[1:]) {
-			err = damaged(transaction, r.Position, "its payload differs from the stored one, or is missing")
-		}
-		e.Data = data
-		return e, err
-	}
-	return e, damaged(transaction, r.Position, "its data does not have the format of this package")
-}
-
-// damaged reports a record that was not written by this package.
-func damaged(transaction string, position int64, why string) error {
-	return &interlock.Error{Op: "read journal", Name: transaction, Kind: interlock.Definite,
-		Err: fmt.Errorf("record %d is damaged: %s", position, why)}
 }
 
 // pause is the backoff between attempts of an append.

@@ -36,15 +36,7 @@ func (j *Journal) checkStored(stored int) error {
 	return nil
 }
 
-// checkShardsOnce is CheckShards before the first transaction that this process begins.
-func (j *Journal) checkShardsOnce(ctx context.Context) error {
-	if j.shardsChecked.Load() {
-		return nil
-	}
-	return j.try(ctx, time.Now().Add(j.options.Patience), func() (bool, error) { return false, j.CheckShards(ctx) })
-}
-
-// checkShardsIn is checkShardsOnce within a transaction of the user. It does not store the first
+// checkShardsIn is CheckShards within a transaction of the user, once. It does not store the first
 // number, which would be locked until that transaction ends.
 func (j *Journal) checkShardsIn(ctx context.Context, s TxStore, db driver.SQL) error {
 	if j.shardsChecked.Load() {

@@ -121,52 +121,6 @@ func (t *Table[T]) Enter(ctx context.Context, shard int, epoch interlock.Token) 
 	})
 }
 
-// Append does each append atomically. One transaction does up to maxAppends appends of
-// at most maxBytes; see driver.Journal.
-func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error {
-	errs := make([]error, len(appends))
-	for begin := 0; begin < len(appends); {
-		end := begin + 1
-		for size := bytesOf(appends[begin]); end < len(appends) && end-begin < maxAppends && size+bytesOf(appends[end]) <= maxBytes; end++ {
-			size += bytesOf(appends[end])
-		}
-		part := errs[begin:end]
-		for i := range part {
-			part[i] = driver.CheckAppend(appends[:end], begin+i)
-		}
-		done, err := false, error(nil)
-		if len(part) == 1 && part[0] == nil {
-			done, err = t.appendLone(ctx, &appends[begin])
-		}
-		if !done && err == nil {
-			err = t.alone(ctx, "append", appends[begin].Transaction, t.change, func(n tables) error {
-				return n.append(ctx, appends[begin:end], part)
-			})
-		}
-		for i := range part {
-			if err != nil && (part[i] == nil || interlock.Kind(part[i]) != interlock.Bug) {
-				part[i] = failure.About("append", appends[begin+i].Transaction, err)
-			}
-		}
-		begin = end
-	}
-	return errs
-}
-
-// The bounds of one transaction of Append.
-const (
-	maxAppends = 200
-	maxBytes   = 4 << 20
-)
-
-func bytesOf(a driver.Append) int {
-	size := len(a.Transaction)
-	for _, r := range a.Records {
-		size += len(r.Data) + len(r.Step) + 100
-	}
-	return size
-}
-
 // change runs fn, which locks rows, in a transaction with an idle timeout on the server,
 // and commits it if fn returns nil.
 func (t *Table[T]) change(ctx context.Context, op, name string, fn func(tables) error) error {
@@ -180,24 +134,25 @@ func (t *Table[T]) change(ctx context.Context, op, name string, fn func(tables) 
 
 // read runs fn, which locks nothing and needs no transaction around its statements.
 func (t *Table[T]) read(ctx context.Context, op, name string, fn func(tables) error) error {
-	return t.alone(ctx, op, name, func(ctx context.Context, op, name string, fn func(tables) error) error {
-		return t.within(ctx, op, name, func(_ driver.Tx[T], n tables) error { return fn(n) })
-	}, fn)
+	if done, err := t.alone(ctx, op, name, fn); done {
+		return err
+	}
+	return t.within(ctx, op, name, func(_ driver.Tx[T], n tables) error { return fn(n) })
 }
 
-// alone runs fn, whose statements are atomic by themselves. If the database supports it, alone
-// opens no transaction around them; otherwise it calls other.
-func (t *Table[T]) alone(ctx context.Context, op, name string, other func(context.Context, string, string, func(tables) error) error, fn func(tables) error) error {
+// alone runs fn, whose statements are atomic by themselves, without a transaction around them. done is
+// false if the database does not support that; then fn was not called.
+func (t *Table[T]) alone(ctx context.Context, op, name string, fn func(tables) error) (done bool, err error) {
 	db, ok := t.db.(driver.Autocommitter)
 	if !ok || ctx.Err() != nil {
-		return other(ctx, op, name, fn)
+		return false, nil
 	}
 	n, err := t.in(op, name, db.Autocommit(driver.ReadCommitted))
 	n.alone = true
 	if err == nil {
 		err = fn(n)
 	}
-	return failure.Table(op, name, "journal", err)
+	return true, failure.Table(op, name, "journal", err)
 }
 
 // within runs fn in a transaction, and commits it if fn returns nil.

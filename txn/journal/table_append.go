@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,54 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
+
+// Append does each append atomically. One transaction does up to maxAppends appends of
+// at most maxBytes; see driver.Journal.
+func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error {
+	errs := make([]error, len(appends))
+	for begin := 0; begin < len(appends); {
+		end := begin + 1
+		for size := bytesOf(appends[begin]); end < len(appends) && end-begin < maxAppends && size+bytesOf(appends[end]) <= maxBytes; end++ {
+			size += bytesOf(appends[end])
+		}
+		part := errs[begin:end]
+		for i := range part {
+			part[i] = driver.CheckAppend(appends[:end], begin+i)
+		}
+		done, err := false, error(nil)
+		if len(part) == 1 && part[0] == nil {
+			done, err = t.appendLone(ctx, &appends[begin])
+		}
+		write := func(n tables) error { return n.append(ctx, appends[begin:end], part) }
+		if !done && err == nil {
+			done, err = t.alone(ctx, "append", appends[begin].Transaction, write)
+		}
+		if !done && err == nil {
+			err = t.change(ctx, "append", appends[begin].Transaction, write)
+		}
+		for i := range part {
+			if err != nil && (part[i] == nil || interlock.Kind(part[i]) != interlock.Bug) {
+				part[i] = failure.About("append", appends[begin+i].Transaction, err)
+			}
+		}
+		begin = end
+	}
+	return errs
+}
+
+// The bounds of one transaction of Append.
+const (
+	maxAppends = 200
+	maxBytes   = 4 << 20
+)
+
+func bytesOf(a driver.Append) int {
+	size := len(a.Transaction)
+	for _, r := range a.Records {
+		size += len(r.Data) + len(r.Step) + 100
+	}
+	return size
+}
 
 // append does each append atomically, and sets in errs the errors of refused ones. It skips
 // appends that have an error. If append itself returns an error, the database failed and nothing
@@ -239,6 +288,44 @@ func arguments(in sqltable.Arrays, appends []driver.Append, asked []int) []any {
 		in.Numbers(dues), in.Numbers(epochs), in.Numbers(layouts), in.Bytes(contents)}
 }
 
+const headColumns = `id, shard, type, position, sum, due, claimed, ended, began`
+
+const recordColumns = `id, position, content, epoch, written`
+
+// pack appends the records of an append to b, as one row has them: each field after its length.
+func pack(b []byte, records []driver.Record) []byte {
+	for _, r := range records {
+		b = packField(packField(packField(packField(b, r.Kind), r.Step), r.Data), r.Sum)
+	}
+	return b
+}
+
+func packField[T string | []byte](b []byte, field T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
+}
+
+// oid returns the oid of the table of heads, as SQL of PostgreSQL.
+func (n tables) oid() string {
+	return `'` + strings.ReplaceAll(n.Quoted("heads"), `'`, `''`) + `'::regclass::oid::bigint`
+}
+
+// lockID returns the condition, on PostgreSQL, that no other transaction is beginning the
+// transaction v.id or storing a payload of it. Only a lent one waits.
+func (n tables) lockID() string {
+	if n.lent {
+		return `pg_advisory_xact_lock(hashtextextended(v.id, ` + n.oid() + `)) is not null`
+	}
+	return `pg_try_advisory_xact_lock(hashtextextended(v.id, ` + n.oid() + `))`
+}
+
+// due returns a time in milliseconds since 1970, or nil for null.
+func due(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixMilli()
+}
+
 // refuse sets the errors of refused appends. If an append fits by now, another transaction
 // had locked its rows.
 func (n tables) refuse(ctx context.Context, appends []driver.Append, refused map[int]checked, errs []error) error {
@@ -328,76 +415,3 @@ func fits(a driver.Append, h driver.Head) error {
 	}
 	return nil
 }
-
-// beginLone and moveLone do an append on MariaDB: the begin of a transaction by a process that does
-// not own the shard, or an append of the owner. They skip locked rows.
-const (
-	beginLone = `
-begin
-	declare v_now bigint default {micros now};
-	declare v_shards bigint default 0;
-	declare continue handler for not found begin end;
-	select shards into v_shards from {layout} where id = 1 {share} skip locked;
-	if v_shards = %[1]d then
-		set statement innodb_lock_wait_timeout = 0 for insert ignore into {heads} (` + headColumns + `)
-			values (%[2]s, %[3]d, %[4]s, %[5]d, %[6]s, %[7]s, 0, null, v_now);
-		set v_done = row_count();
-	end if;
-	if v_done then`
-	moveLone = `
-begin
-	declare v_now bigint default {micros now};
-	declare v_token, v_position bigint default 0;
-	declare continue handler for not found begin end;
-	select token into v_token from {marks} where resource = %[8]s {share} skip locked;
-	if v_token = %[9]d then
-		select position into v_position from {heads} where id = %[2]s and shard = %[3]d and ended is null for update skip locked;
-	end if;
-	if v_position = %[10]d then
-		set v_done = 1;
-		set v_value = %[11]s;
-		update {heads} set position = %[5]d, sum = %[6]s, due = %[7]s, claimed = 0, ended = v_value where id = %[2]s;`
-	writeLone = `
-		insert into {records} (` + recordColumns + `) values (%[2]s, %[12]d, %[13]s, %[9]d, v_now);
-	end if;
-end;`
-)
-
-// appendLone does an append in one request, and reports whether it did. If not, nothing was done, and
-// an append among others returns the reason.
-func (t *Table[T]) appendLone(ctx context.Context, a *driver.Append) (done bool, err error) {
-	db, ok := t.db.(driver.Atomic)
-	if !ok || ctx.Err() != nil || strings.Contains(t.name, "%") {
-		return false, nil
-	}
-	var query string
-	switch {
-	case a.After == 0 && a.Epoch == 0 && a.Shards != 0 && !a.Due.IsZero():
-		query = beginLone
-	case a.After != 0 && a.Epoch != 0:
-		query = moveLone
-	default:
-		return false, nil
-	}
-	n, err := t.in("append", a.Transaction, maria{})
-	if err != nil {
-		return false, err
-	}
-	last, dueAt, ended := a.Records[len(a.Records)-1], "null", "v_now"
-	if !a.Due.IsZero() {
-		dueAt, ended = fmt.Sprint(a.Due.UnixMilli()), "null"
-	}
-	id := sqltable.Literal(a.Transaction)
-	text := fmt.Sprintf(n.Text(query+writeLone), a.Shards, id, a.Shard, sqltable.Literal(a.Type), a.After+int64(len(a.Records)), sqltable.Literal(last.Sum), dueAt,
-		sqltable.Literal(driver.ShardName(a.Shard)), int64(a.Epoch), a.After, ended, a.After+1, sqltable.Literal(pack(nil, a.Records)))
-	done, value, err := db.Atomically(ctx, driver.ReadCommitted, text)
-	if done && value != nil {
-		a.Ended = time.UnixMicro(*value).UTC()
-	}
-	return done, n.Failed(err)
-}
-
-// maria is the dialect of statements that another one runs.
-type maria struct{ driver.SQL }
-
-func (maria) Dialect() driver.Dialect { return driver.MariaDB }

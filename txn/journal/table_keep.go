@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/hex"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -148,20 +147,6 @@ func (n tables) keep(ctx context.Context, id string, sum, payload []byte) error 
 		return inUse("keep payload", id)
 	}
 	return err
-}
-
-// oid returns the oid of the table of heads, as SQL of PostgreSQL.
-func (n tables) oid() string {
-	return `'` + strings.ReplaceAll(n.Quoted("heads"), `'`, `''`) + `'::regclass::oid::bigint`
-}
-
-// lockID returns the condition, on PostgreSQL, that no other transaction is beginning the
-// transaction v.id or storing a payload of it. Only a lent one waits.
-func (n tables) lockID() string {
-	if n.lent {
-		return `pg_advisory_xact_lock(hashtextextended(v.id, ` + n.oid() + `)) is not null`
-	}
-	return `pg_try_advisory_xact_lock(hashtextextended(v.id, ` + n.oid() + `))`
 }
 
 // nowait returns the prefix of a statement on MariaDB that must not wait for a row.

@@ -11,8 +11,6 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-const headColumns = `id, shard, type, position, sum, due, claimed, ended, began`
-
 // query reads the heads that rest selects.
 func (n tables) query(ctx context.Context, rest string, args []any) (heads []driver.Head, err error) {
 	err = n.Each(ctx, `select `+headColumns+` from {heads} `+rest, args, func(scan func(...any) error) error {
@@ -37,20 +35,6 @@ func scanHead(scan func(...any) error, more ...any) (h driver.Head, err error) {
 		h.Ended = time.UnixMicro(*ended).UTC()
 	}
 	return h, err
-}
-
-const recordColumns = `id, position, content, epoch, written`
-
-// pack appends the records of an append to b, as one row has them: each field after its length.
-func pack(b []byte, records []driver.Record) []byte {
-	for _, r := range records {
-		b = packField(packField(packField(packField(b, r.Kind), r.Step), r.Data), r.Sum)
-	}
-	return b
-}
-
-func packField[T string | []byte](b []byte, field T) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(field))), field...)
 }
 
 // unpack is the inverse of pack. It sets the positions from first on, and reports whether the content
