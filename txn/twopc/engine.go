@@ -25,6 +25,31 @@ type Defined interface {
 	defined() (string, driver.Participant)
 }
 
+// A Definition is a named participant in which transactions open branches. B is the type of a branch,
+// such as pgx.Tx. [Define] creates it.
+type Definition[B any] struct {
+	name     string
+	preparer driver.Preparer[B]
+}
+
+// Define names a participant with 1 to driver.MaxXIDBranch letters, digits, - and _. The name is
+// unique in the engine and the same in all processes and over time, because branches in doubt
+// contain it.
+func Define[B any](name string, p driver.Preparer[B]) Definition[B] { return Definition[B]{name, p} }
+
+func (r Definition[B]) defined() (string, driver.Participant) { return r.name, r.preparer }
+
+// Finisher names a participant, as [Define] does, whose branches this process finishes and lists
+// but does not open. It is for services and commands that complete transactions of others.
+func Finisher(name string, p driver.Participant) Defined { return finisher{name, p} }
+
+type finisher struct {
+	name        string
+	participant driver.Participant
+}
+
+func (f finisher) defined() (string, driver.Participant) { return f.name, f.participant }
+
 // An Engine runs transactions over its participants, and finishes those of other processes. A
 // coordinator has at most one. Its only goroutines are those of its calls. It is safe for concurrent
 // use.

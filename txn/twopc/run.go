@@ -18,6 +18,96 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
+// T is a transaction while its function runs. It is safe for concurrent use.
+type T struct {
+	engine *Engine
+	run    run
+
+	mu       sync.Mutex
+	closed   bool
+	branches []*openBranch // in the order of Join
+}
+
+// openBranch is a branch of a running transaction.
+type openBranch struct {
+	name      string
+	preparing driver.Preparing // nil while it is being opened
+}
+
+// XID returns the XID of the branch at a resource, joined or not.
+func (t *T) XID(resource string) driver.XID { return t.run.xid(resource) }
+
+// Join opens the branch of a transaction at this participant, at most one. Its work becomes
+// visible when the transaction commits, and is lost otherwise. Use the branch until the function
+// passed to Run returns.
+func (r Definition[B]) Join(ctx context.Context, t *T) (B, error) {
+	var none B
+	if _, err := t.engine.participant(r.name); err != nil {
+		return none, err
+	}
+	if err := t.reserve(r.name); err != nil {
+		return none, err
+	}
+	b, p, err := r.preparer.Begin(ctx, t.run.xid(r.name))
+	if err = t.open(ctx, r.name, p, err); err != nil {
+		return none, err
+	}
+	return b, nil
+}
+
+// reserve adds a branch before it is opened.
+func (t *T) reserve(name string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return failure.Bug("join", name, "the transaction's function has returned")
+	}
+	for _, b := range t.branches {
+		if b.name == name {
+			return failure.Bug("join", name, "the transaction has already joined it: use the branch of the first call")
+		}
+	}
+	t.branches = append(t.branches, &openBranch{name: name})
+	return nil
+}
+
+// open completes a reserved branch, or removes it after an error. A branch that was opened after the
+// function had returned is abandoned.
+func (t *T) open(ctx context.Context, name string, p driver.Preparing, err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.IndexFunc(t.branches, func(b *openBranch) bool { return b.name == name })
+	if err == nil && !t.closed {
+		t.branches[i].preparing = p
+		return nil
+	}
+	t.branches = slices.Delete(t.branches, i, i+1)
+	if err != nil {
+		return failure.About("join", name, err)
+	}
+	clean, cancel := t.engine.clean(ctx)
+	defer cancel()
+	err = errors.New("the transaction's function has returned meanwhile")
+	if left := p.Abandon(clean); left != nil {
+		err = fmt.Errorf("%w, and the branch could not be abandoned: %w", err, left)
+	}
+	return bug("join", name, err)
+}
+
+// close rejects further branches, and returns the open ones.
+func (t *T) close() []*openBranch {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	var prepared []*openBranch
+	for _, b := range t.branches {
+		if b.preparing != nil {
+			prepared = append(prepared, b)
+		}
+	}
+	return prepared
+}
+
 // Run calls work, which opens branches at several participants, and commits all branches or none. id
 // has 1 to driver.MaxTransaction bytes. If it is already committed, Run returns nil without calling
 // work. Of concurrent runs of one id at most one is committed. Run blocks
@@ -293,41 +383,6 @@ func (m *Engine) readEarlier(ctx context.Context, r run) (*machine, error) {
 	return recorded, err
 }
 
-// Decide returns the outcome of a transaction to a participant that has voted yes and received
-// nothing. transaction is that of the branch's XID. If there is no decision, Decide aborts the
-// transaction, durably, before it returns: call it after Options.Patience at the earliest. While
-// this process runs the transaction the error is Retryable. If it began before Options.Retention
-// and is not in the journal the error is an [ErrNone]: it may have been deleted, and an operator
-// must decide. After any other error call it again.
-func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, error) {
-	const op = "decide transaction"
-	r, err := parse(transaction)
-	if err != nil {
-		return "", bug(op, transaction, err)
-	}
-	if m.isRunning(r) {
-		return "", &interlock.Error{Op: op, Name: transaction, Kind: interlock.Retryable, Err: errors.New("it is in progress")}
-	}
-	recorded, err := m.read(ctx, r.key)
-	if err == nil && recorded == nil {
-		if m.coordinator.Now().Sub(r.began) >= m.options.Retention {
-			return "", definite(op, transaction, ErrNone)
-		}
-		recorded, err = m.readOrAbort(ctx, r, decideData{Run: r.sign, Reason: "a participant asked, and there was no decision"})
-	}
-	if err != nil {
-		return "", err
-	}
-	return recorded.decisionFor(r), nil
-}
-
-// isRunning reports whether a run is in progress in this process.
-func (m *Engine) isRunning(r run) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.running[r.String()] > 0
-}
-
 func (m *Engine) decided(r run, d Decision, reason string) {
 	coordinator.Emit(m.options.Hooks.Decided, observe.TwoPCDecided{Transaction: r.String(), Commit: d == Commit, Reason: reason})
 }
@@ -341,62 +396,4 @@ func (m *Engine) recordHeuristicAbort(ctx context.Context, r run, name string, w
 		err = nil
 	}
 	coordinator.Emit(m.options.Hooks.Heuristic, observe.TwoPCHeuristic{Transaction: r.String(), Participants: []string{name}, Err: errors.Join(why, err)})
-}
-
-// Settle decides a transaction without a decision, whose branches in doubt are too old for a presumed
-// abort. transaction is that of their XID. If the journal has another decision, the error is an
-// [ErrDecided]. A decision to commit covers the branches that are in doubt at this moment: all
-// participants must answer, and no process may still run the transaction. The caller has checked
-// that no branch is missing; a branch that appears later is committed too. The journal stores by. The
-// next scans finish the branches.
-func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by By) error {
-	const op = "settle transaction"
-	r, err := parse(transaction)
-	switch {
-	case err != nil:
-		return bug(op, transaction, err)
-	case d != Commit && d != Abort:
-		return failure.Bug(op, transaction, "the decision %q is neither commit nor abort", d)
-	case m.isRunning(r):
-		return failure.Bug(op, transaction, "it is under way in this process")
-	}
-	if err := by.Check(op, transaction); err != nil {
-		return err
-	}
-	recorded, err := m.read(ctx, r.key)
-	if err == nil && recorded == nil {
-		recorded, err = m.settleAs(ctx, r, d, decideData{Run: r.sign, Actor: by.Actor, Reason: by.Reason})
-	}
-	if err == nil && recorded.decisionFor(r) != d {
-		err = definite(op, transaction, ErrDecided)
-	}
-	return err
-}
-
-// settleAs returns the transaction with an operator's decision, or with an earlier one.
-func (m *Engine) settleAs(ctx context.Context, r run, d Decision, data decideData) (recorded *machine, err error) {
-	if d == Commit {
-		if data.Branches, err = m.inDoubtOf(ctx, r); err != nil {
-			return nil, err
-		}
-	}
-	return m.recordDecision(ctx, r, decide(d, data))
-}
-
-// inDoubtOf returns the participants that have a branch of the run in doubt.
-func (m *Engine) inDoubtOf(ctx context.Context, r run) ([]string, error) {
-	found, err := m.InDoubt(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("some participants did not answer: %w", err)
-	}
-	var names []string
-	for _, d := range found {
-		if d.XID.Transaction == r.String() && m.participants[d.XID.Branch] != nil {
-			names = append(names, d.XID.Branch)
-		}
-	}
-	if len(names) == 0 {
-		return nil, definite("settle transaction", r.String(), errors.New("no participant has a branch of it in doubt"))
-	}
-	return names, nil
 }

@@ -3,6 +3,7 @@ package twopc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -103,6 +105,99 @@ func (m *Engine) gauge(name string, found []InDoubt, err error) {
 		}
 	}
 	coordinator.Emit(m.options.Hooks.Scanned, e)
+}
+
+// Decide returns the outcome of a transaction to a participant that has voted yes and received
+// nothing. transaction is that of the branch's XID. If there is no decision, Decide aborts the
+// transaction, durably, before it returns: call it after Options.Patience at the earliest. While
+// this process runs the transaction the error is Retryable. If it began before Options.Retention
+// and is not in the journal the error is an [ErrNone]: it may have been deleted, and an operator
+// must decide. After any other error call it again.
+func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, error) {
+	const op = "decide transaction"
+	r, err := parse(transaction)
+	if err != nil {
+		return "", bug(op, transaction, err)
+	}
+	if m.isRunning(r) {
+		return "", &interlock.Error{Op: op, Name: transaction, Kind: interlock.Retryable, Err: errors.New("it is in progress")}
+	}
+	recorded, err := m.read(ctx, r.key)
+	if err == nil && recorded == nil {
+		if m.coordinator.Now().Sub(r.began) >= m.options.Retention {
+			return "", definite(op, transaction, ErrNone)
+		}
+		recorded, err = m.readOrAbort(ctx, r, decideData{Run: r.sign, Reason: "a participant asked, and there was no decision"})
+	}
+	if err != nil {
+		return "", err
+	}
+	return recorded.decisionFor(r), nil
+}
+
+// isRunning reports whether a run is in progress in this process.
+func (m *Engine) isRunning(r run) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.running[r.String()] > 0
+}
+
+// Settle decides a transaction without a decision, whose branches in doubt are too old for a presumed
+// abort. transaction is that of their XID. If the journal has another decision, the error is an
+// [ErrDecided]. A decision to commit covers the branches that are in doubt at this moment: all
+// participants must answer, and no process may still run the transaction. The caller has checked
+// that no branch is missing; a branch that appears later is committed too. The journal stores by. The
+// next scans finish the branches.
+func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by By) error {
+	const op = "settle transaction"
+	r, err := parse(transaction)
+	switch {
+	case err != nil:
+		return bug(op, transaction, err)
+	case d != Commit && d != Abort:
+		return failure.Bug(op, transaction, "the decision %q is neither commit nor abort", d)
+	case m.isRunning(r):
+		return failure.Bug(op, transaction, "it is under way in this process")
+	}
+	if err := by.Check(op, transaction); err != nil {
+		return err
+	}
+	recorded, err := m.read(ctx, r.key)
+	if err == nil && recorded == nil {
+		recorded, err = m.settleAs(ctx, r, d, decideData{Run: r.sign, Actor: by.Actor, Reason: by.Reason})
+	}
+	if err == nil && recorded.decisionFor(r) != d {
+		err = definite(op, transaction, ErrDecided)
+	}
+	return err
+}
+
+// settleAs returns the transaction with an operator's decision, or with an earlier one.
+func (m *Engine) settleAs(ctx context.Context, r run, d Decision, data decideData) (recorded *machine, err error) {
+	if d == Commit {
+		if data.Branches, err = m.inDoubtOf(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return m.recordDecision(ctx, r, decide(d, data))
+}
+
+// inDoubtOf returns the participants that have a branch of the run in doubt.
+func (m *Engine) inDoubtOf(ctx context.Context, r run) ([]string, error) {
+	found, err := m.InDoubt(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("some participants did not answer: %w", err)
+	}
+	var names []string
+	for _, d := range found {
+		if d.XID.Transaction == r.String() && m.participants[d.XID.Branch] != nil {
+			names = append(names, d.XID.Branch)
+		}
+	}
+	if len(names) == 0 {
+		return nil, definite("settle transaction", r.String(), errors.New("no participant has a branch of it in doubt"))
+	}
+	return names, nil
 }
 
 // An InDoubt is a branch in doubt that a scan has found.
