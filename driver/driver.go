@@ -38,3 +38,30 @@
 // Transactions: [Journal], [Barrier], [Preparer], [Participant]. Messages: [Queue], [Sink],
 // [Notifier].
 package driver
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// CheckText returns an error unless text has least to most bytes of UTF-8 without NUL. All
+// stores apply it to ids, names and types. The error wraps [interlock.ErrName] and describes
+// the text as what; the caller adds the operation and the kind Bug.
+func CheckText(what, text string, least, most int) error {
+	if len(text) < least || len(text) > most || !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
+		return fmt.Errorf("%w: %s has %d to %d bytes of UTF-8 without NUL", interlock.ErrName, what, least, most)
+	}
+	return nil
+}
+
+// CheckName applies [CheckText] to a name of 1 to most bytes. Its error is a Bug of op and
+// includes the first 64 bytes of the name.
+func CheckName(op, what, name string, most int) error {
+	if err := CheckText(what, name, 1, most); err != nil {
+		return &interlock.Error{Op: op, Name: strings.ToValidUTF8(name[:min(len(name), 64)], "\uFFFD"), Kind: interlock.Bug, Err: err}
+	}
+	return nil
+}
