@@ -41,3 +41,14 @@ type Contender struct {
 	// Foreign reports that another client wrote the entry, in a layout that Interlock shares.
 	Foreign bool
 }
+
+// NextExpiry returns how soon the first holder's entry expires without renewal; 0 if none does, or
+// if no time is known.
+func NextExpiry(locks []LockState) (next time.Duration) {
+	for _, l := range locks {
+		if h := l.Holder; h != nil && h.Expires > 0 && (next == 0 || h.Expires < next) {
+			next = h.Expires
+		}
+	}
+	return next
+}

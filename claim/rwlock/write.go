@@ -108,7 +108,7 @@ func alone(ctx context.Context, n names, take take, clear clear) (*lock.Claim, e
 func (l *Lock) awaitReaders(ctx context.Context, prefix string) error {
 	return l.locks.Await(ctx, l.view, prefix, func(ctx context.Context, _ []string) (bool, time.Duration, error) {
 		readers, err := l.readers(ctx, prefix)
-		return len(readers) == 0, nextExpiry(readers), err
+		return len(readers) == 0, driver.NextExpiry(readers), err
 	})
 }
 
@@ -130,14 +130,4 @@ func (l *Lock) readers(ctx context.Context, prefix string) ([]driver.LockState, 
 	const enough = 64 // to see the next one expire
 	readers, _, err := l.view.Locks(ctx, prefix, enough)
 	return readers, err
-}
-
-// nextExpiry returns the time until the first lock expires; 0 if none does.
-func nextExpiry(locks []driver.LockState) (next time.Duration) {
-	for _, l := range locks {
-		if h := l.Holder; h != nil && h.Expires > 0 && (next == 0 || h.Expires < next) {
-			next = h.Expires
-		}
-	}
-	return next
 }

@@ -95,7 +95,10 @@ func (q *queue) free(ctx context.Context) (slots []int, err error) {
 		taken[i] = true
 		beyond = max(beyond, i)
 	}
-	q.noteExpiry(states)
+	q.expires = 0
+	if next := driver.NextExpiry(states); next > 0 {
+		q.expires = boottime.Now().Add(next)
+	}
 	for i := range q.size {
 		if !taken[i] {
 			slots = append(slots, i)
@@ -106,16 +109,6 @@ func (q *queue) free(ctx context.Context) (slots []int, err error) {
 			fmt.Errorf("%w: slot %d is in use, but this semaphore has %d slots", ErrSize, beyond, q.size))
 	}
 	return slots, nil
-}
-
-func (q *queue) noteExpiry(states []driver.LockState) {
-	q.expires = 0
-	now := boottime.Now()
-	for _, state := range states {
-		if h := state.Holder; h != nil && h.Expires > 0 && (q.expires == 0 || now.Add(h.Expires) < q.expires) {
-			q.expires = now.Add(h.Expires)
-		}
-	}
 }
 
 // untilExpiry returns the time until the next holder expires; 0 if none does.
