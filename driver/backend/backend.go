@@ -26,7 +26,8 @@ type LockOptions struct {
 
 // A Connection is a driver's connection to a system. Type assertions find more than locks:
 // [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [KeyKeeper],
-// [LimitKeeper], [QueueKeeper], [Database], [Preparer].
+// [LimitKeeper], [QueueKeeper], [Database], [Preparer]. The [Backend] ignores the result of a method
+// that returns an error.
 type Connection interface {
 	// Fenced opens the locks. It blocks until the backend answers or ctx ends, which bounds the
 	// opening only. The [Backend] closes the locks before the Connection.
@@ -352,7 +353,11 @@ func (b *Backend) Participant(ctx context.Context, namespace string) (driver.Par
 	if !ok {
 		return nil, b.lacks("prepares no transactions")
 	}
-	return c.Participant(ctx, namespace)
+	p, err := c.Participant(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 func (b *Backend) lacks(what string) error {

@@ -50,11 +50,7 @@ type connection struct {
 
 // Fenced opens a [Driver].
 func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.Locks, error) {
-	d, err := Open(ctx, c.config, &Options{Namespace: c.namespace, TTL: o.TTL, Seed: o.Seed})
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
+	return Open(ctx, c.config, &Options{Namespace: c.namespace, TTL: o.TTL, Seed: o.Seed})
 }
 
 // View opens an [Advisory] for ?mode=advisory, on any version of Kubernetes.
@@ -63,10 +59,7 @@ func (c connection) View(ctx context.Context, o backend.LockOptions) (backend.Vi
 		return nil, false, nil
 	}
 	d, err := OpenAdvisory(ctx, c.config, &Options{Namespace: c.namespace, TTL: o.TTL})
-	if err != nil {
-		return nil, true, err
-	}
-	return d, true, nil
+	return d, true, err
 }
 
 // Close does nothing.

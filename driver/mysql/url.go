@@ -71,17 +71,9 @@ type connection struct {
 func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.Locks, error) {
 	settings := &Options{TTL: o.TTL, Namespace: c.namespace, Seed: o.Seed}
 	if c.table {
-		d, err := OpenTable(ctx, c.db, settings)
-		if err != nil {
-			return nil, err
-		}
-		return d, nil
+		return OpenTable(ctx, c.db, settings)
 	}
-	d, err := Open(ctx, c.config, settings)
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
+	return Open(ctx, c.config, settings)
 }
 
 // KeyValues returns [NewKeyValues] with the table of the namespace of locks.
@@ -94,11 +86,7 @@ func (c connection) SQL() driver.BeginnerAt[driver.SQL] { return backend.Untyped
 
 // Participant returns [OpenParticipant].
 func (c connection) Participant(ctx context.Context, namespace string) (driver.Participant, error) {
-	p, err := OpenParticipant(ctx, c.db, namespace, nil)
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
+	return OpenParticipant(ctx, c.db, namespace, nil)
 }
 
 // Close closes the pool.

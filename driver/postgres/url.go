@@ -55,20 +55,13 @@ type connection struct {
 // Fenced opens a [Driver] or, with ?mode=table, a [Table].
 func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.Locks, error) {
 	if c.table {
-		d, err := OpenTable(ctx, c.pool, &TableOptions{TTL: o.TTL, Namespace: c.namespace, Seed: o.Seed})
-		if err != nil {
-			return nil, err
-		}
-		return d, nil
+		return OpenTable(ctx, c.pool, &TableOptions{TTL: o.TTL, Namespace: c.namespace, Seed: o.Seed})
 	}
 	d, err := Open(ctx, c.pool.Config().ConnConfig, &Options{TTL: o.TTL, Namespace: c.namespace, Seed: o.Seed})
 	if pooler := (*PoolerError)(nil); errors.As(err, &pooler) {
 		return nil, problem("open", "", interlock.Definite, fmt.Errorf("%w: here that is ?mode=table in the URL", pooler))
 	}
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
+	return d, err
 }
 
 // Values are those of [NewValues], in the table beside the tables of locks.
@@ -100,11 +93,7 @@ func (c connection) SQL() driver.BeginnerAt[driver.SQL] { return backend.Untyped
 
 // Participant is that of [OpenParticipant].
 func (c connection) Participant(ctx context.Context, namespace string) (driver.Participant, error) {
-	p, err := OpenParticipant(ctx, c.pool, namespace, nil)
-	if err != nil {
-		return nil, err
-	}
-	return p, nil
+	return OpenParticipant(ctx, c.pool, namespace, nil)
 }
 
 // Close ends the pool.

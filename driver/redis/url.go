@@ -66,15 +66,7 @@ func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.
 	if o.Seed != (driver.Seed{}) {
 		return nil, &backend.URLError{Reason: "the tokens of Redis start at the clock of its server, and cannot be moved or repaired"}
 	}
-	return locks(Open(ctx, c.client, &Options{Prefix: o.Prefix, TTL: o.TTL}))
-}
-
-// locks keeps a nil *Driver from becoming an interface that is not nil.
-func locks(d *Driver, err error) (backend.Locks, error) {
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
+	return Open(ctx, c.client, &Options{Prefix: o.Prefix, TTL: o.TTL})
 }
 
 // View opens a [Plain] for ?mode=plain.
@@ -83,10 +75,7 @@ func (c connection) View(ctx context.Context, o backend.LockOptions) (backend.Vi
 		return nil, false, nil
 	}
 	p, err := OpenPlain(ctx, c.client, &Options{Prefix: o.Prefix})
-	if err != nil {
-		return nil, true, err
-	}
-	return p, true, nil
+	return p, true, err
 }
 
 // Values opens the values of [NewValues].
