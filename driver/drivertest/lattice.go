@@ -17,9 +17,6 @@ import (
 // LatticesHarness gives [RunLattices] access to one driver.Lattices and its store.
 type LatticesHarness = StoreHarness[driver.Lattices]
 
-// LatticesBackend is one running store of states.
-type LatticesBackend = StoreBackend[driver.Lattices]
-
 // RunLattices runs the conformance suite of driver.Lattices: a store joins as
 // driver.Lattice.Join does, and rejects stale tokens.
 func RunLattices(t *testing.T, h LatticesHarness) {

@@ -17,9 +17,6 @@ import (
 // OnceHarness gives [RunOnce] access to one driver.Once and its store.
 type OnceHarness = StoreHarness[driver.Once]
 
-// OnceBackend is one running store of deliveries.
-type OnceBackend = StoreBackend[driver.Once]
-
 // RunOnce runs the conformance suite of driver.Once.
 func RunOnce(t *testing.T, h OnceHarness) {
 	runStore(t, h, func(s *storeScene[driver.Once]) *onceScene { return &onceScene{storeScene: s} }, []suiteTest[*onceScene]{
