@@ -129,6 +129,32 @@ func abilities(t *testing.T, b *backend.Backend, token interlock.Token) {
 	}
 }
 
+// TestFailedOpening: what cannot be opened is nil, not an interface with a nil pointer.
+func TestFailedOpening(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, url := range []string{"postgres://127.0.0.1:1/a", "postgres://127.0.0.1:1/a?mode=table", "mysql://u@127.0.0.1:1/a", "mysql://u@127.0.0.1:1/a?mode=table",
+		"redis://127.0.0.1:1?mode=plain", "redis://127.0.0.1:1", "consul://127.0.0.1:1", "zookeeper://127.0.0.1:1/a"} {
+		u, err := backend.Parse(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := u.Open(t.Context())
+		if err != nil { // redis connects at once
+			continue
+		}
+		l, err := b.Fenced(ctx, backend.LockOptions{})
+		v, failed := b.View(ctx, backend.LockOptions{})
+		p, refused := b.Participant(ctx, "shop")
+		if l != nil || v != nil || p != nil || err == nil || failed == nil || refused == nil {
+			t.Errorf("%s: %v, %v, %v; %v, %v, %v", url, l, v, p, err, failed, refused)
+		}
+		if err := b.Close(context.Background()); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+}
+
 // TestNothingIsPrinted requires that a URL and its errors show no password or client option.
 func TestNothingIsPrinted(t *testing.T) {
 	u, err := backend.Parse("redis://u:s3cret@127.0.0.1:1/0?client_name=s3cret&ttl=5s")
