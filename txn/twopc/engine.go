@@ -277,7 +277,7 @@ type Branch struct {
 // Look reads the decision on an id. The error is an [ErrNone] if there is none: the run is under
 // way, was aborted without a record, had one participant, or its retention is over.
 func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
-	t, err := stored(ctx, m.coordinator.Journal(), "look at transaction", id)
+	t, err := m.stored(ctx, "look at transaction", id)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -321,7 +321,7 @@ func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 	const op = "wait for transaction"
 	var halted error
 	err = m.coordinator.Await(ctx, Key(id), func(ctx context.Context) (bool, error) {
-		t, err := stored(ctx, m.coordinator.Journal(), op, id)
+		t, err := m.stored(ctx, op, id)
 		if err != nil {
 			return false, err
 		}

@@ -323,7 +323,7 @@ func (m *Engine) rollBackOne(ctx context.Context, r run, name string) {
 
 // read returns the transaction of an id or a key, or nil if the journal has none.
 func (m *Engine) read(ctx context.Context, id string) (*machine, error) {
-	t, err := stored(ctx, m.coordinator.Journal(), "read transaction", id)
+	t, err := m.stored(ctx, "read transaction", id)
 	if errors.Is(err, ErrNone) {
 		return nil, nil
 	}
@@ -331,8 +331,8 @@ func (m *Engine) read(ctx context.Context, id string) (*machine, error) {
 }
 
 // stored returns the transaction of an id or a key.
-func stored(ctx context.Context, j *journal.Journal, op, id string) (coordinator.Transaction[machine], error) {
-	t, err := records.Read(ctx, j, op, Key(id))
+func (m *Engine) stored(ctx context.Context, op, id string) (coordinator.Transaction[machine], error) {
+	t, err := records.Read(ctx, m.coordinator.Journal(), op, Key(id))
 	if err == nil {
 		err = t.State.checkID(id)
 	}
