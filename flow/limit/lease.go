@@ -45,7 +45,7 @@ type grant struct {
 
 // take takes a unit that is not too old. It reads the age after it has taken the unit.
 func (g *grant) take(life time.Duration) bool {
-	return g.units.Load() > 0 && g.units.Add(-1) >= 0 && g.isYounger(time.Now(), life)
+	return g.units.Load() > 0 && g.units.Add(-1) >= 0 && g.isYounger(life)
 }
 
 const step = time.Millisecond // a larger difference of two clocks means that one was set
@@ -53,7 +53,8 @@ const step = time.Millisecond // a larger difference of two clocks means that on
 // isYounger reports whether the grant is younger than life. The monotonic clock stops while the machine
 // is suspended, the wall clock does not. If both agree, there was no suspension; if not, it asks the
 // kernel, which takes five times as long.
-func (g *grant) isYounger(now time.Time, life time.Duration) bool {
+func (g *grant) isYounger(life time.Duration) bool {
+	now := time.Now()
 	age := now.Sub(g.at)
 	if set := now.Round(0).Sub(g.at.Round(0)) - age; set > step || set < -step {
 		age = boottime.Now().Sub(g.sent)
@@ -127,7 +128,7 @@ func (s *Lease) ask() (*asking, error) {
 	if s.closed {
 		return nil, &interlock.Error{Op: "limit", Name: s.key, Kind: interlock.Bug, Err: interlock.ErrClosed}
 	}
-	if g := s.last.Load(); s.asking == nil && g != nil && g.units.Load() > 0 && g.isYounger(time.Now(), s.life) {
+	if g := s.last.Load(); s.asking == nil && g != nil && g.units.Load() > 0 && g.isYounger(s.life) {
 		a := &asking{done: make(chan struct{}), allowed: true} // it was answered meanwhile
 		close(a.done)
 		return a, nil
@@ -166,7 +167,7 @@ func (s *Lease) request(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.asking
-	a.allowed, a.err, a.late = d.Allowed, err, !g.isYounger(time.Now(), s.life)
+	a.allowed, a.err, a.late = d.Allowed, err, !g.isYounger(s.life)
 	if d.Allowed {
 		g.units.Store(d.Granted)
 	} else {
