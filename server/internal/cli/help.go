@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,18 +31,28 @@ const helpTemplate = `{{.Short}}.
 {{. | trimTrailingWhitespaces}}
 {{end}}`
 
-// withoutBackend are the commands that use no backend of their flags.
-var withoutBackend = []string{"advise", "completion", "conformance", "dev", "exit-codes", "help", "lab", "schema", "version"}
+// noBackend is the annotation of commands that use no backend.
+const noBackend = "no backend"
+
+// withoutBackend marks commands that use no backend: their help leaves out its flags.
+func withoutBackend(commands ...*cobra.Command) []*cobra.Command {
+	for _, c := range commands {
+		c.Annotations = map[string]string{noBackend: "true"}
+	}
+	return commands
+}
 
 func init() { cobra.AddTemplateFunc("globalFlags", globalFlags) }
 
 // globalFlags returns the usages of the global flags that a command reads.
 func globalFlags(c *cobra.Command) string {
+	local := false
+	for p := c; p != nil; p = p.Parent() {
+		local = local || p.Annotations[noBackend] != ""
+	}
 	used := pflag.NewFlagSet("", pflag.ContinueOnError)
-	_, path, _ := strings.Cut(c.CommandPath(), " ")
-	name, _, _ := strings.Cut(path, " ")
 	c.InheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Name == "output" || !slices.Contains(withoutBackend, name) {
+		if f.Name == "output" || !local {
 			used.AddFlag(f)
 		}
 	})

@@ -83,10 +83,12 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage("%w%s; %s --help explains the flags", wrongValue(err), flagSuggestion(c, err), c.CommandPath())
 	})
-	root.SetHelpCommand(helpCommand())
+	root.SetHelpCommand(withoutBackend(helpCommand())[0])
 	root.CompletionOptions.DisableDefaultCmd = true // ours reports errors
-	root.AddCommand(a.devCommand(), a.lockCommand(), a.limitCommand(), a.limitsCommand(), a.electCommand(), a.locksCommand(), a.guardCommand(), a.tokensCommand(), a.outboxCommand(), a.sequenceCommand(), a.queueCommand(), a.dlqCommand(), a.sagaCommand(), a.tccCommand(), a.xaCommand(), a.coordinateCommand(), a.conformanceCommand(), a.labCommand(), a.adviseCommand(), a.doctorCommand(), a.versionCommand(), a.schemaCommand(),
-		a.completionCommand(), exitCodesTopic())
+	root.AddCommand(a.lockCommand(), a.limitCommand(), a.limitsCommand(), a.electCommand(), a.locksCommand(), a.guardCommand(), a.tokensCommand(),
+		a.outboxCommand(), a.sequenceCommand(), a.queueCommand(), a.dlqCommand(), a.sagaCommand(), a.tccCommand(), a.xaCommand(), a.coordinateCommand(), a.doctorCommand())
+	root.AddCommand(withoutBackend(a.devCommand(), a.conformanceCommand(), a.labCommand(), a.adviseCommand(), a.versionCommand(), a.schemaCommand(),
+		a.completionCommand(), exitCodesTopic())...)
 	return root
 }
 
