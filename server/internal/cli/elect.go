@@ -333,7 +333,7 @@ type leaderView struct {
 	Identity string          `json:"identity"`
 	Owner    string          `json:"owner"`
 	Token    interlock.Token `json:"token,string,omitempty"`
-	Since    *time.Time      `json:"since,omitempty"`       // by the backend's clock
+	Since    time.Time       `json:"since,omitzero"`        // by the backend's clock
 	Data     string          `json:"data,omitempty"`        // if it is text
 	Base64   string          `json:"data_base64,omitempty"` // if it is not
 	Nominee  string          `json:"nominee,omitempty"`
@@ -360,7 +360,7 @@ func (a *app) printLeader(name string, l elect.Leader) error {
 }
 
 func viewLeader(l elect.Leader) *leaderView {
-	v := &leaderView{Identity: l.Identity, Owner: l.Owner, Token: l.Token, Since: timeOrNil(l.Since), Nominee: l.Nominee}
+	v := &leaderView{Identity: l.Identity, Owner: l.Owner, Token: l.Token, Since: l.Since.UTC(), Nominee: l.Nominee}
 	if utf8.Valid(l.Data) {
 		v.Data = string(l.Data)
 	} else {

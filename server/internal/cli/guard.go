@@ -106,7 +106,7 @@ type markView struct {
 	Resource string          `json:"resource"`
 	Token    interlock.Token `json:"token,string"`
 	Source   string          `json:"source,omitempty"`
-	Raised   *time.Time      `json:"raised,omitempty"` // by the store's clock
+	Raised   time.Time       `json:"raised,omitzero"` // by the store's clock
 }
 
 type rebased struct {
@@ -118,7 +118,7 @@ type rebased struct {
 }
 
 func viewMark(resource string, m driver.Mark) markView {
-	return markView{Resource: resource, Token: m.Token, Source: m.Source, Raised: timeOrNil(m.Raised)}
+	return markView{Resource: resource, Token: m.Token, Source: m.Source, Raised: m.Raised.UTC()}
 }
 
 func describeMark(m driver.Mark) text {
@@ -132,7 +132,7 @@ func describeMark(m driver.Mark) text {
 		t += line(" by %s", m.Source)
 	}
 	if !m.Raised.IsZero() {
-		t += line(" at %s", m.Raised.Local().Format(time.DateTime))
+		t += line(" at %s", localTime(m.Raised))
 	}
 	return t
 }

@@ -39,29 +39,28 @@ func (l *limitsCommands) do(ctx context.Context, use func(context.Context, drive
 
 // limitView is the JSON form of a limit; see docs/reference/cli.md.
 type limitView struct {
-	Key        string     `json:"key"`
-	Algorithm  string     `json:"algorithm,omitempty"` // empty if nothing is consumed, or the state is damaged
-	Used       int64      `json:"used"`
-	At         *time.Time `json:"at,omitempty"` // by the clock of the store
-	ResetAfter int64      `json:"reset_after_ms"`
-	Damaged    string     `json:"damaged,omitempty"`
+	Key        string    `json:"key"`
+	Algorithm  string    `json:"algorithm,omitempty"` // empty if nothing is consumed, or the state is damaged
+	Used       int64     `json:"used"`
+	At         time.Time `json:"at,omitzero"` // by the clock of the store
+	ResetAfter int64     `json:"reset_after_ms"`
+	Damaged    string    `json:"damaged,omitempty"`
 }
 
 func viewLimit(s driver.StoredLimit) limitView {
 	v := limitView{Key: s.Key, Used: s.State.Used(), ResetAfter: roundedUp(s.ResetAfter).Milliseconds(), Damaged: s.Damaged}
 	if len(s.State) > 0 {
-		at := s.State.Time().UTC()
-		v.Algorithm, v.At = driver.Algorithm(s.State[0]).String(), &at
+		v.Algorithm, v.At = driver.Algorithm(s.State[0]).String(), s.State.Time().UTC()
 	}
 	return v
 }
 
 func (v limitView) row() []string {
-	if v.At == nil {
+	if v.At.IsZero() {
 		return []string{v.Key, "damaged", "", "", ""}
 	}
 	reset := time.Duration(v.ResetAfter) * time.Millisecond
-	return []string{v.Key, v.Algorithm, fmt.Sprint(v.Used), v.At.Local().Format(time.DateTime), reset.Round(time.Second).String()}
+	return []string{v.Key, v.Algorithm, fmt.Sprint(v.Used), localTime(v.At), reset.Round(time.Second).String()}
 }
 
 func (l *limitsCommands) listCommand() *cobra.Command {
@@ -133,10 +132,10 @@ func (l *limitsCommands) show(ctx context.Context, key string) error {
 		switch {
 		case v.Damaged != "":
 			return l.app.print(v, line("damaged: %s\n", v.Damaged))
-		case v.At == nil:
+		case v.At.IsZero():
 			return l.app.print(v, "nothing is used\n")
 		}
-		return l.app.print(v, fields([2]string{"algorithm", v.Algorithm}, [2]string{"used", fmt.Sprint(v.Used)}, [2]string{"as of", v.At.Local().Format(time.DateTime)},
+		return l.app.print(v, fields([2]string{"algorithm", v.Algorithm}, [2]string{"used", fmt.Sprint(v.Used)}, [2]string{"as of", localTime(v.At)},
 			[2]string{"reset in", roundedUp(s.ResetAfter).String()}))
 	})
 }

@@ -276,8 +276,8 @@ type lockView struct {
 type contenderView struct {
 	Owner     string          `json:"owner"`
 	Token     interlock.Token `json:"token,string,omitempty"`
-	Since     *time.Time      `json:"since,omitempty"`      // by the backend's clock
-	Deadline  *time.Time      `json:"deadline,omitempty"`   // by our clock: the expiry without renewal
+	Since     time.Time       `json:"since,omitzero"`       // by the backend's clock
+	Deadline  time.Time       `json:"deadline,omitzero"`    // by our clock: the expiry without renewal
 	ExpiresMS int64           `json:"expires_ms,omitempty"` // the same, from now
 	Foreign   bool            `json:"foreign,omitempty"`    // taken by another client
 }
@@ -295,10 +295,9 @@ func view(l driver.LockState, now time.Time) lockView {
 }
 
 func viewContender(c driver.Contender, now time.Time) contenderView {
-	v := contenderView{Owner: c.Owner, Token: c.Token, Since: timeOrNil(c.Since), Foreign: c.Foreign, ExpiresMS: c.Expires.Milliseconds()}
+	v := contenderView{Owner: c.Owner, Token: c.Token, Since: c.Since.UTC(), Foreign: c.Foreign, ExpiresMS: c.Expires.Milliseconds()}
 	if c.Expires > 0 {
-		deadline := now.Add(c.Expires).UTC()
-		v.Deadline = &deadline
+		v.Deadline = now.Add(c.Expires).UTC()
 	}
 	return v
 }

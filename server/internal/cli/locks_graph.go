@@ -46,7 +46,7 @@ shows those of one backend. A cycle of them is found, and ended, by the tasks.`,
 			}
 			rows := [][]string{{"TASK", "AWAITS", "HOLDS", "TASK BEGAN"}}
 			for _, v := range views {
-				rows = append(rows, []string{v.Task, v.Awaits, strings.Join(v.Holds, ", "), v.Since.Local().Format(time.DateTime)})
+				rows = append(rows, []string{v.Task, v.Awaits, strings.Join(v.Holds, ", "), localTime(v.Since)})
 			}
 			return a.printRows(views, rows, "no task has published that it waits; only tasks that claim/deadlock watches do")
 		},

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -54,11 +53,7 @@ func (r *report) write(file string) error {
 	if file == "" {
 		return nil
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return writeAtomically(file, append(text, '\n'))
+	return writeAtomically(file, r)
 }
 
 // refused records why no command ran.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
@@ -75,19 +76,13 @@ func checkIDs(ctx context.Context, j *journal.Journal, ids []string) error {
 
 // allIDs lists all transactions of a journal.
 func allIDs(ctx context.Context, j *journal.Journal) (ids []string, err error) {
-	const page = 1000
-	for behind := ""; ; behind = ids[len(ids)-1] {
-		heads, err := j.Heads(ctx, behind, page)
+	for h, err := range coordinator.Heads(ctx, j, "") {
 		if err != nil {
 			return nil, err
 		}
-		for _, h := range heads {
-			ids = append(ids, h.Transaction)
-		}
-		if len(heads) < page {
-			return ids, nil
-		}
+		ids = append(ids, h.Transaction)
 	}
+	return ids, nil
 }
 
 func (l *journalCommands) sagaVerifyCommand() *cobra.Command {

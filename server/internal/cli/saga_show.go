@@ -22,7 +22,7 @@ import (
 // snapshotView is the JSON form of a saga right after one of its records.
 type snapshotView struct {
 	Position int64      `json:"position"`
-	Written  string     `json:"written"`
+	Written  time.Time  `json:"written"`
 	Epoch    string     `json:"epoch,omitempty"`
 	Kind     string     `json:"kind"`
 	Step     string     `json:"step,omitempty"`
@@ -41,7 +41,7 @@ type stepView struct {
 }
 
 func viewSnapshot(m saga.Snapshot) snapshotView {
-	v := snapshotView{Position: m.Position, Written: formatTime(m.Written), Kind: m.Kind, Step: m.Step, Actor: m.By.Actor, Why: m.By.Reason, State: string(m.State)}
+	v := snapshotView{Position: m.Position, Written: m.Written.UTC(), Kind: m.Kind, Step: m.Step, Actor: m.By.Actor, Why: m.By.Reason, State: string(m.State)}
 	if m.Epoch != 0 {
 		v.Epoch = fmt.Sprint(int64(m.Epoch))
 	}
@@ -148,8 +148,8 @@ type sagaShown struct {
 	State   string          `json:"state"`
 	Reason  string          `json:"reason,omitempty"`
 	Input   json.RawMessage `json:"input,omitempty"`
-	Due     string          `json:"due,omitempty"`
-	Ended   string          `json:"ended,omitempty"`
+	Due     time.Time       `json:"due,omitzero"`
+	Ended   time.Time       `json:"ended,omitzero"`
 	Steps   []stepView      `json:"steps"`
 	History []snapshotView  `json:"history"`
 }
@@ -157,7 +157,7 @@ type sagaShown struct {
 func (l *journalCommands) printSaga(c sagaHistory) error {
 	last := c.snapshots[len(c.snapshots)-1]
 	v := sagaShown{ID: c.head.Transaction, Type: c.head.Type, State: string(last.State), Reason: last.Reason, Input: c.input,
-		Due: formatTime(c.head.Due), Ended: formatTime(c.head.Ended), Steps: append([]stepView{}, viewSnapshot(last).Steps...)}
+		Due: c.head.Due.UTC(), Ended: c.head.Ended.UTC(), Steps: append([]stepView{}, viewSnapshot(last).Steps...)}
 	list := [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", v.State}, {"why", v.Reason}, {"input", string(v.Input)}}
 	if !c.head.Due.IsZero() {
 		list = append(list, [2]string{"due", localTime(c.head.Due)})

@@ -47,11 +47,7 @@ func (r devRecord) write() error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return writeAtomically(file, append(text, '\n'))
+	return writeAtomically(file, r)
 }
 
 // remove removes the record, unless a later server has replaced it.
@@ -98,15 +94,14 @@ func devEndpoint() string {
 	return defaultListen
 }
 
-// writeAtomically replaces a file, so that a reader sees the old text or the new
+// writeAtomically replaces a file by a line of JSON, so that a reader sees the old text or the new
 // one.
-func writeAtomically(file string, text []byte) error {
+func writeAtomically(file string, content any) error {
 	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Close())
+	err = errors.Join(json.NewEncoder(f).Encode(content), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), file)
 	}

@@ -185,12 +185,12 @@ func rowsOf(all []transactionView) [][]string {
 
 // find returns the first matching transactions, and reports if there are more.
 func (l *journalCommands) find(ctx context.Context, j *journal.Journal, p protocol, f listing) ([]transactionView, error) {
-	all, err := listOf(ctx, j, p, f, f.limit+1, func(transactionView) bool { return true })
+	all, err := listOf(ctx, j, p, f, func(transactionView) bool { return true })
 	if err == nil && p.group == "saga" && f.Type != "" && f.Type != httpType { // in the journal all of these have one type
 		wanted := f.Type
 		f.Type = httpType
 		var more []transactionView
-		more, err = listOf(ctx, j, p, f, f.limit+1, func(v transactionView) bool { return v.Type == wanted })
+		more, err = listOf(ctx, j, p, f, func(v transactionView) bool { return v.Type == wanted })
 		all = append(all, more...)
 		slices.SortFunc(all, func(a, b transactionView) int { return cmp.Compare(a.ID, b.ID) })
 	}
@@ -204,7 +204,8 @@ func (l *journalCommands) find(ctx context.Context, j *journal.Journal, p protoc
 // httpType is the definition of sagas started over HTTP; their own type is in their input.
 const httpType = "http"
 
-func listOf(ctx context.Context, j *journal.Journal, p protocol, f listing, most int, passes func(transactionView) bool) ([]transactionView, error) {
+// listOf returns the first transactions that pass, one more than the limit.
+func listOf(ctx context.Context, j *journal.Journal, p protocol, f listing, passes func(transactionView) bool) ([]transactionView, error) {
 	all := []transactionView{}
 	for v, err := range p.list(ctx, j, f.Filter) {
 		if err != nil && v.ID == "" {
@@ -216,7 +217,7 @@ func listOf(ctx context.Context, j *journal.Journal, p protocol, f listing, most
 		if passes(v) {
 			all = append(all, v)
 		}
-		if len(all) == most {
+		if len(all) > f.limit {
 			break
 		}
 	}
@@ -279,12 +280,4 @@ func localTime(t time.Time) string {
 		return "-"
 	}
 	return t.Local().Format(time.DateTime)
-}
-
-// formatTime returns a time for JSON; empty for the zero time.
-func formatTime(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format(time.RFC3339Nano)
 }

@@ -86,7 +86,7 @@ func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(
 		if u, err := url.Parse(address); err != nil || u.User != nil {
 			return nil, nil, usage("--participant %s is not a URL, or has a user or a password", name)
 		}
-		return twopc.Define(name, twopc.HTTP{URL: address}), noop, nil
+		return twopc.Define(name, twopc.HTTP{URL: address}), func() {}, nil
 	}
 	target, err := backend.Parse(address)
 	if err != nil {
@@ -114,8 +114,6 @@ func parseParticipant(text string) (name, address string, err error) {
 	}
 	return name, address, nil
 }
-
-func noop() {}
 
 // doubtView is the JSON form of a branch in doubt.
 type doubtView struct {
