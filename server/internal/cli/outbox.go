@@ -83,22 +83,15 @@ func (m *outboxCommands) replayAllCommand() *cobra.Command {
 messages that follow them. Messages delivered in the meantime came before them. One
 call puts back at most a thousand, and prints whether there are more.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var ids []string
-			q.Limit = 1001
-			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
-				letters, err := t.DeadLetters(ctx, db, q)
-				for _, l := range letters[:min(len(letters), q.Limit-1)] {
-					ids = append(ids, l.ID)
-				}
-				if err != nil || len(ids) == 0 {
-					return err
-				}
-				if len(letters) == q.Limit {
-					m.app.say("there are more than %d: type this again for the rest", q.Limit-1)
-				}
-				return t.Replay(ctx, db, ids, m.reason, m.by)
-			}); err != nil {
+			ids, more, err := m.replayAll(c.Context(), q)
+			for errors.As(err, new(*outbox.NotFoundError)) { // somebody else has replayed or discarded one of them since the list
+				ids, more, err = m.replayAll(c.Context(), q)
+			}
+			if err != nil {
 				return err
+			}
+			if more {
+				m.app.say("there are more than %d: type this again for the rest", len(ids))
 			}
 			return m.done("replayed", ids)
 		},
@@ -106,6 +99,24 @@ call puts back at most a thousand, and prints whether there are more.`,
 	c.Flags().StringVar(&q.Topic, "topic", "", "only those of this topic")
 	c.Flags().StringVar(&q.Key, "key", "", "only those of this key")
 	return c
+}
+
+// replayAll replays at most a thousand dead letters. more reports that there are others.
+func (m *outboxCommands) replayAll(ctx context.Context, q outbox.DeadLetterQuery) (ids []string, more bool, err error) {
+	const most = 1000
+	q.Limit = most + 1
+	err = m.do(ctx, func(ctx context.Context, t outbox.Table, db driver.SQL) error {
+		letters, err := t.DeadLetters(ctx, db, q)
+		if err != nil {
+			return err
+		}
+		more = len(letters) > most
+		for _, l := range letters[:min(len(letters), most)] {
+			ids = append(ids, l.ID)
+		}
+		return t.Replay(ctx, db, ids, m.reason, m.by)
+	})
+	return ids, more, err
 }
 
 func (m *outboxCommands) retryCommand() *cobra.Command {
@@ -206,7 +217,7 @@ func timeOrNil(t time.Time) *time.Time {
 
 func describeStatus(s outbox.Status) text {
 	t := line("oldest undelivered: %v; keys that wait: %d; dead letters: %d\n", s.Oldest.Round(time.Millisecond), s.Keys, s.Dead)
-	rows := [][]string{{"SLICE", "READY", "PARKED", "OLDEST", "SERVED BY"}}
+	rows := [][]string{{"SLICE", "READY", "PARKED", "OLDEST", "LAST SERVED BY"}}
 	for _, l := range s.Slices {
 		owner := "none yet"
 		if l.Token != 0 {

@@ -109,7 +109,7 @@ func TestOutbox(t *testing.T) {
 			t.Fatalf("%v: %s", err, text)
 		}
 		text, _ = run(t, 0, "outbox", "status", "--backend", url)
-		for _, want := range []string{"dead letters: 2", "blocked", "m4", "no such receiver", "relay"} {
+		for _, want := range []string{"dead letters: 2", "blocked", "m4", "no such receiver", "LAST SERVED BY", "relay"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q in\n%s", want, text)
 			}
@@ -155,8 +155,33 @@ func TestOutbox(t *testing.T) {
 			t.Errorf("replayed again: %s", text)
 		}
 		run(t, 64, "dlq", "ls", "--backend", "redis://127.0.0.1:1")
+		testOutboxReplayBesideDiscard(t, db, url)
 		testOutboxSlices(t, db, url)
 	}, databases.Pgx, databases.Maria)
+}
+
+// testOutboxReplayBesideDiscard discards a dead letter while a command replays all: the command replays the others.
+func testOutboxReplayBesideDiscard(t *testing.T, db *databases.DB, url string) {
+	t.Helper()
+	var box outbox.Table
+	db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+		return errors.Join(box.MakeDeadLetter(ctx, tx, "m1", "x", "test"), box.MakeDeadLetter(ctx, tx, "m2", "x", "test"))
+	})
+	other := db.Begun(t, driver.SessionIsolation)
+	testbed.OK(t, box.Discard(t.Context(), other, []string{"m1"}, "a test order", "bob"))
+	var code int
+	var text, said string
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		code, text, said = outcome(t, "outbox", "replay", "--topic", "orders", "--reason", "fixed", "--timeout", "1m", "--backend", url)
+	}()
+	testbed.Eventually(t, "the command waits for the dead letter", patience, func() bool { return db.Waiting(t) > 0 })
+	testbed.OK(t, other.Commit(t.Context()))
+	<-ended
+	if code != 0 || text != "replayed: m2\n" {
+		t.Errorf("exit code %d: %s%s", code, text, said)
+	}
 }
 
 // testOutboxSlices shows and changes the number of slices, and an unfinished change.
