@@ -9,10 +9,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// connect opens something on the backend and uses it, both within --timeout.
+// connect opens something on the backend, uses it and disconnects, all within --timeout. If disconnecting
+// takes longer, it goes on until the process ends.
 func connect[T any](ctx context.Context, a *app, open func(context.Context, backend.Target) (T, func(), error), use func(context.Context, T) error) error {
 	target, err := a.target()
 	if err != nil {
@@ -24,7 +26,7 @@ func connect[T any](ctx context.Context, a *app, open func(context.Context, back
 	if err != nil {
 		return a.backendError(target, err)
 	}
-	defer disconnect()
+	defer func() { _ = join.Wait(ctx, disconnect) }() // pgx waits 15 s for a server that is silent
 	return a.backendError(target, use(ctx, opened))
 }
 

@@ -50,6 +50,32 @@ func unhappyQueue(t *testing.T, db *databases.DB) {
 	testbed.OK(t, c.Close(ctx))
 }
 
+// testSilentDiscard discards a dead letter over a path on which all replies are lost while it waits for another
+// operator: the command ends with its --timeout.
+func testSilentDiscard(t *testing.T, db *databases.DB, url string, place int64) {
+	t.Helper()
+	const timeout = 2 * time.Second
+	path := testbed.NewProxy(t, db.Server.Addr())
+	other := db.Begun(t, driver.SessionIsolation)
+	testbed.OK(t, queue.Table{}.Discard(t.Context(), other, "orders", queue.By{Actor: "bob", Reason: "x"}, place))
+	ended := make(chan time.Duration, 1)
+	go func() {
+		began := time.Now()
+		if code, text, said := outcome(t, "queue", "discard", "orders", fmt.Sprint(place), "--reason", "x", "--timeout", timeout.String(),
+			"--backend", strings.Replace(url, db.Server.Addr(), path.Addr(), 1)); code != 69 {
+			t.Errorf("exit code %d: %s%s", code, text, said)
+		}
+		ended <- time.Since(began)
+	}()
+	testbed.Eventually(t, "the command waits for the dead letter", patience, func() bool { return db.Waiting(t) > 0 || len(ended) > 0 })
+	path.DropReplies()
+	if took := <-ended; took > timeout+8*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	path.Heal()
+	testbed.OK(t, other.Rollback(t.Context()))
+}
+
 // TestQueue lists queues and repairs one.
 func TestQueue(t *testing.T) {
 	t.Parallel()
@@ -115,6 +141,7 @@ func TestQueue(t *testing.T) {
 			t.Errorf("show: %q", text)
 		}
 		act(0, "replay", "orders", first)
+		testSilentDiscard(t, db, url, letters[1].Place)
 		act(0, "discard", "orders", second)
 		if text := act(0, "resume", "orders", "order/8"); text != "resumed: order/8\n" {
 			t.Errorf("resumed: %q", text)
