@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,8 +48,9 @@ type SourceOptions struct {
 // Use a queue whose claims are partitions. A queue that leases keys, such as a queue.Table,
 // delivers one batch of a key at a time. A missing event may be in the next batch.
 //
-// Messages of a key may be offered in any order. Refused events are offered again, after growing
-// pauses. An invalid message becomes a dead letter of the queue. An event that the handler rejects
+// Messages of a key may come in any order: of those that are here the first is offered. A refused event is
+// offered again after growing pauses, before later ones of its key: while the handler fails for it, it is
+// not missing. An invalid message becomes a dead letter of the queue. An event that the handler rejects
 // becomes a dead letter of the store if the handler is from [WithDeadLetters].
 type Source struct {
 	queue   driver.QueueConsumer
@@ -67,7 +69,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	room    driver.QueueLimit
-	keys    map[string][]*flight // to offer; the key exists while a goroutine works on it
+	keys    map[string][]*flight // to offer, by position; the key exists while a goroutine works on it
 	claims  map[driver.Assignment]map[*flight]bool
 	ended   []driver.Settlement
 	flushed bool
@@ -185,11 +187,21 @@ func (f *Source) accept(m *driver.Received) {
 			return
 		}
 		_, busy := f.keys[event.Key]
-		f.keys[event.Key] = append(f.keys[event.Key], x)
+		f.enqueue(x)
 		if !busy {
 			f.work.Go(func() { f.tend(event.Key) })
 		}
 	})
+}
+
+// enqueue adds an event to those to offer. The mutex is held.
+func (f *Source) enqueue(x *flight) {
+	all := f.keys[x.event.Key]
+	at := len(all)
+	for at > 0 && x.event.Before(all[at-1].event.Position) {
+		at--
+	}
+	f.keys[x.event.Key] = slices.Insert(all, at, x)
 }
 
 // watch releases waiting and held messages of a claim when it is revoked.
@@ -238,8 +250,7 @@ func (f *Source) tend(key string) {
 	}
 }
 
-// try offers an event. It returns false if the event is to be offered again, after the others of its
-// key: one of them may be the missing event.
+// try offers an event. It returns false if the event is to be offered again.
 func (f *Source) try(x *flight) bool {
 	ctx, cancel := join.Context(f.life, x.message.Claim.Context())
 	defer cancel()
@@ -261,7 +272,7 @@ func (f *Source) try(x *flight) bool {
 			x.done(driver.Release, nil)
 		case outcome != Held:
 			again = true
-			f.keys[x.event.Key] = append(f.keys[x.event.Key], x)
+			f.enqueue(x)
 		}
 	})
 	if again && err != nil {

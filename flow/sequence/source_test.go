@@ -133,6 +133,20 @@ func TestSource(t *testing.T) {
 	}
 }
 
+// TestSourceKeepsOrderOfFailures: while the handler fails for an event, the events behind it wait, and it is not
+// passed over as missing.
+func TestSourceKeepsOrderOfFailures(t *testing.T) {
+	p := newPipe(t)
+	p.fails["a/1"] = 4
+	for seq := range 5 {
+		id := fmt.Sprintf("a/%d", seq+1)
+		ok(t, p.queue.Add("q", driver.QueueMessage{ID: id, Key: "a", Payload: []byte(id)}))
+	}
+	f, _ := p.consume(&Options{Wait: time.Millisecond, Buffer: 2})
+	p.wait("a/1", "a/2", "a/3", "a/4", "a/5")
+	p.left(f, 0)
+}
+
 // TestSourceKeepsWhatIsHeld: held events are not acknowledged. After the process dies, the next one
 // receives them again.
 func TestSourceKeepsWhatIsHeld(t *testing.T) {
