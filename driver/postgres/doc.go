@@ -60,7 +60,8 @@
 // TTL (idle_session_timeout). So a half-open connection or a stopped process keeps its locks no
 // longer, or 5 s longer if it stopped during a waiting statement. One statement is sent every
 // third of the TTL, for any number of locks. A killed process keeps its locks for the rest of its
-// TTL, unless an operator breaks them. When the connection ends, every claim on it gets
+// TTL, unless an operator breaks them. Both times are by the server's wall clock: if it is set
+// back, locks of a process that dies or falls silent stay held for that much longer. When the connection ends, every claim on it gets
 // ErrSessionEnded at once. A new session never takes over claims of the former one, and ends it
 // first if the server still has it.
 //
