@@ -44,8 +44,10 @@
 // First come, first served. A waiter watches its own node and the one before it, so that a release
 // wakes one waiter. Once per heartbeat, a sixth of the TTL, it checks that the one before still
 // exists. A holder's node is watched from the first second on. A waiter whose process died keeps
-// its place until its session ends, a TTL and a server tick later. If that is too long, choose a
-// TTL of a few seconds.
+// its place until its session ends, a TTL and a server tick later. So after several kills a lock
+// has no holder until a TTL and a tick after the last kill of a process that was before the first
+// live waiter. Kills at one time cost one TTL together. If that is too long, choose a TTL of a
+// few seconds.
 //
 // # Interoperation
 //
