@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -122,7 +123,13 @@ func testContendersOfOneProcess(s *scene) {
 // testOwnerOverTwoSessions: an owner's key under a session that expired here, and remains
 // in Consul, is deleted when the owner acquires again.
 func testOwnerOverTwoSessions(s *scene) {
-	d, _ := s.open(Options{TTL: time.Hour}) // it does not end by itself
+	d, w := s.open(Options{TTL: time.Hour}) // it does not end by itself
+	d.client.short.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+		if strings.Contains(r.URL.Path, "/session/destroy/") {
+			return nil, errors.New("not sent")
+		}
+		return w.RoundTrip(r)
+	})
 	first := s.acquire(d, "n", "o")
 	old := d.session
 	old.end(errTimeRanOut)
@@ -143,6 +150,18 @@ func (s *scene) lossOf(d *Driver, name, owner string) <-chan error {
 	c := drivertest.Ask(name, owner)
 	drivertest.Acquire(s, d, c)
 	return c.Lost
+}
+
+// testRunOutSessionIsDestroyed: Consul would keep its locks for up to another TTL.
+func testRunOutSessionIsDestroyed(s *scene) {
+	d, _ := s.open(Options{TTL: time.Hour})
+	other, _ := s.open(Options{TTL: time.Hour})
+	s.acquire(d, "n", "o")
+	granted := s.queue(other, "n", "next")
+	d.session.end(errTimeRanOut)
+	testbed.OK(s, testbed.Receive(s, granted, "the waiter").Err)
+	s.release(d, "n", "o")
+	s.release(other, "n", "next")
 }
 
 // testSessionDestroyed by an operator: the loss is reported to every holder, and the next

@@ -42,9 +42,9 @@ type Options struct {
 	TLS *tls.Config
 	// Prefix begins every key; empty means "interlock/".
 	Prefix string
-	// TTL is how long a claim outlives this process: 0 means 30 s, from 1 s to 24 h. Servers
-	// require at least 10 s, unless their session_ttl_min is less. Consul ends a session
-	// between once and twice its TTL after the last renewal.
+	// TTL is how long a claim is valid without a renewal: 0 means 30 s, from 1 s to 24 h.
+	// Servers require at least 10 s, unless their session_ttl_min is less. Consul keeps the
+	// locks of a killed process for twice the TTL after its last renewal.
 	TTL time.Duration
 	// LockDelay is how long Consul blocks a lock after it ended a session without a release,
 	// from 0 to a minute. Claims end here before their session, so 0 is right, with two

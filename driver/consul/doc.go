@@ -37,10 +37,12 @@
 //
 // A driver has one session for all of its locks. It is renewed every third of the TTL, and
 // after a failure every tenth, at most a second apart. The deadline is the TTL after the last
-// successful renewal was sent, though Consul ends a session only after up to twice that. With
-// each renewal one consistent read for sixty locks checks that they are still held. When the
-// session ends every claim ends with it, its keys are deleted, and the next Acquire opens a
-// new one.
+// successful renewal was sent, which is what Consul documents. Its servers end a session after
+// twice that, and after an election they count again. So the locks of a killed process are
+// free two TTLs after its last renewal; no setting of Consul changes that. A session that runs
+// out while its process lives is destroyed as soon as Consul answers. With each renewal one
+// consistent read for sixty locks checks that they are still held. When the session ends
+// every claim ends with it, its keys are deleted, and the next Acquire opens a new one.
 //
 // # Waiting
 //

@@ -34,6 +34,7 @@ func TestDriver(t *testing.T) {
 		"ContendersOfOneProcess":      testContendersOfOneProcess,
 		"OwnerOverTwoSessions":        testOwnerOverTwoSessions,
 		"SessionDestroyed":            testSessionDestroyed,
+		"RunOutSessionIsDestroyed":    testRunOutSessionIsDestroyed,
 		"FenceDeleted":                testFenceDeleted,
 		"ValueReplaced":               testValueReplaced,
 		"LockDelay":                   testLockDelay,

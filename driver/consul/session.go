@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
 // session is one session of Consul and the state under it. When it ends, none of it is used
@@ -259,7 +260,8 @@ func (s *session) dropLeft() {
 }
 
 // end ends the session and every claim with it, and wakes every waiter. An expiry is not
-// reported to holders, which check Remaining.
+// reported to holders, which check Remaining. Consul keeps a session that ran out here for up to
+// another TTL, and for two after it has elected a leader, so the driver destroys it.
 func (s *session) end(cause error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -277,6 +279,27 @@ func (s *session) end(cause error) {
 		s.d.session = nil
 	}
 	s.cancel(interlock.ErrSessionEnded)
+	if !s.gone {
+		s.d.tasks.Go(s.discard) // Close does not wait yet: it ends s.ctx first
+	}
+}
+
+// discard destroys a session that has ended here, as soon as Consul answers. Its keys end with it.
+func (s *session) discard() {
+	for {
+		ctx, cancel := s.d.bounded(s.d.ctx)
+		err := s.d.client.destroySession(ctx, s.id)
+		cancel()
+		if err == nil {
+			s.d.mu.Lock()
+			s.gone = true
+			s.d.mu.Unlock()
+			return
+		}
+		if kindOf(err) == interlock.Definite || !backoff.Sleep(s.d.ctx, s.d.pace.retry) {
+			return // it expires
+		}
+	}
 }
 
 // destroy ends the session in Consul, if that is quick.
