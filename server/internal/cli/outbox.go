@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -101,7 +102,8 @@ call puts back at most a thousand, and prints whether there are more.`,
 	return c
 }
 
-// replayAll replays at most a thousand dead letters. more reports that there are others.
+// replayAll replays at most a thousand dead letters, up to one whose id it has replayed: it can follow when
+// that one is delivered. more reports that there are others.
 func (m *outboxCommands) replayAll(ctx context.Context, q outbox.DeadLetterQuery) (ids []string, more bool, err error) {
 	const most = 1000
 	q.Limit = most + 1
@@ -110,8 +112,10 @@ func (m *outboxCommands) replayAll(ctx context.Context, q outbox.DeadLetterQuery
 		if err != nil {
 			return err
 		}
-		more = len(letters) > most
-		for _, l := range letters[:min(len(letters), most)] {
+		for _, l := range letters {
+			if more = len(ids) == most || slices.Contains(ids, l.ID); more {
+				break
+			}
 			ids = append(ids, l.ID)
 		}
 		return t.Replay(ctx, db, ids, m.reason, m.by)

@@ -156,6 +156,7 @@ func TestOutbox(t *testing.T) {
 		}
 		run(t, 64, "dlq", "ls", "--backend", "redis://127.0.0.1:1")
 		testOutboxReplayBesideDiscard(t, db, url)
+		testOutboxReplayOfOneID(t, db, url)
 		testOutboxSlices(t, db, url)
 	}, databases.Pgx, databases.Maria)
 }
@@ -182,6 +183,23 @@ func testOutboxReplayBesideDiscard(t *testing.T, db *databases.DB, url string) {
 	if code != 0 || text != "replayed: m2\n" {
 		t.Errorf("exit code %d: %s%s", code, text, said)
 	}
+}
+
+// testOutboxReplayOfOneID replays two dead letters of one id: one at a time.
+func testOutboxReplayOfOneID(t *testing.T, db *databases.DB, url string) {
+	t.Helper()
+	for range 2 {
+		db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+			return errors.Join(outbox.Table{}.Add(ctx, tx, driver.Message{ID: "m5", Topic: "twice", Key: "k"}), outbox.Table{}.MakeDeadLetter(ctx, tx, "m5", "x", "test"))
+		})
+	}
+	db.Do(t, func(ctx context.Context, tx driver.SQL) error {
+		return errors.Join(outbox.Table{}.Add(ctx, tx, driver.Message{ID: "m6", Topic: "twice", Key: "k"}), outbox.Table{}.MakeDeadLetter(ctx, tx, "m6", "x", "test"))
+	})
+	if text, said := run(t, 0, "outbox", "replay", "--topic", "twice", "--reason", "x", "--backend", url); text != "replayed: m5\n" || !strings.Contains(said, "there are more than 1") {
+		t.Errorf("%s%s", text, said)
+	}
+	run(t, 1, "outbox", "replay", "--topic", "twice", "--reason", "x", "--backend", url)
 }
 
 // testOutboxSlices shows and changes the number of slices, and an unfinished change.
