@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
@@ -26,7 +25,17 @@ func connect[T any](ctx context.Context, a *app, open func(context.Context, back
 	if err != nil {
 		return a.backendError(target, err)
 	}
-	defer func() { _ = join.Wait(ctx, disconnect) }() // pgx waits 15 s for a server that is silent
+	defer func() {
+		gone := make(chan struct{})
+		go func() { // pgx waits 15 s for a server that is silent
+			defer close(gone)
+			disconnect()
+		}()
+		select {
+		case <-gone:
+		case <-ctx.Done():
+		}
+	}()
 	return a.backendError(target, use(ctx, opened))
 }
 
