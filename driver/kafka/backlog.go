@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -34,41 +35,47 @@ func (q *Queue) Backlogs(ctx context.Context, name string) ([]Backlog, error) {
 // extent is what the log of a partition has.
 type extent struct{ first, end int64 }
 
-// logs asks which offsets partitions have.
+// logs asks which offsets partitions have. With an error it returns those of the partitions that answered.
 func (q *Queue) logs(ctx context.Context, name string, partitions []int32) (map[int32]extent, error) {
-	logs := map[int32]extent{}
 	if len(partitions) == 0 {
-		return logs, nil
+		return nil, nil
 	}
-	for _, at := range []int64{-2, -1} { // the first offset, and the end
-		r := kmsg.NewPtrListOffsetsRequest()
-		r.ReplicaID = -1
-		topic := kmsg.NewListOffsetsRequestTopic()
-		topic.Topic = name
-		for _, p := range partitions {
-			partition := kmsg.NewListOffsetsRequestTopicPartition()
-			partition.Partition, partition.Timestamp = p, at
-			topic.Partitions = append(topic.Partitions, partition)
+	first, failed := q.offsets(ctx, name, partitions, -2)
+	end, err := q.offsets(ctx, name, partitions, -1)
+	logs := map[int32]extent{}
+	for p, at := range end {
+		if from, ok := first[p]; ok {
+			logs[p] = extent{from, at}
 		}
-		r.Topics = append(r.Topics, topic)
-		answer, err := r.RequestWith(ctx, q.client)
-		if err != nil {
-			return nil, err
-		}
-		for _, topic := range answer.Topics {
-			for _, p := range topic.Partitions {
-				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					return nil, err
-				}
-				l := logs[p.Partition]
-				if at == -2 {
-					l.first = p.Offset
-				} else {
-					l.end = p.Offset
-				}
-				logs[p.Partition] = l
+	}
+	return logs, cmp.Or(failed, err)
+}
+
+// offsets asks for the offsets of partitions at a timestamp: -2 is the first, -1 the end.
+func (q *Queue) offsets(ctx context.Context, name string, partitions []int32, at int64) (map[int32]int64, error) {
+	r := kmsg.NewPtrListOffsetsRequest()
+	r.ReplicaID = -1
+	topic := kmsg.NewListOffsetsRequestTopic()
+	topic.Topic = name
+	for _, p := range partitions {
+		partition := kmsg.NewListOffsetsRequestTopicPartition()
+		partition.Partition, partition.Timestamp = p, at
+		topic.Partitions = append(topic.Partitions, partition)
+	}
+	r.Topics = append(r.Topics, topic)
+	answer, failed := r.RequestWith(ctx, q.client) // with an error, too, it has what some brokers answered
+	if answer == nil {
+		return nil, failed
+	}
+	offsets := map[int32]int64{}
+	for _, topic := range answer.Topics {
+		for _, p := range topic.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				failed = err
+			} else {
+				offsets[p.Partition] = p.Offset
 			}
 		}
 	}
-	return logs, nil
+	return offsets, failed
 }

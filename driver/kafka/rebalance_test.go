@@ -1,9 +1,11 @@
 package kafka
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,9 +74,49 @@ func TestLeaderLost(t *testing.T) {
 		b.Pause()
 		return b.Resume
 	})
+	cluster.Wait()
+	testWithoutLeader(t, s.addr, cluster)
 }
 
-// leader is the broker that leads the first partition of a topic.
+// testWithoutLeader: a consumer that joins while a partition has no leader handles the messages of the others.
+func testWithoutLeader(t *testing.T, addr string, cluster *testbed.Ensemble) {
+	t.Helper()
+	s := &scene{t, addr, newTopicOf(t, addr, t.Name()+".single", 3, func(topic *kmsg.CreateTopicsRequestTopic) {
+		topic.ReplicationFactor = 1
+		config, one := kmsg.NewCreateTopicsRequestTopicConfig(), "1"
+		config.Name, config.Value = "min.insync.replicas", &one
+		topic.Configs = append(topic.Configs, config)
+	})}
+	a := drivertest.NewQueueAudit()
+	before, after := drivertest.QueueIDs(20, 0, 1), drivertest.QueueIDs(20, 1, 1)
+	var mu sync.Mutex
+	var online, offline []string // of after
+	c := s.start(s.queue(nil), func(ctx context.Context, m queue.Received) error {
+		mu.Lock()
+		defer mu.Unlock()
+		next := after[slices.Index(before, m.ID)]
+		if m.Claim.Name() == s.topic+"/0" {
+			offline = append(offline, next)
+		} else {
+			online = append(online, next)
+		}
+		return a.Handle(ctx, m)
+	})
+	s.add(before...)
+	a.Wait(t, len(before))
+	c.Stop()
+	b := s.leader(cluster, s.topic)
+	b.Kill()
+	s.start(s.queue(nil), a.Handle)
+	s.add(online...)
+	a.Wait(t, len(before)+len(online))
+	b.Restart()
+	s.add(offline...)
+	a.Wait(t, len(before)+len(after))
+	a.Check(t, append(before, after...), 3)
+}
+
+// leader is the broker that leads partition 0 of a topic.
 func (s *scene) leader(cluster *testbed.Ensemble, topic string) (leader *testbed.Server) {
 	s.Helper()
 	c := client(s.T, seeds(s.addr), kgo.RequestTimeoutOverhead(time.Second))
@@ -84,11 +126,13 @@ func (s *scene) leader(cluster *testbed.Ensemble, topic string) (leader *testbed
 		asked.Topic = &topic
 		r.Topics = append(r.Topics, asked)
 		answer, err := r.RequestWith(s.Context(), c)
-		if err != nil || len(answer.Topics[0].Partitions) == 0 {
+		if err != nil {
 			return false
 		}
+		parts := answer.Topics[0].Partitions
+		first := slices.IndexFunc(parts, func(p kmsg.MetadataResponseTopicPartition) bool { return p.Partition == 0 })
 		for _, b := range answer.Brokers {
-			if b.NodeID == answer.Topics[0].Partitions[0].Leader {
+			if first >= 0 && b.NodeID == parts[first].Leader {
 				leader = cluster.Peers[slices.Index(cluster.Addrs(), fmt.Sprintf("%s:%d", b.Host, b.Port))]
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"sync"
@@ -317,14 +318,9 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 	if len(of) == 0 {
 		return offsets, nil
 	}
-	logs, err := s.queue.logs(ctx, s.Queue, slices.Collect(maps.Keys(of)))
-	for err != nil { // an error returned would end all assignments
-		if ctx.Err() != nil {
-			return offsets, ctx.Err()
-		}
-		s.ReportTransient(fmt.Errorf("list offsets: %w", err))
-		lanes.Pause(ctx, retryPause)
-		logs, err = s.queue.logs(ctx, s.Queue, slices.Collect(maps.Keys(of)))
+	logs, err := s.extents(ctx, of)
+	if err != nil {
+		return offsets, err
 	}
 	s.interrupt()
 	var parts []*assignment
@@ -364,6 +360,34 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 		}
 	})
 	return offsets, nil
+}
+
+// extents returns what the logs of partitions have. It waits for a partition that does not answer, such as one
+// without a leader, only if the group has no offset of it: then it delays the assignment of all others. An offset
+// that the log does not have is refused by a fetch.
+func (s *session) extents(ctx context.Context, of map[int32]kgo.Offset) (map[int32]extent, error) {
+	for {
+		logs, err := s.queue.logs(ctx, s.Queue, slices.Collect(maps.Keys(of)))
+		if err == nil {
+			return logs, nil
+		}
+		if ctx.Err() != nil { // an error returned would end all assignments
+			return nil, ctx.Err()
+		}
+		s.ReportTransient(fmt.Errorf("list offsets: %w", err))
+		known := true
+		for p, offset := range of {
+			if _, ok := logs[p]; !ok {
+				at := offset.EpochOffset().Offset
+				logs[p] = extent{at, math.MaxInt64}
+				known = known && at >= 0
+			}
+		}
+		if known {
+			return logs, nil
+		}
+		lanes.Pause(ctx, retryPause)
+	}
 }
 
 // begin creates an assignment. offset is the committed one, below 0 if there is none. The mutex is

@@ -57,11 +57,14 @@ func newTopic(t *testing.T, addr string, partitions int32) string {
 	return newTopicOf(t, addr, strings.ReplaceAll(t.Name(), "/", ".")+"."+rand.Text()[:8], partitions)
 }
 
-func newTopicOf(t *testing.T, addr, name string, partitions int32) string {
+func newTopicOf(t *testing.T, addr, name string, partitions int32, configure ...func(*kmsg.CreateTopicsRequestTopic)) string {
 	t.Helper()
 	r := kmsg.NewPtrCreateTopicsRequest()
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, -1
+	for _, set := range configure {
+		set(&topic)
+	}
 	r.Topics = append(r.Topics, topic)
 	c := client(t, seeds(addr))
 	answer, err := r.RequestWith(t.Context(), c)
