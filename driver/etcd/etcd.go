@@ -49,9 +49,11 @@
 // client sends the next one to another member. A new leader gives every lease its full TTL
 // again: a holder that dies shortly before keeps its locks for the TTL after the election.
 //
-// A connection that silently drops everything is closed only if the client probes
-// it: set DialKeepAliveTime and DialKeepAliveTimeout in its Config (etcd refuses
-// less than 5 s). Deadlines hold without that.
+// A connection that silently drops everything is closed only if the client probes it. Until then
+// each request that the client sends there in turn waits for its bound. Set DialKeepAliveTime to
+// 10 s, which is gRPC's least, and DialKeepAliveTimeout to 2 s in its Config, as a URL does. Linux
+// closes a connection whose packets get no confirmation after the DialKeepAliveTimeout alone.
+// Deadlines hold without that.
 //
 // # Waiting
 //

@@ -5,9 +5,11 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/interlock-dev/interlock/claim/elect/electtest"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
@@ -34,4 +36,27 @@ func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
 			"a short outage": func() { p.Kill(); p.Restart() },
 		},
 	})
+}
+
+// TestSilentConnectionIsClosed by a client that was opened from a URL, soon after gRPC's first ping: until
+// then the client sends requests there.
+func TestSilentConnectionIsClosed(t *testing.T) {
+	t.Parallel()
+	proxy := testbed.NewProxy(t, serverFor(t).Addr())
+	u, err := backend.Parse("etcd://" + proxy.Addr())
+	testbed.OK(t, err)
+	opened, err := connect(t.Context(), u)
+	testbed.OK(t, err)
+	t.Cleanup(func() { testbed.OK(t, opened.Close()) })
+	client := opened.(connection).client
+	testbed.Receive(t, client.Watch(t.Context(), "x", clientv3.WithCreatedNotify()), "the watch")
+	conn := client.ActiveConnection()
+	proxy.Cut()
+	cut := time.Now()
+	if !conn.WaitForStateChange(testbed.Bounded(t), connectivity.Ready) {
+		t.Fatal("it stays open")
+	}
+	if took := time.Since(cut); took >= 14*time.Second {
+		t.Errorf("it was closed after %v", took)
+	}
 }

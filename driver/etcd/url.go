@@ -28,6 +28,14 @@ func init() {
 	})
 }
 
+// The client sends requests to a member that silently drops everything, in turn with the others, until
+// it closes the connection. gRPC pings after 10 s without an answer at the earliest. If the network
+// confirms nothing, Linux closes the connection after the timeout (TCP_USER_TIMEOUT).
+const (
+	keepAliveTime    = 10 * time.Second
+	keepAliveTimeout = 2 * time.Second
+)
+
 // connect connects after a check that any server listens.
 func connect(ctx context.Context, u *backend.URL) (backend.Connection, error) {
 	secure, err := u.TLS()
@@ -38,7 +46,7 @@ func connect(ctx context.Context, u *backend.URL) (backend.Connection, error) {
 		return nil, err
 	}
 	cfg := clientv3.Config{Endpoints: u.Hosts(), TLS: secure, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx),
-		DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 5 * time.Second}
+		DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout}
 	if deadline, ok := ctx.Deadline(); ok {
 		cfg.DialTimeout = time.Until(deadline)
 	}
