@@ -186,6 +186,10 @@ func (f *Source) accept(m *driver.Received) {
 			x.done(driver.Dead, err)
 			return
 		}
+		if driver.IsRevoked(m.Claim) || f.intake.Err() != nil { // those before it may have been released
+			x.done(driver.Release, nil)
+			return
+		}
 		_, busy := f.keys[event.Key]
 		f.enqueue(x)
 		if !busy {
@@ -269,7 +273,7 @@ func (f *Source) try(x *flight) bool {
 		case outcome.Durable():
 			x.done(driver.Ack, nil)
 		case driver.IsRevoked(x.message.Claim) || f.life.Err() != nil || outcome != Held && f.intake.Err() != nil:
-			x.done(driver.Release, nil)
+			f.release(x)
 		case outcome != Held:
 			again = true
 			f.enqueue(x)
@@ -279,6 +283,17 @@ func (f *Source) try(x *flight) bool {
 		f.options.Trouble(err)
 	}
 	return !again
+}
+
+// release releases an event, and those of its claim behind it: without it they would be events after a gap. The
+// mutex is held.
+func (f *Source) release(x *flight) {
+	x.done(driver.Release, nil)
+	for _, behind := range f.keys[x.event.Key] {
+		if behind.message.Claim == x.message.Claim {
+			behind.done(driver.Release, nil)
+		}
+	}
 }
 
 // contained offers an event in a goroutine of its own. A panic of the handler is an error, and so is the

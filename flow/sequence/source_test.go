@@ -25,14 +25,16 @@ type pipe struct {
 	*testing.T
 	queue *memory.Queue
 	store Memory
+	lease time.Duration
 
 	mu    sync.Mutex
 	taken []string
-	fails map[string]int // how often the handler rejects an event
+	fails map[string]int        // how often the handler rejects an event
+	holds map[string]chan error // the handler returns what it receives
 }
 
 func newPipe(t *testing.T) *pipe {
-	return &pipe{T: t, queue: memory.NewQueue(), fails: map[string]int{}}
+	return &pipe{T: t, queue: memory.NewQueue(), lease: 200 * time.Millisecond, fails: map[string]int{}}
 }
 
 // add adds messages without keys: each may be delivered before the others.
@@ -45,6 +47,15 @@ func (p *pipe) add(ids ...string) {
 	}
 }
 
+// addInOrder adds messages that are delivered in order for each key.
+func (p *pipe) addInOrder(ids ...string) {
+	p.Helper()
+	for _, id := range ids {
+		key, _, _ := strings.Cut(id, "/")
+		ok(p.T, p.queue.Add("q", driver.QueueMessage{ID: id, Key: key, Payload: []byte(id)}))
+	}
+}
+
 func parseEvent(m driver.Received) (Event, error) {
 	key, number, _ := strings.Cut(string(m.Payload), "/")
 	seq, err := strconv.ParseInt(number, 10, 64)
@@ -52,9 +63,12 @@ func parseEvent(m driver.Received) (Event, error) {
 }
 
 func (p *pipe) handle(_ context.Context, _ struct{}, d Delivery) error {
+	id := string(d.Payload)
+	if hold := p.holds[id]; hold != nil {
+		return <-hold
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id := string(d.Payload)
 	if p.fails[id] > 0 {
 		switch p.fails[id]--; p.fails[id] {
 		case 0:
@@ -75,7 +89,7 @@ func (p *pipe) consume(o *Options) (*Source, func(context.Context)) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	f, err := s.Consume(p.Context(), p.queue, "q", parseEvent, &SourceOptions{Lease: 200 * time.Millisecond})
+	f, err := s.Consume(p.Context(), p.queue, "q", parseEvent, &SourceOptions{Lease: p.lease})
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -138,10 +152,7 @@ func TestSource(t *testing.T) {
 func TestSourceKeepsOrderOfFailures(t *testing.T) {
 	p := newPipe(t)
 	p.fails["a/1"] = 4
-	for seq := range 5 {
-		id := fmt.Sprintf("a/%d", seq+1)
-		ok(t, p.queue.Add("q", driver.QueueMessage{ID: id, Key: "a", Payload: []byte(id)}))
-	}
+	p.addInOrder("a/1", "a/2", "a/3", "a/4", "a/5")
 	f, _ := p.consume(&Options{Wait: time.Millisecond, Buffer: 2})
 	p.wait("a/1", "a/2", "a/3", "a/4", "a/5")
 	p.left(f, 0)
@@ -178,6 +189,29 @@ func TestSourceCloses(t *testing.T) {
 	if err != nil || len(got) != 1 || got[0].Attempt != 1 {
 		t.Errorf("received %+v, %v", got, err)
 	}
+}
+
+// TestSourceReleasesWhatFollows: if an event is given back because the source closes, so are those behind it.
+// Otherwise they would be held as events after a gap.
+func TestSourceReleasesWhatFollows(t *testing.T) {
+	p := newPipe(t)
+	p.lease = time.Hour // the claim lasts while the handlers block
+	p.holds = map[string]chan error{"a/1": make(chan error), "b/1": make(chan error)}
+	p.addInOrder("a/1", "a/2", "b/1")
+	finish := sync.OnceFunc(func() { close(p.holds["b/1"]) })
+	defer finish()
+	f, end := p.consume(&Options{Wait: time.Hour})
+	p.left(f, 3)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		end(context.Background()) // waits for b/1
+	}()
+	<-f.intake.Done()
+	p.holds["a/1"] <- errors.New("not yet")
+	p.left(f, 1)
+	finish()
+	<-closed
 }
 
 // TestSourceOffersAgain: events without room are offered again, until the hole before them
