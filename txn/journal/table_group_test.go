@@ -137,6 +137,35 @@ func TestGroupsCompete(t *testing.T) {
 	})
 }
 
+// TestGroupsBeginInAnyOrder: if two groups begin the same transactions in opposite orders, one
+// of them begins each.
+func TestGroupsBeginInAnyOrder(t *testing.T) {
+	eachTable(t, func(t *testing.T, _ *databases.DB, table *journal.Table[driver.SQL]) {
+		ok(t, table.Enter(t.Context(), 0, token(1)))
+		const size = 50
+		for round := range 20 {
+			var errs [2][]error
+			var work sync.WaitGroup
+			for i := range errs {
+				group := groupOf(size, 0)
+				for k := range group {
+					group[k].Transaction += fmt.Sprint(" of round ", round)
+				}
+				if i == 1 {
+					slices.Reverse(group)
+				}
+				work.Go(func() { errs[i] = table.Append(t.Context(), group) })
+			}
+			work.Wait()
+			for k := range size {
+				if one, other := errs[0][k], errs[1][size-1-k]; (one == nil) == (other == nil) {
+					t.Fatalf("round %d, transaction %d: not exactly one group has begun it: %v; %v", round, k, one, other)
+				}
+			}
+		}
+	})
+}
+
 // TestAppendInOfAnOldSnapshot: a user's transaction with an old snapshot does not overwrite
 // later appends.
 func TestAppendInOfAnOldSnapshot(t *testing.T) {
