@@ -259,8 +259,9 @@ func TestRunDrawsACounterForEachName(t *testing.T) {
 	}
 }
 
-// TestRunOfSeveralNamesIsReported to watchers.
-func TestRunOfSeveralNamesIsReported(t *testing.T) {
+// TestRunsAreReported: watchers hear of each name that one run of a script grants or
+// releases. The periodic hint about all names does not count.
+func TestRunsAreReported(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), nil)
@@ -282,14 +283,19 @@ func TestRunOfSeveralNamesIsReported(t *testing.T) {
 	watched := make(chan error, 1)
 	go func() { watched <- d.Watch(ctx, "n/", changed) }()
 	testbed.Eventually(t, "a subscription", bound, all)
-	for _, run := range []func(){func() { acquireRun(t, d, ws...) }, func() { releaseRun(t, d, ws...) }} {
+	reports := func(what string, ws []*waiter, run func()) {
+		t.Helper()
 		mu.Lock()
 		for _, w := range ws {
 			missing[w.request.Name] = true
 		}
 		mu.Unlock()
 		run()
-		testbed.Eventually(t, "every name", bound, all)
+		testbed.Eventually(t, fmt.Sprint(what, " of ", len(ws)), bound, all)
+	}
+	for _, run := range [][]*waiter{ws, ws[:1]} {
+		reports("a grant", run, func() { acquireRun(t, d, run...) })
+		reports("a release", run, func() { releaseRun(t, d, run...) })
 	}
 	cancel()
 	_ = testbed.Receive(t, watched, "the end of the watch")

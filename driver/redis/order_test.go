@@ -164,7 +164,7 @@ func TestSilentWaiterLosesItsPlace(t *testing.T) {
 	// A release before the next heartbeat of another waiter grants nothing to a silent one.
 	owner, _ = take(t, holder, "b")
 	waiting = await(t, next, "b")
-	mustDo(t, operator, "ZADD", keysOf("b").queue, "1", "channel silent")
+	mustDo(t, operator, "ZADD", keysOf("b").queue, "1", next.pushes.channel+" silent") // which listens
 	release(t, holder, "b", owner)
 	if value, err := raw(t, operator, "GET", "b").ToString(); ownerIn(value) == "silent" || err != nil {
 		t.Errorf("%q holds the lock: %v", value, err)
