@@ -3,7 +3,9 @@ package backend
 import (
 	"cmp"
 	"context"
+	"errors"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/flow/limit"
@@ -40,9 +42,20 @@ func (d *Database) In(ctx context.Context, do func(driver.SQL) error) error {
 	}
 	if err := do(tx); err != nil {
 		_ = tx.Rollback(context.WithoutCancel(ctx)) // the first error matters
-		return err
+		return uncommitted(err)
 	}
 	return tx.Commit(ctx)
+}
+
+// uncommitted makes an error of unknown outcome Retryable: nothing is done without the commit.
+func uncommitted(err error) error {
+	var e *interlock.Error
+	if !errors.As(err, &e) || e.Kind != interlock.Uncertain {
+		return err
+	}
+	known := *e
+	known.Kind = interlock.Retryable
+	return &known
 }
 
 // in is [Database.In] for something that returns a value.
