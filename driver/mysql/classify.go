@@ -77,10 +77,7 @@ func (e *serverError) SQLState() string {
 // classify adds the kind to an error of user code from the database, in a transaction that will not
 // be committed. It returns any other error unchanged.
 func classify(err error) error {
-	var known interface{ ErrorKind() interlock.ErrorKind }
-	switch {
-	case err == nil, errors.As(err, &known), !fromDatabase(err),
-		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	if failure.Known(err) || !fromDatabase(err) {
 		return err
 	}
 	return failed(context.Background(), inAbandoned, err)

@@ -34,6 +34,13 @@ func Add[E any](q *Queue, by any, hook func(E), e E) {
 	}
 }
 
+// Now calls hook with e, unless hook is nil, beside the queues.
+func Now[E any](hook func(E), e E) {
+	if hook != nil {
+		hook(e)
+	}
+}
+
 // Call calls hook with e before it returns, unless hook is nil. If other reports are before that of e,
 // a goroutine calls hook after theirs.
 func Call[E any](q *Queue, hook func(E), e E) {
