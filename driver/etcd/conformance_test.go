@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/interlock-dev/interlock/claim/rwlock/rwlocktest"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -143,4 +144,41 @@ func (w *deafWatcher) Watch(ctx context.Context, key string, opts ...clientv3.Op
 		}
 	}()
 	return out
+}
+
+func TestKeyValues(t *testing.T) {
+	t.Parallel()
+	drivertest.RunKeyValues(t, drivertest.KeyValuesHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.KeyValuesBackend {
+			return paths.At(serverOr(t, exclusive), func(t *testing.T, addr string) (driver.KeyValues, error) {
+				return NewKeyValues(dial(t, addr), "suite/"), nil
+			})
+		},
+	})
+}
+
+func TestNotifier(t *testing.T) {
+	t.Parallel()
+	drivertest.RunNotifier(t, drivertest.NotifierHarness{
+		Start: func(t *testing.T, _ bool) drivertest.NotifierBackend {
+			return paths.At(serverFor(t), func(t *testing.T, addr string) (driver.Notifier, error) {
+				return NewNotifier(dial(t, addr), "suite/"), nil
+			})
+		},
+	})
+}
+
+// TestShapes: readers and writers, permits and several names on etcd.
+func TestShapes(t *testing.T) {
+	t.Parallel()
+	rwlocktest.Run(t, paths.At(serverFor(t), func(t *testing.T, addr string) (driver.Fenced, error) {
+		return Open(t.Context(), dial(t, addr), &Options{TTL: suiteTTL, Prefix: "shapes/"})
+	}))
+}
+
+func TestCostOfShapes(t *testing.T) {
+	t.Parallel()
+	var count counter
+	d := open(t, dial(t, serverFor(t).Addr(), count.on), &Options{TTL: time.Minute})
+	rwlocktest.Costs(t, d, count.n.Load)
 }

@@ -5,10 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
+	"strings"
+	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -199,19 +205,26 @@ func (c *tokenCounter) observe(kvs []*mvccpb.KeyValue) {
 // the same guard. It reads the base as of that revision. Once etcd has compacted
 // the revision, the error is Definite.
 func (d *Driver) Token(ctx context.Context, createRevision int64) (interlock.Token, error) {
-	const op = "convert create revision"
-	reply, err := d.keys.get(ctx, op, "", d.layout.base(), clientv3.WithRev(createRevision))
+	b, err := d.baseAt(ctx, "convert create revision", createRevision, fmt.Errorf("the namespace had no base at revision %d", createRevision))
 	if err != nil {
 		return 0, err
 	}
-	if len(reply.Kvs) == 0 {
-		return 0, problem(op, "", interlock.Definite, fmt.Errorf("the namespace had no base at revision %d", createRevision))
-	}
-	b, err := readBase(reply.Kvs[0])
-	if err != nil {
-		return 0, problem(op, "", interlock.Definite, err)
-	}
 	return interlock.NewToken(b.value+createRevision, 0)
+}
+
+// baseAt reads the base as of a revision, 0 means now; missing is the error if there was none.
+func (d *Driver) baseAt(ctx context.Context, op string, rev int64, missing error) (b base, err error) {
+	reply, err := d.keys.get(ctx, op, "", d.layout.base(), clientv3.WithRev(rev))
+	if err != nil {
+		return b, err
+	}
+	if err = missing; len(reply.Kvs) > 0 {
+		b, err = readBase(reply.Kvs[0])
+	}
+	if err != nil {
+		err = problem(op, "", interlock.Definite, err)
+	}
+	return b, err
 }
 
 // Revision returns the create revision of the contender that was granted token. It
@@ -219,23 +232,97 @@ func (d *Driver) Token(ctx context.Context, createRevision int64) (interlock.Tok
 // valid at the revision that it yields. An error of kind Definite means that there
 // is none, or that etcd has compacted it.
 func (d *Driver) Revision(ctx context.Context, token interlock.Token) (int64, error) {
-	const op = "convert token"
-	var opts []clientv3.OpOption
-	for {
-		reply, err := d.keys.get(ctx, op, "", d.layout.base(), opts...)
+	for at := int64(0); ; {
+		b, err := d.baseAt(ctx, "convert token", at, fmt.Errorf("no base of this namespace yields %v", token))
 		if err != nil {
 			return 0, err
-		}
-		if len(reply.Kvs) == 0 {
-			return 0, problem(op, "", interlock.Definite, fmt.Errorf("no base of this namespace yields %v", token))
-		}
-		b, err := readBase(reply.Kvs[0])
-		if err != nil {
-			return 0, problem(op, "", interlock.Definite, err)
 		}
 		if rev := token.Counter() - b.value; rev > b.mod {
 			return rev, nil
 		}
-		opts = []clientv3.OpOption{clientv3.WithRev(b.mod - 1)}
+		at = b.mod - 1
 	}
+}
+
+// clockBound bounds a request for a server's time.
+const clockBound = time.Second
+
+// serverClock returns the time of the server that answers. etcd's API has no clock,
+// but its HTTP answers have a date: those of gRPC with TLS, and those to /version
+// otherwise. A client in the server's process has the server's clock. ok is false if
+// no server returned a date.
+func (d *Driver) serverClock(ctx context.Context) (now time.Time, ok bool) {
+	conn := d.client.ActiveConnection()
+	if conn == nil {
+		return time.Now(), true
+	}
+	ctx, cancel := context.WithTimeout(ctx, clockBound)
+	defer cancel()
+	var header metadata.MD
+	_, err := pb.NewKVClient(conn).Range(ctx, &pb.RangeRequest{Key: []byte(d.layout.base()), Serializable: true}, grpc.Header(&header))
+	if date := header.Get("date"); err == nil && len(date) > 0 {
+		return dateOf(date[0])
+	}
+	for _, endpoint := range d.client.Endpoints() {
+		if now, ok = askClock(ctx, endpoint); ok {
+			return now, true
+		}
+	}
+	return time.Time{}, false
+}
+
+func dateOf(text string) (time.Time, bool) {
+	at, err := http.ParseTime(text)
+	return at, err == nil
+}
+
+// askClock reads the date of an endpoint without TLS.
+func askClock(ctx context.Context, endpoint string) (time.Time, bool) {
+	_, host, ok := strings.Cut(endpoint, "://")
+	if !ok {
+		host = endpoint
+	} else if !strings.HasPrefix(endpoint, "http://") {
+		return time.Time{}, false
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+"/version", nil)
+	if err != nil {
+		return time.Time{}, false
+	}
+	answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request)
+	if err != nil {
+		return time.Time{}, false
+	}
+	defer answer.Body.Close()
+	return dateOf(answer.Header.Get("Date"))
+}
+
+// maxStep bounds how far a base is raised at once if no server returns its time. The clock of
+// this process cannot be checked then.
+const maxStep = 366 * 24 * time.Hour
+
+// judgeClock rejects a clock of this process that is ahead of the server's, before
+// it raises base b at revision rev.
+func (d *Driver) judgeClock(ctx context.Context, b base, rev int64) error {
+	server, ok := d.serverClock(ctx)
+	switch {
+	case ok:
+		return driver.SameClock(d.options.Now(), server)
+	case b.mod == 0:
+		return nil
+	}
+	last := time.UnixMicro(interlock.EpochUnixMicro + b.value + rev)
+	return driver.SameClock(d.options.Now(), last.Add(maxStep))
+}
+
+// plausible rejects a base whose tokens guards would reject. The process's own clock is enough to
+// accept a base; only the server's clock can reject one.
+func (d *Driver) plausible(ctx context.Context, b base, rev int64) error {
+	err := driver.Plausible(b.value+rev, d.options.Now())
+	if err == nil {
+		return nil
+	}
+	if server, ok := d.serverClock(ctx); ok {
+		return driver.Plausible(b.value+rev, server)
+	}
+	return err
 }

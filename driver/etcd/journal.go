@@ -160,10 +160,6 @@ func logOfRecords(records []driver.Record, epoch interlock.Token, now time.Time)
 	return l
 }
 
-func aboutText(began time.Time, kind string) string {
-	return driver.FormatPadded(began.UnixMicro()) + kind
-}
-
 // readLog parses an append. The head has no transaction, type and begin.
 func readLog(kv *mvccpb.KeyValue) (p located, err error) {
 	const width = driver.PaddedLength

@@ -140,7 +140,7 @@ func (j *Journal) appendOps(a *driver.Append) (when []clientv3.Cmp, then []clien
 	if a.After == 0 {
 		about := j.aboutKey(a.Transaction)
 		when = append(when, clientv3.Compare(clientv3.CreateRevision(about), "=", 0))
-		then = append(then, clientv3.OpPut(about, aboutText(now, a.Type)))
+		then = append(then, clientv3.OpPut(about, driver.FormatPadded(now.UnixMicro())+a.Type))
 		if a.Shards != 0 {
 			when = append(when, clientv3.Compare(clientv3.Value(j.shardsKey()), "=", strconv.Itoa(a.Shards)))
 		}

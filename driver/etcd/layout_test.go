@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestNamesAreEscapedInjectively(t *testing.T) {
@@ -104,4 +105,25 @@ func TestOptions(t *testing.T) {
 	if p := paceOf(1500 * time.Millisecond); p.seconds != 2 {
 		t.Errorf("1.5 s are asked for as %d s", p.seconds)
 	}
+}
+
+// TestRawNamesNest: the documented cost of Options.RawNames, which escaping avoids.
+func TestRawNamesNest(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	raw := open(t, dial(t, server.Addr()), &Options{RawNames: true})
+	inner := ask("a/b", "inner")
+	mustAcquire(t, raw, inner)
+	outer := ask("a", "outer")
+	done := queue(t, raw, outer)
+	mustRelease(t, raw, inner)
+	if o := testbed.Receive(t, done, "the outer lock"); o.Err != nil {
+		t.Fatal(o.Err)
+	}
+
+	escaped := open(t, dial(t, server.Addr()), &Options{Prefix: "ns/"})
+	mustAcquire(t, escaped, ask("a/b", "inner"))
+	outer = ask("a", "outer")
+	outer.NoWait = true
+	mustAcquire(t, escaped, outer)
 }

@@ -2,8 +2,12 @@ package etcd
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"math"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
@@ -147,4 +151,111 @@ func (s *Shard) look(ctx context.Context, op, name, item string) (text []byte, v
 		}
 	}
 	return text, version, h, err
+}
+
+// An OverdrawnError rejects an amount that would make a balance negative, or larger
+// than a balance can be. It is Definite, and leaves the branch unchanged.
+type OverdrawnError struct {
+	Account string
+	Balance int64 // as the branch sees it
+	Amount  int64 // to be added
+}
+
+// Error includes both numbers.
+func (e *OverdrawnError) Error() string {
+	return fmt.Sprintf("%d added to the %d of account %q is not between 0 and %d", e.Amount, e.Balance, e.Account, int64(math.MaxInt64))
+}
+
+// ErrorKind returns Definite.
+func (e *OverdrawnError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// A ChangedError rejects a branch whose reads are outdated. Like an
+// interlock.HeldError it is Retryable, by another branch, which reads again.
+type ChangedError struct {
+	Name  string
+	Read  int64 // the version that the branch read, 0 if there was none
+	Found int64 // the current version
+}
+
+// Error includes both versions.
+func (e *ChangedError) Error() string {
+	return fmt.Sprintf("%q was changed: version %d was read, and version %d is stored", e.Name, e.Read, e.Found)
+}
+
+// ErrorKind returns Retryable.
+func (e *ChangedError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
+
+// hold is the value of a key that names the branch that changes or has read an item.
+type hold struct {
+	Transaction string `json:"transaction"`
+	Branch      string `json:"branch"`
+	Amount      int64  `json:"amount,omitempty"` // what is added to a balance
+	Since       int64  `json:"since_us"`
+}
+
+func (h hold) xid() driver.XID { return driver.XID{Transaction: h.Transaction, Branch: h.Branch} }
+
+func (h hold) since() time.Time { return recorded(h.Since) }
+
+func readHold(kv *mvccpb.KeyValue) (h hold, err error) {
+	if json.Unmarshal(kv.Value, &h) != nil || h.xid().Check() != nil {
+		return hold{}, fmt.Errorf("key %q is not a reservation", kv.Key)
+	}
+	return h, nil
+}
+
+// doubt holds the pending changes of a prepared branch. Items are bytes, because
+// JSON would change text that is not UTF-8.
+type doubt struct {
+	Since  int64        `json:"since_us"`
+	Writes []doubtWrite `json:"writes,omitempty"`
+	Reads  [][]byte     `json:"reads,omitempty"` // items
+}
+
+// doubtWrite is an item and its new content; none if it is removed.
+type doubtWrite struct {
+	Item   []byte `json:"item"`
+	Text   []byte `json:"text,omitempty"`
+	Amount int64  `json:"amount,omitempty"`
+	Gone   bool   `json:"gone,omitempty"`
+}
+
+func readDoubt(kv *mvccpb.KeyValue) (d doubt, err error) {
+	if json.Unmarshal(kv.Value, &d) != nil || d.Since == 0 {
+		return doubt{}, fmt.Errorf("key %q is not a prepared branch", kv.Key)
+	}
+	return d, nil
+}
+
+// ended is the marker of a branch.
+type ended struct {
+	Committed bool  `json:"committed"`
+	At        int64 `json:"at_us"`
+}
+
+func readEnded(kv *mvccpb.KeyValue) (e ended, err error) {
+	if json.Unmarshal(kv.Value, &e) != nil || e.At == 0 {
+		return ended{}, fmt.Errorf("key %q is not the marker of a branch", kv.Key)
+	}
+	return e, nil
+}
+
+// recorded converts a time of a record; 0 is the zero time.
+func recorded(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
+
+// readAmount parses a balance; a missing key means 0.
+func readAmount(text []byte) (int64, error) {
+	if len(text) == 0 {
+		return 0, nil
+	}
+	n, err := driver.ParseInt(string(text))
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("its key does not hold a balance: %.40q", text)
+	}
+	return n, nil
 }

@@ -2,9 +2,11 @@ package etcd
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +15,10 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 // bank holds accounts on two shards, and decisions that are made once.
@@ -194,4 +199,118 @@ func TestShardEndRace(t *testing.T) {
 	if b := readBooks(t, client, ""); len(b.doubts)+len(b.unowned) > 0 {
 		t.Errorf("%+v", b)
 	}
+}
+
+// pay moves 30 from one shard to another, once: it ends branches in doubt, and begins
+// a transaction unless one was committed. It is the role of the process that is
+// killed.
+func pay(ctx context.Context, at *crash.Points, args []string) error {
+	client, err := clientv3.New(clientv3.Config{Endpoints: args[:1], Context: ctx})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	client.KV = crashing{client.KV, at}
+	b := newBank(client, args[1])
+	if err := b.recover(ctx); err != nil {
+		return err
+	}
+	for n := range 10 { // no process dies more than twice
+		id := fmt.Sprint("t", n)
+		committed, err := b.decided(ctx, id)
+		if committed {
+			return b.finish(ctx, id, true) // the process that decided may not have reported it
+		}
+		if err != nil {
+			return err
+		}
+		if reply, err := client.Get(ctx, "decided/"+b.prefix+id); err != nil {
+			return err
+		} else if len(reply.Kvs) == 0 {
+			return b.transfer(ctx, id, 0, 1, "x", 30, false)
+		}
+	}
+	return fmt.Errorf("ten transactions were rolled back")
+}
+
+// decided reports whether a transaction was committed.
+func (b *bank) decided(ctx context.Context, transaction string) (bool, error) {
+	reply, err := b.client.Get(ctx, "decided/"+b.prefix+transaction)
+	return err == nil && len(reply.Kvs) > 0 && string(reply.Kvs[0].Value) == "true", err
+}
+
+// payment returns a scene of pay, which requires in the end that it was paid once.
+func payment(tb testing.TB, addr string, client *clientv3.Client) crash.Scene {
+	prefix := crand.Text() + "/"
+	b := newBank(client, prefix)
+	for _, s := range b.shards {
+		mustDo(tb, s, "seed", add(tb, 100, "x"))
+	}
+	return crash.Scene{Args: []string{addr, prefix}, Want: func(tb testing.TB) {
+		tb.Helper()
+		books := readBooks(tb, client, prefix)
+		if err := books.sound(200); err != nil || len(books.doubts) > 0 || books.posted[prefix+"a/x"] != 70 || books.posted[prefix+"b/x"] != 130 {
+			tb.Errorf("left %+v, %v", books, err)
+		}
+	}}
+}
+
+// TestShardCrashes: a process is killed between any two requests of a transfer. The
+// next one pays once; some of those are killed too.
+func TestShardCrashes(t *testing.T) {
+	t.Parallel()
+	addr := serverFor(t).Addr()
+	client := dial(t, addr)
+	points := crash.Once(t, "shard", func(tb testing.TB) crash.Scene { return payment(tb, addr, client) })
+	if points < 20 {
+		t.Errorf("only %d points", points)
+	}
+	random := rand.New(rand.NewPCG(5, 8))
+	for range 20 {
+		first, second := 1+random.IntN(points), 1+random.IntN(points)
+		t.Run(fmt.Sprintf("killed at %d, then at %d", first, second), func(t *testing.T) {
+			t.Parallel()
+			s := payment(t, addr, client)
+			for _, point := range []int{first, second, 0} {
+				crash.Run(t, "shard", point, s.Args...) // the second run may have fewer points
+			}
+			s.Want(t)
+		})
+	}
+}
+
+func TestShardParticipant(t *testing.T) {
+	t.Parallel()
+	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
+			server := serverOr(t, exclusive)
+			operator := NewShard(dial(t, server.Addr()), "suite/")
+			return paths.At(server, func(t *testing.T, addr string) (drivertest.Branches, error) {
+				return branchesOf(NewShard(dial(t, addr), "suite/"), operator), nil
+			})
+		},
+	})
+}
+
+// branchesOf a shard reserve nothing before they are prepared, so a write first reads whether a
+// prepared branch holds its items. operator bypasses the faults of the paths.
+func branchesOf(s, operator *Shard) drivertest.Branches {
+	write := func(ctx context.Context, b *ShardBranch, key string, value int) error {
+		found, err := operator.Value(ctx, key)
+		if err == nil && found.Branch != (driver.XID{}) {
+			err = fmt.Errorf("%s is held by %v", key, found.Branch)
+		}
+		if err != nil {
+			return err
+		}
+		return b.Put(ctx, key, []byte(strconv.Itoa(value)))
+	}
+	read := func(ctx context.Context, key string) (int, error) {
+		value, err := operator.Value(ctx, key)
+		if err != nil || value.Version == 0 {
+			return 0, err
+		}
+		return strconv.Atoi(string(value.Data))
+	}
+	return drivertest.PreparerOf(s, write, read)
 }
