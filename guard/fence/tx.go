@@ -139,17 +139,14 @@ func enter[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock
 // retryableTimeout makes the error of a statement that the server cancelled Retryable: entering only
 // took too long.
 func retryableTimeout(ctx context.Context, err error) error {
-	var state interface{ SQLState() string }
 	var e *interlock.Error
-	if ctx.Err() != nil || !errors.As(err, &state) || !cancelled(state.SQLState()) || !errors.As(err, &e) {
+	state := failure.SQLState(err)
+	cancelled := state == "57014" || state == "70100" // PostgreSQL, MariaDB
+	if !cancelled || ctx.Err() != nil || !errors.As(err, &e) {
 		return err
 	}
 	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
 }
-
-// cancelled reports whether state is the SQLSTATE of a statement that the server cancelled, in
-// either database.
-func cancelled(state string) bool { return state == "57014" || state == "70100" }
 
 // bound keeps the transaction from being idle, or a statement from running, for longer than
 // remaining allows; see the package comment.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -122,10 +123,8 @@ func (s *Store) unfinished(ctx context.Context, q driver.IdempotencyQuery) (foun
 
 // left reports an unfinished request.
 func (s *Store) left(r driver.IdempotencyRecord, discarded bool, err error) {
-	if hook := s.options.Hooks.Unfinished; hook != nil {
-		hook(observe.IdempotencyUnfinished{Scope: r.ID.Scope, Operation: r.ID.Operation, Key: r.ID.Key,
-			Attempt: r.Attempt, Age: r.Age, Lapsed: -r.Remaining, Discarded: discarded, Err: err})
-	}
+	report.Now(s.options.Hooks.Unfinished, observe.IdempotencyUnfinished{Scope: r.ID.Scope, Operation: r.ID.Operation, Key: r.ID.Key,
+		Attempt: r.Attempt, Age: r.Age, Lapsed: -r.Remaining, Discarded: discarded, Err: err})
 }
 
 // each calls pass at about every interval until ctx ends.

@@ -62,26 +62,24 @@ type ReapReport struct {
 
 // Pass removes answers whose retention has passed, in batches, and reports unfinished requests.
 // With an error, the report has what was done before the error.
-func (r *Reaper) Pass(ctx context.Context) (report ReapReport, err error) {
+func (r *Reaper) Pass(ctx context.Context) (done ReapReport, err error) {
 	for more := true; more && err == nil; {
 		var n int
 		n, err = r.remove(ctx)
-		report.Removed += n
+		done.Removed += n
 		more = n == r.options.Batch
 	}
 	if err == nil {
-		err = r.overdue(ctx, &report)
+		err = r.overdue(ctx, &done)
 	}
-	if hook := r.store.options.Hooks.Reaped; hook != nil {
-		hook(observe.IdempotencyReaped{Removed: report.Removed, Unfinished: report.Unfinished})
-	}
-	return report, err
+	report.Now(r.store.options.Hooks.Reaped, observe.IdempotencyReaped{Removed: done.Removed, Unfinished: done.Unfinished})
+	return done, err
 }
 
 // Sweep is Pass for a coordinator.SweepBy, which calls it at its retention interval.
 func (r *Reaper) Sweep(ctx context.Context) (removed, overdue int, err error) {
-	report, err := r.Pass(ctx)
-	return report.Removed + report.Discarded, report.Unfinished, err
+	done, err := r.Pass(ctx)
+	return done.Removed + done.Discarded, done.Unfinished, err
 }
 
 // remove removes a batch. Records that a try with an unknown outcome removed are not counted.
@@ -93,14 +91,14 @@ func (r *Reaper) remove(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-func (r *Reaper) overdue(ctx context.Context, report *ReapReport) error {
+func (r *Reaper) overdue(ctx context.Context, done *ReapReport) error {
 	found, err := r.store.unfinished(ctx, driver.IdempotencyQuery{Lapsed: r.options.Overdue, Limit: r.options.Batch})
 	for _, record := range found {
 		discarded, failed := r.discard(ctx, record)
 		if discarded {
-			report.Discarded++
+			done.Discarded++
 		} else {
-			report.Unfinished++
+			done.Unfinished++
 		}
 		r.store.left(record, discarded, failed)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -163,10 +164,8 @@ func (r *Request) begin(ctx context.Context) (inside context.Context, end func()
 func (r *Request) lost(cause error) {
 	r.losing.Do(func() {
 		r.cancel(cause)
-		if hook := r.store.options.Hooks.Lost; hook != nil {
-			hook(observe.IdempotencyLost{Scope: r.id.Scope, Operation: r.id.Operation, Key: r.id.Key,
-				Attempt: r.record.Attempt, Cause: cause})
-		}
+		report.Now(r.store.options.Hooks.Lost, observe.IdempotencyLost{Scope: r.id.Scope, Operation: r.id.Operation, Key: r.id.Key,
+			Attempt: r.record.Attempt, Cause: cause})
 	})
 }
 

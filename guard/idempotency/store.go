@@ -104,9 +104,7 @@ func (s *Store) Do(ctx context.Context, call Call, fn Func) (Response, error) {
 	event := observe.IdempotencyAnswered{Scope: call.Scope, Operation: call.Operation, Key: call.Key}
 	response, err := s.do(ctx, call, fn, &event)
 	event.Replayed, event.Err, event.Took = response.Replayed, err, time.Since(began)
-	if hook := s.options.Hooks.Answered; hook != nil {
-		hook(event)
-	}
+	report.Now(s.options.Hooks.Answered, event)
 	return response, err
 }
 

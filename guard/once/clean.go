@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -115,7 +116,7 @@ func (t tables) definePartition(word string, generation int64) error {
 // rotatedMeanwhile makes the error of a missing partition Retryable.
 func rotatedMeanwhile(err error) error {
 	var e *interlock.Error
-	if !errors.As(err, &e) || stateOf(e) != noPartition {
+	if !errors.As(err, &e) || failure.SQLState(e) != noPartition {
 		return err
 	}
 	again := *e

@@ -137,12 +137,3 @@ func (e *GapError) ErrorKind() interlock.ErrorKind { return interlock.Retryable 
 func retryable(op, name, why string) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Retryable, Err: errors.New(why)}
 }
-
-// stateOf returns the SQLSTATE of the database's error, empty if it has none.
-func stateOf(err error) string {
-	var state interface{ SQLState() string }
-	if !errors.As(err, &state) {
-		return ""
-	}
-	return state.SQLState()
-}

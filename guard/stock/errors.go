@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -85,9 +86,7 @@ var errOutcome = errors.New("the driver's answer has no outcome")
 
 // short returns a ShortError, and reports it.
 func short(hooks observe.Stock, item string, want, available int64) error {
-	if hooks.Short != nil {
-		hooks.Short(observe.StockShort{Item: item, Want: want, Available: available})
-	}
+	report.Now(hooks.Short, observe.StockShort{Item: item, Want: want, Available: available})
 	return &ShortError{Item: item, Want: want, Available: available}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -60,9 +61,7 @@ func (l ledger) releaseExpired(ctx context.Context, expired []heldLine) error {
 		if err != nil {
 			return err
 		}
-		if l.observe.GivenAway != nil {
-			l.observe.GivenAway(observe.StockGivenAway{Item: g.item, Reservation: g.reservation, N: g.n})
-		}
+		report.Now(l.observe.GivenAway, observe.StockGivenAway{Item: g.item, Reservation: g.reservation, N: g.n})
 	}
 	return l.unhold(ctx, expired)
 }

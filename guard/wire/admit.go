@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -72,9 +73,7 @@ func (o *Options) Admit(ctx context.Context, values []string, about func() (stri
 			return nil, nil, err
 		}
 	}
-	if r.Hooks.Admitted != nil {
-		r.Hooks.Admitted(observe.WireAdmitted{Resource: pass.Resource, Owner: pass.Owner, Token: pass.Token, Remaining: pass.Remaining})
-	}
+	report.Now(r.Hooks.Admitted, observe.WireAdmitted{Resource: pass.Resource, Owner: pass.Owner, Token: pass.Token, Remaining: pass.Remaining})
 	return p, end, nil
 }
 
