@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/process"
+	"github.com/interlock-dev/interlock/internal/report"
 )
 
 // Run blocks until this candidate is elected, runs lead for one term, and releases the
@@ -128,9 +129,7 @@ func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Inst
 		return false, err
 	}
 	called, elected = true, boottime.Now()
-	if f := e.options.Hooks.Elected; f != nil {
-		f(Elected{Name: c.Name(), Token: c.Token(), Wait: elected.Sub(began)})
-	}
+	report.Now(e.options.Hooks.Elected, Elected{Name: c.Name(), Token: c.Token(), Wait: elected.Sub(began)})
 	return true, lead(leading, t)
 }
 

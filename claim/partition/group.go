@@ -251,9 +251,7 @@ func (g *Group) DoUnder(ctx context.Context, epoch interlock.Token, key string, 
 	p := g.enter(key, epoch)
 	if p == nil {
 		err := &NotOwnerError{Key: key, At: g.view.Locate(key)}
-		if f := g.options.Hooks.Refused; f != nil {
-			f(observe.PartitionRefused{Key: key, Partition: err.At.Partition, Epoch: err.At.Epoch, Owner: err.At.Identity})
-		}
+		report.Now(g.options.Hooks.Refused, observe.PartitionRefused{Key: key, Partition: err.At.Partition, Epoch: err.At.Epoch, Owner: err.At.Identity})
 		return err
 	}
 	defer p.leave()

@@ -75,7 +75,7 @@ type scene struct {
 }
 
 func newScene(t *testing.T, w World) *scene {
-	return &scene{T: t, World: w, ledger: newLedger()}
+	return &scene{T: t, World: w, ledger: &ledger{last: map[string]interlock.Token{}, busy: map[string]bool{}, done: map[string]int{}}}
 }
 
 // member is one process.
@@ -178,10 +178,6 @@ type ledger struct {
 	busy map[string]bool
 	done map[string]int
 	bad  []string
-}
-
-func newLedger() *ledger {
-	return &ledger{last: map[string]interlock.Token{}, busy: map[string]bool{}, done: map[string]int{}}
 }
 
 // begin records the start of work on a key under a token.
