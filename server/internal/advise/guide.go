@@ -4,10 +4,15 @@
 package advise
 
 import (
+	"bufio"
 	"bytes"
 	_ "embed"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -168,4 +173,119 @@ func (r Row) fits(answers map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// ErrQuit is returned by Ask when the user or the input ends.
+var ErrQuit = errors.New("ended without an answer")
+
+// Ask asks the questions of a guide that have no answer yet, one by one, and stores the
+// answers. An answer is a number or an id; "why" explains the question, "back" returns to
+// the one before.
+func (g *Guides) Ask(guide Guide, answers map[string]string, in io.Reader, out io.Writer) error {
+	lines := bufio.NewScanner(in)
+	var open []Question
+	for _, id := range guide.Asks {
+		if q, _ := g.Question(id); answers[id] == "" {
+			open = append(open, q)
+		}
+	}
+	for i := 0; i < len(open); {
+		step, err := ask(open[i], answers, lines, out)
+		if err != nil {
+			return err
+		}
+		i = max(0, i+step)
+	}
+	return nil
+}
+
+// ask asks one question once, and returns the number of questions to move by.
+func ask(q Question, answers map[string]string, lines *bufio.Scanner, out io.Writer) (step int, err error) {
+	fmt.Fprintf(out, "\n%s\n", q.Ask)
+	for i, a := range q.Answers {
+		fmt.Fprintf(out, "  %2d  %s\n", i+1, a.Says)
+	}
+	for {
+		fmt.Fprintf(out, "1-%d, back, why, quit: ", len(q.Answers))
+		if !lines.Scan() {
+			return 0, errors.Join(ErrQuit, lines.Err())
+		}
+		word := strings.ToLower(strings.TrimSpace(lines.Text()))
+		switch word {
+		case "why":
+			fmt.Fprintf(out, "%s\n", q.Why)
+			continue
+		case "back":
+			return -1, nil
+		case "quit":
+			return 0, ErrQuit
+		}
+		if n, err := strconv.Atoi(word); err == nil && n >= 1 && n <= len(q.Answers) {
+			word = q.Answers[n-1].ID
+		}
+		if q.Has(word) {
+			answers[q.ID] = word
+			return 1, nil
+		}
+	}
+}
+
+// Markdown returns the page docs/explanation/choosing.md. Only the command prints the checklist
+// and the code of a row.
+func (g *Guides) Markdown() string {
+	var b strings.Builder
+	b.WriteString("# Choosing\n\n<!-- Written by: go test ./server/internal/advise -update -->\n\n" +
+		"Which mechanism, backend and protocol fits? Answer the questions of a guide. The first row that fits is the advice.\n" +
+		"The command asks the same questions, and adds a checklist and code:\n\n```sh\ninterlock advise mechanism\n```\n")
+	for _, guide := range g.Guides {
+		guide.markdown(&b)
+	}
+	b.WriteString("\n## The questions\n")
+	for _, q := range g.Questions {
+		fmt.Fprintf(&b, "\n**%s** (`%s`) %s\n\n", q.Ask, q.ID, q.Why)
+		for _, a := range q.Answers {
+			fmt.Fprintf(&b, "- `%s`: %s\n", a.ID, a.Says)
+		}
+	}
+	return b.String()
+}
+
+func (guide Guide) markdown(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## %s\n\n`interlock advise %s`\n\n| | when | advice |\n|---|---|---|\n", guide.Title, guide.ID)
+	for i, r := range guide.Rows {
+		fmt.Fprintf(b, "| %d | %s | %s |\n", i+1, r.when(guide.Asks), r.Choose)
+	}
+	b.WriteString("\n")
+	for i, r := range guide.Rows {
+		fmt.Fprintf(b, "%d. **%s.** %s *Risk:* %s *Avoid:* %s\n", i+1, r.Choose, r.Reason, r.Risk, r.Avoid)
+	}
+}
+
+// when returns the conditions in the order of the questions.
+func (r Row) when(asks []string) string {
+	var conditions []string
+	for _, id := range asks {
+		if answers := r.When[id]; len(answers) > 0 {
+			conditions = append(conditions, fmt.Sprintf("%s: %s", id, strings.Join(answers, " or ")))
+		}
+	}
+	if len(conditions) == 0 {
+		return "otherwise"
+	}
+	return strings.Join(conditions, "; ")
+}
+
+// Text returns a row for a terminal.
+func (r Row) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\n  why     %s\n  risk    %s\n  avoid   %s\n", r.Choose, r.Reason, r.Risk, r.Avoid)
+	b.WriteString("\nbefore you start:\n")
+	for _, c := range r.Checklist {
+		fmt.Fprintf(&b, "  [ ] %s\n", c)
+	}
+	b.WriteString("\n")
+	for line := range strings.Lines(strings.TrimRight(r.Code, "\n")) {
+		b.WriteString("    " + strings.TrimRight(line, "\n") + "\n")
+	}
+	return b.String()
 }

@@ -53,7 +53,7 @@ func (a *app) guardShowCommand(table *string) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.print(viewMark(args[0], m), line("%s: %s\n", args[0], describeMark(m)))
+				return a.print(markView{Resource: args[0], Token: m.Token, Source: m.Source, Raised: m.Raised.UTC()}, line("%s: %s\n", args[0], describeMark(m)))
 			})
 		},
 	}
@@ -115,10 +115,6 @@ type rebased struct {
 	To       interlock.Token `json:"to,string"`
 	Reason   string          `json:"reason"`
 	By       string          `json:"by"`
-}
-
-func viewMark(resource string, m driver.Mark) markView {
-	return markView{Resource: resource, Token: m.Token, Source: m.Source, Raised: m.Raised.UTC()}
 }
 
 func describeMark(m driver.Mark) text {

@@ -157,11 +157,8 @@ func (f *forcedRelease) take(ctx context.Context, v *inspection, holder driver.C
 	if f.yes { // otherwise it was already printed
 		f.warn(v, holder)
 	}
-	return f.app.print(viewBroken(record), releasedText(record))
-}
-
-func releasedText(r driver.BreakRecord) text {
-	return line("%s: taken from %s by %s: %s\n", r.Name, describe(driver.Contender{Owner: r.Owner, Token: r.Token}), r.By, r.Reason)
+	return f.app.print(viewBroken(record), line("%s: taken from %s by %s: %s\n",
+		record.Name, describe(driver.Contender{Owner: record.Owner, Token: record.Token}), record.By, record.Reason))
 }
 
 func (a *app) historyCommand() *cobra.Command {
