@@ -79,11 +79,6 @@ func definite(c branch.Call, err error) error {
 	return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Definite, Err: err}
 }
 
-// retryable returns an error of a call that has done nothing and can be repeated.
-func retryable(c branch.Call, why string) error {
-	return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable, Err: errors.New(why)}
-}
-
 // withClass gives an error after which nothing was done the class Retry, unless it has a class.
 func withClass(err error) error {
 	if err == nil || interlock.Kind(err) != interlock.Retryable {

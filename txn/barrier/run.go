@@ -96,7 +96,8 @@ func (l ledger) missed(ctx context.Context, c claim) (found, error) {
 	case c.event == finish:
 		return found{previous: absent}, nil
 	}
-	return found{}, retryable(c.Call, "the low-water mark was moved during the call")
+	return found{}, &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable,
+		Err: errors.New("the low-water mark was moved during the call")}
 }
 
 // mark reads the low-water mark and its exceptions.
