@@ -175,9 +175,10 @@ func (j *Journal) read(ctx context.Context, id string) (driver.Head, []driver.Re
 	if err != nil || head.Position == 0 {
 		return driver.Head{}, nil, nil, err
 	}
+	payload := func(sum []byte) ([]byte, error) { return j.store.Payload(ctx, id, sum) }
 	entries := make([]Entry, len(records))
 	for i, r := range records {
-		if entries[i], err = j.entry(ctx, id, r); err == nil {
+		if entries[i], err = unstow(id, r, payload); err == nil {
 			continue
 		}
 		if now, _, again := j.store.Read(ctx, id, head.Position); again == nil && now.Position == 0 {
@@ -186,11 +187,6 @@ func (j *Journal) read(ctx context.Context, id string) (driver.Head, []driver.Re
 		return driver.Head{}, nil, nil, err
 	}
 	return head, records, entries, nil
-}
-
-// entry decodes a record, with its payload from the journal's store.
-func (j *Journal) entry(ctx context.Context, transaction string, r driver.Record) (Entry, error) {
-	return unstow(transaction, r, func(sum []byte) ([]byte, error) { return j.store.Payload(ctx, transaction, sum) })
 }
 
 // unstow decodes a record.
@@ -413,8 +409,7 @@ func store(ctx context.Context, b *backend.Backend, name string, create bool) (d
 // exists returns an error that wraps ErrNoTables if the tables are missing.
 func (t *Table[T]) exists(ctx context.Context) error {
 	_, err := t.Heads(ctx, "", 1)
-	var state interface{ SQLState() string }
-	if errors.As(err, &state) && slices.Contains([]string{"42P01", "42S02"}, state.SQLState()) { // PostgreSQL, MariaDB
+	if slices.Contains([]string{"42P01", "42S02"}, failure.SQLState(err)) { // PostgreSQL, MariaDB
 		return &interlock.Error{Op: "open journal", Kind: interlock.Definite, Err: ErrNoTables}
 	}
 	return err
