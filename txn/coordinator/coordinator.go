@@ -43,6 +43,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -184,6 +185,129 @@ func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepar
 // the commit of a database transaction that began it. If its shard is not served here,
 // Options.Notifier wakes its owner.
 func (c *Coordinator) Nudge(id string) { c.tell(c.shardOf(id), noteChanged, id) }
+
+// A Waiter waits for one transaction, from [Coordinator.Watch] to Stop. It must be used by one
+// goroutine.
+type Waiter struct {
+	coordinator *Coordinator
+	id          string
+	wake        chan struct{} // holds one
+	stop        func()        // stops listening to the notifier
+
+	// The coordinator's mu guards these.
+	begun      bool // the transaction was begun here since Watch, so that the first check can wait
+	asked      bool // its owner knows that this process waits
+	conclusion any  // of the last turn that ended here
+}
+
+// Watch returns a waiter for a transaction, which misses no later change. Call Stop when done.
+func (c *Coordinator) Watch(id string) *Waiter {
+	w := &Waiter{coordinator: c, id: id, wake: make(chan struct{}, 1), stop: c.listen()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiters[id] = append(c.waiters[id], w)
+	return w
+}
+
+// Stop ends the waiting. It may be called again.
+func (w *Waiter) Stop() {
+	c := w.coordinator
+	w.stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := slices.DeleteFunc(c.waiters[w.id], func(other *Waiter) bool { return other == w })
+	if c.waiters[w.id] = left; len(left) == 0 {
+		delete(c.waiters, w.id)
+	}
+}
+
+// Wait blocks until done, which reads the transaction, returns true, whichever process drives
+// it. Wait calls done at once, unless the transaction was begun here since Watch, then after each
+// turn of the transaction, and every Options.Poll. concluded is the value of [Turn.Conclude], or
+// nil. Wait returns a Definite error or a Bug of done; after others it calls done again. If ctx
+// ends the transaction continues, and the error is Uncertain.
+func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, concluded any) (bool, error)) error {
+	pause := w.coordinator.firstPause()
+	for look := w.checkFirst(); ; look = true {
+		if look {
+			ended, err := done(ctx, w.takeConclusion())
+			if err == nil && ended {
+				return nil
+			}
+			if kind := interlock.Kind(err); err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
+				return err
+			}
+		}
+		wait := w.coordinator.options.Poll
+		if w.askOwner() {
+			wait, pause = pause, min(pause, wait/2)*2
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-w.wake:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return &interlock.Error{Op: "wait for transaction", Name: w.id, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+		}
+		timer.Stop()
+	}
+}
+
+// checkFirst reports whether to call done at once.
+func (w *Waiter) checkFirst() bool {
+	c := w.coordinator
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !w.begun || w.conclusion != nil
+}
+
+// askOwner notifies the owner once that this process waits, unless the transaction is driven here. It
+// reports whether it is not.
+func (w *Waiter) askOwner() (elsewhere bool) {
+	c := w.coordinator
+	shard := c.shardOf(w.id)
+	if s := c.server(shard); s != nil && s.drives(w.id) {
+		return false
+	}
+	c.mu.Lock()
+	asked := w.asked
+	w.asked = true
+	c.mu.Unlock()
+	if !asked {
+		c.tell(shard, noteAwaited, w.id)
+	}
+	return true
+}
+
+// takeConclusion returns the conclusion, and clears it.
+func (w *Waiter) takeConclusion() any {
+	c := w.coordinator
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	concluded := w.conclusion
+	w.conclusion = nil
+	return concluded
+}
+
+// Await is [Waiter.Wait] of a new [Waiter], without conclusions.
+func (c *Coordinator) Await(ctx context.Context, id string, done func(ctx context.Context) (bool, error)) error {
+	w := c.Watch(id)
+	defer w.Stop()
+	return w.Wait(ctx, func(ctx context.Context, _ any) (bool, error) { return done(ctx) })
+}
+
+// wakeWaiters wakes the waiters of a transaction.
+func (c *Coordinator) wakeWaiters(id string, conclusion any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.waiters[id] {
+		if conclusion != nil {
+			w.conclusion = conclusion
+		}
+		hints.Signal(w.wake)
+	}
+}
 
 // shardOf returns the shard in which a transaction is driven here, or else that of the hash of
 // its id. The owner of the latter reads the transaction, and forwards notifications to the owner

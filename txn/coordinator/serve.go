@@ -252,6 +252,19 @@ func (s *server) wakeIfBehind(head driver.Head) {
 // One request for each Options.Poll asks the store which shards have due transactions. The first
 // server whose timer fires sends it, and signals the servers of the shards in the answer.
 
+// shortestPoll is the first pause of a process without a notifier. It is used after a poll that
+// found a transaction of another process, and during the wait for such a transaction. Pauses double
+// up to Options.Poll.
+const shortestPoll = 20 * time.Millisecond
+
+// firstPause returns the first pause.
+func (c *Coordinator) firstPause() time.Duration {
+	if c.options.Notifier != nil {
+		return c.options.Poll
+	}
+	return min(shortestPoll, c.options.Poll)
+}
+
 // pollShards asks for the due shards of all servers, unless one of them did within a poll.
 func (s *server) pollShards() error {
 	c := s.coordinator

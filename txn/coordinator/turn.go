@@ -490,6 +490,20 @@ func Delay(first, most time.Duration, c branch.Class, after time.Duration, faile
 	return max(backoff.Policy{First: first, Max: most}.Delay(max(failed, 1), random), min(after, most), time.Millisecond)
 }
 
+// A FailureLog selects the failed calls in a row that a protocol records: the fourth, eighth, sixteenth and
+// so on, one an hour, and those that end the count of take-overs. It is for packages of protocols.
+type FailureLog struct{ last time.Time }
+
+// Records reports whether to record failure number n.
+func (l *FailureLog) Records(n, takeOvers int, now time.Time) bool {
+	double := n >= 4 && n&(n-1) == 0
+	if takeOvers == 0 && !double && (l.last.IsZero() || now.Sub(l.last) < time.Hour) {
+		return false
+	}
+	l.last = now
+	return true
+}
+
 // callTimeout is the timer of a call.
 type callTimeout struct {
 	timer   *time.Timer

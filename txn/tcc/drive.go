@@ -27,7 +27,7 @@ type calls struct {
 	settleAttempts
 	at    time.Time // not before
 	timed bool      // the target asks for it
-	noted time.Time // of the last failure in the journal
+	log   coordinator.FailureLog
 }
 
 // Drive executes a decision as far as possible; see [coordinator.Protocol].
@@ -266,14 +266,11 @@ func (d *drive) countTakeOver() error {
 	return d.append([]journal.Entry{record(recordHalted, "", why{Error: reason})})
 }
 
-// failing returns the record of a failed call, if one is due: of the fourth, eighth, sixteenth failure
-// and so on in a row, one an hour, and one that ends the count of take-overs.
+// failing returns the record of a failed call, if one is due.
 func (d *drive) failing(b member, err error) []journal.Entry {
-	c, now := d.callsOf(b), d.Now()
-	double := c.attempts >= 4 && c.attempts&(c.attempts-1) == 0
-	if d.m.takeOvers == 0 && !double && (c.noted.IsZero() || now.Sub(c.noted) < time.Hour) {
+	c := d.callsOf(b)
+	if !c.log.Records(c.attempts, d.m.takeOvers, d.Now()) {
 		return nil
 	}
-	c.noted = now
 	return []journal.Entry{record(recordFailing, b.name, why{Error: coordinator.Truncate(err.Error(), coordinator.MaxFailing), Attempts: c.attempts})}
 }

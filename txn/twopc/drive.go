@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
@@ -190,26 +189,18 @@ func (d secondPhase) countTakeOver(t *coordinator.Turn, m machine) (machine, err
 	return d.append(t, m, []journal.Entry{record(recordHalted, "", reasonData{Text: text})})
 }
 
-// failures selects the failed calls to record: the fourth, eighth, sixteenth and so on in a row, one an
-// hour, and those that end the count of take-overs.
+// failures are the failed calls of a drive.
 type failures struct {
 	before map[string]int // as recorded when the drive began
-	noted  time.Time      // when one was last recorded
+	log    coordinator.FailureLog
 }
 
 func (f *failures) of(m machine, a commitResults, attempt int, now time.Time) (entries []journal.Entry) {
-	double := attempt >= 4 && attempt&(attempt-1) == 0
-	if len(a.failed) == 0 || m.takeOvers == 0 && !double && (f.noted.IsZero() || now.Sub(f.noted) < time.Hour) {
+	if len(a.failed) == 0 || !f.log.Records(attempt, m.takeOvers, now) {
 		return nil
 	}
-	f.noted = now
 	for i, name := range a.failed {
 		entries = append(entries, record(recordFailing, name, reasonData{Text: coordinator.Truncate(a.errs[i].Error(), coordinator.MaxFailing), Attempts: f.before[name] + attempt}))
 	}
 	return entries
-}
-
-// haltedError returns the error for a caller that waits for a halted transaction.
-func (m *machine) haltedError(op, id string) error {
-	return &interlock.Error{Op: op, Name: id, Kind: interlock.Uncertain, Err: fmt.Errorf("%w: %s", ErrHalted, m.halted)}
 }

@@ -333,7 +333,7 @@ func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 		case recorded.decision == Abort:
 			return false, m.outcomeOfOther(id, recorded, nil)
 		case recorded.halted != "":
-			halted = recorded.haltedError(op, id)
+			halted = uncertain(op, id, fmt.Errorf("%w: %s", ErrHalted, recorded.halted))
 			return true, nil
 		}
 		return recorded.ended, nil
