@@ -156,8 +156,12 @@ func (b *Backend) URL() *URL { return b.url }
 // Connection returns the driver's connection, for features of one driver.
 func (b *Backend) Connection() Connection { return b.conn }
 
+// patience bounds disconnecting. pgx waits up to 15 s for a server that is silent.
+const patience = 2 * time.Second
+
 // Close closes everything that was opened on the backend, then disconnects. Held claims expire
-// by their leases. It blocks until that is done or ctx ends. On a nil Backend it does nothing.
+// by their leases. It blocks until that is done or ctx ends. It waits at most 2 s for the client
+// to disconnect, which then ends in the background. On a nil Backend it does nothing.
 func (b *Backend) Close(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -170,7 +174,20 @@ func (b *Backend) Close(ctx context.Context) error {
 	for i := len(opened) - 1; i >= 0; i-- {
 		errs = append(errs, opened[i](ctx))
 	}
-	return errors.Join(append(errs, b.conn.Close())...)
+	return errors.Join(append(errs, b.disconnect(ctx))...)
+}
+
+func (b *Backend) disconnect(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done within %v: %w", patience, context.DeadlineExceeded))
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() { closed <- b.conn.Close() }() // ends when the driver gives its sockets up
+	select {
+	case err := <-closed:
+		return err
+	case <-ctx.Done():
+		return &interlock.Error{Op: "disconnect", Driver: b.url.Kind(), Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
 }
 
 func (b *Backend) closing(close func(context.Context) error) {

@@ -155,6 +155,39 @@ func TestFailedOpening(t *testing.T) {
 	}
 }
 
+// TestCloseEnds: Close ends with its context, and without one soon, although the server is silent.
+func TestCloseEnds(t *testing.T) {
+	server := testbed.Postgres(t)
+	for name, limit := range map[string]time.Duration{"with its context": 100 * time.Millisecond, "by its own bound": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := testbed.NewProxy(t, server.Addr())
+			b, err := backend.Open(t.Context(), strings.Replace(server.URL(), server.Addr(), path.Addr(), 1))
+			testbed.OK(t, err)
+			db, _ := b.SQL()
+			tx, err := db.Begin(t.Context())
+			testbed.OK(t, err)
+			path.DropReplies()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer cancel()
+			if _, err := tx.Exec(ctx, "SELECT 1"); err == nil {
+				t.Error("a silent server answered")
+			}
+			_ = tx.Rollback(ctx)
+			bound, end := context.WithTimeout(t.Context(), limit)
+			defer end()
+			began := time.Now()
+			if err := b.Close(bound); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("it returned %v", err)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			path.Heal()
+		})
+	}
+}
+
 // TestNothingIsPrinted requires that a URL and its errors show no password or client option.
 func TestNothingIsPrinted(t *testing.T) {
 	u, err := backend.Parse("redis://u:s3cret@127.0.0.1:1/0?client_name=s3cret&ttl=5s")
