@@ -1,5 +1,8 @@
 // Package observe defines the events of Interlock and the hooks that receive them. It stores
 // nothing, samples nothing and uses no metrics library; adapters are in other packages.
+//
+// A panic in a hook is not recovered. Most hooks run in goroutines of Interlock, where it ends the
+// process.
 package observe
 
 import (
