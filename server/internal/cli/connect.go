@@ -59,6 +59,7 @@ func (a *app) inTx(ctx context.Context, use func(context.Context, driver.SQL) er
 
 // group returns a command that only has subcommands.
 func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	c.Use += " COMMAND"
 	c.Args, c.RunE = isGroup, func(c *cobra.Command, _ []string) error { return c.Help() }
 	c.AddCommand(commands...)
 	return c

@@ -65,7 +65,7 @@ func (a *app) run(args []string) (code int) {
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "interlock",
+		Use:   "interlock COMMAND",
 		Short: "Distributed locks with fencing tokens, and guards that reject stale writes",
 		Example: `  interlock dev                                  a lock service on this machine
   interlock lock nightly -- ./backup.sh          run a command under a lock
