@@ -21,9 +21,9 @@
 //	}).Pivot()
 //	book := saga.Define("book", hold, pay, saga.Step("mail", mail))
 //
-//	c, err := coordinator.New(j, nil)     // j: a journal.Journal
-//	engine, err := saga.New(c, nil, book)
-//	go locks.Keep(ctx, "orders", c.Run)   // locks: a lock.Fenced; or Serve, for each shard
+//	runtime, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil) // the journal, and who drives its sagas
+//	engine, err := saga.New(runtime.Coordinator(), nil, book)
+//	err = runtime.Start(ctx)
 //	outcome, err := book.Do(ctx, engine, "booking/42", order)
 //
 // # Order
