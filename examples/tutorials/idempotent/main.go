@@ -68,7 +68,8 @@ func charge(w http.ResponseWriter, r *http.Request, records *idempotency.SQL[pgx
 	_, err := idempotency.LastPhase(r.Context(), records, func(ctx context.Context, tx pgx.Tx) (idempotency.Response, error) {
 		err := tx.QueryRow(ctx, "INSERT INTO charges (account, amount) VALUES ($1, $2) RETURNING id", c.Account, c.Amount).Scan(&c.ID)
 		body, _ := json.Marshal(c)
-		return idempotency.Response{Status: http.StatusCreated, Body: body}, err
+		header := http.Header{"Content-Type": {"application/json"}}
+		return idempotency.Response{Status: http.StatusCreated, Header: header, Body: body}, err
 	})
 	if err != nil {
 		log.Print(err)

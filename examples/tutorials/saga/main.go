@@ -42,7 +42,7 @@ func say(step string) func(ctx context.Context, o Order) (string, error) {
 		case <-time.After(*pause):
 			return step + " done", nil
 		case <-ctx.Done():
-			return "", ctx.Err()
+			return "", context.Cause(ctx) // says that the call's timeout has passed
 		}
 	}
 }
@@ -84,6 +84,8 @@ func book(ctx context.Context, id, item string) error {
 		return err
 	}
 	outcome, err := order.Do(ctx, engine, id, Order{Item: item, Price: 100})
-	fmt.Println(outcome.State)
+	if outcome.State != "" { // it began
+		fmt.Println(outcome.State)
+	}
 	return err
 }
