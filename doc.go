@@ -10,8 +10,7 @@
 // A claim (package claim/lock) says which process may act, and carries a token. A guard
 // (package guard/fence) is part of the store and rejects stale tokens:
 //
-//	d, err := redis.Open(ctx, client, nil)              // or etcd, or memory
-//	locks, err := lock.NewFenced(d, nil)
+//	locks, err := lock.Open(ctx, "redis://127.0.0.1:6379", nil) // or lock.NewFenced with a client of yours
 //	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
 //		return fence.Tx(ctx, postgres.Pool(pool), marks, c, "account/42",
 //			func(ctx context.Context, tx pgx.Tx) error {

@@ -2,7 +2,7 @@
 // leads: a leader that was paused continues after its successor has begun. Each term has a
 // token, and a guard (package guard/fence) that rejects lower tokens protects the data.
 //
-//	elections, err := elect.New(d, nil) // d from driver/etcd, driver/postgres, …
+//	elections, err := elect.Open(ctx, "etcd://127.0.0.1:2379", nil) // with import _ ".../driver/etcd"
 //	...
 //	err = elections.Run(ctx, "billing", func(ctx context.Context, term *elect.Term) error {
 //		return fence.Tx(ctx, db, marks, term, "invoices", writeInvoices)

@@ -3,7 +3,7 @@
 // another process has acquired it. Every claim therefore has a fencing token. A guard (package
 // guard/fence) protects the data by rejecting older tokens.
 //
-//	locks, err := lock.NewFenced(d, nil) // d from driver/redis, driver/etcd, …
+//	locks, err := lock.Open(ctx, "redis://127.0.0.1:6379", nil) // with import _ ".../driver/redis"
 //	...
 //	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
 //		return fence.Tx(ctx, db, marks, c, "account/42", withdraw)

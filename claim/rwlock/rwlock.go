@@ -4,7 +4,7 @@
 // a guard changes the data that it reads. A reader whose claim is no longer valid discards what
 // it read. A writer's claim has a token for the guard, a reader's has none.
 //
-//	locks, err := rwlock.New(d, nil) // d from driver/redis, driver/etcd, …
+//	locks, err := rwlock.Open(ctx, "redis://127.0.0.1:6379", nil) // with import _ ".../driver/redis"
 //	...
 //	err = locks.Read(ctx, "prices", func(ctx context.Context, r *rwlock.ReadClaim) error {
 //		return show(ctx)

@@ -3,7 +3,7 @@
 // has a slot, and a token that orders the holders of that slot. A guard with a mark per slot
 // (Permit.Resource) rejects former holders.
 //
-//	permits, err := semaphore.New(d, 3, nil) // d from driver/redis, driver/etcd, …
+//	permits, err := semaphore.Open(ctx, "redis://127.0.0.1:6379", 3, nil) // with import _ ".../driver/redis"
 //	...
 //	err = permits.Do(ctx, "reports", func(ctx context.Context, p *semaphore.Permit) error {
 //		return store.Enter(ctx, p.Claim(), p.Resource(), changes...)

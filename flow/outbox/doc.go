@@ -10,13 +10,13 @@
 //
 // A message is added in the transaction that it describes, and sent by a relay:
 //
-//	err := outbox.Tx(ctx, postgres.Pool(pool), notifier, func(ctx context.Context, tx pgx.Tx) error {
+//	err := outbox.Tx(ctx, postgres.Pool(pool), nil, func(ctx context.Context, tx pgx.Tx) error {
 //		// write the order here; its message is in the same transaction
 //		return box.Add(ctx, postgres.Tx(tx), outbox.Message{Topic: "orders", Key: "order/42", Payload: created})
 //	})
 //	...
-//	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, &outbox.Options{Notifier: notifier})
-//	err = locks.Keep(ctx, "outbox", relay.RunAll) // or a slice for each partition of claim/partition: relay.RunOf
+//	relay, err := outbox.Start(ctx, "postgres://127.0.0.1/shop", box, sink, nil)
+//	defer relay.Close(ctx)
 //
 // # Order
 //

@@ -21,9 +21,9 @@
 //	}).Pivot()
 //	book := saga.Define("book", hold, pay, saga.Step("mail", mail))
 //
-//	runtime, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil) // the journal, and who drives its sagas
-//	engine, err := saga.New(runtime.Coordinator(), nil, book)
-//	err = runtime.Start(ctx)
+//	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
+//	engine, err := saga.New(rt.Coordinator(), nil, book)
+//	err = rt.Start(ctx)
 //	outcome, err := book.Do(ctx, engine, "booking/42", order)
 //
 // # Order

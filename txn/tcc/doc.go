@@ -16,14 +16,13 @@
 //
 //	rooms := tcc.Holds[pgx.Tx]{DB: postgres.Pool(pool)}
 //	hotel, flight := tcc.Define("hotel", rooms.Take()), tcc.Define("flight", airline)
-//	c, err := coordinator.New(j, nil)              // j: a journal.Journal
-//	bookings, err := tcc.New(c, nil, hotel, flight)
-//	go locks.Keep(ctx, "bookings", c.Run)          // locks: a lock.Fenced
+//	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
+//	bookings, err := tcc.New(rt.Coordinator(), nil, hotel, flight)
+//	err = rt.Start(ctx) // also releases expired holds
 //
 //	seat := flight.Try(Seat{"LH 400", "12A"})
 //	outcome, err := bookings.Run(ctx, "booking", "booking/42", hotel.Try(tcc.Want{Item: "room", N: 1}), seat)
-//	ticket, err := seat.OutputOf(outcome)              // err of Run is nil: it will be confirmed
-//	go rooms.Watch(ctx, bookings.Decide)           // each participant; a txn.Runtime does it
+//	ticket, err := seat.OutputOf(outcome) // err of Run is nil: it will be confirmed
 //
 // # Decisions
 //

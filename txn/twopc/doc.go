@@ -14,8 +14,9 @@
 //
 //	north := twopc.Define("north", pg)     // pg: a driver.Preparer, of postgres.OpenParticipant
 //	south := twopc.Define("south", maria)
-//	engine, err := twopc.New(c, nil, north, south) // c: a coordinator.Coordinator
-//	go engine.Watch(ctx)                           // finishes branches in doubt; a txn.Runtime does it
+//	rt, err := txn.Open(ctx, "postgres://127.0.0.1/bank", nil)
+//	engine, err := twopc.New(rt.Coordinator(), nil, north, south)
+//	err = rt.Start(ctx) // also finishes branches in doubt
 //
 //	err = engine.Run(ctx, "transfer/42", func(ctx context.Context, t *twopc.T) error {
 //		a, err := north.Join(ctx, t) // a pgx.Tx
