@@ -148,14 +148,25 @@ act. The new state of the branch follows the arrow. In addition:
   ` + "`Interlock-Input: other`" + `, which tells the coordinator that an operator's edit came too late.
 - Only a message that changes the state of the branch runs business code.
 - Check the barrier before the business: an account that is full because of this branch is no reason to refuse.
+
+## The business that is tested
+
+` + "`interlock conformance`" + ` tests a participant that keeps accounts, and creates each when a message first names it. The body of every
+message, also of one that undoes, is ` + "`" + `{"account": "a name", "amount": 1, "capacity": 1}` + "`" + `.
+
+- A try, prepare or do is refused if held, confirmed and the amount together exceed the capacity.
+- A try or prepare holds the amount, a confirm or commit confirms it, and a cancel or rollback releases it. A do confirms at once,
+  and an undo reverses that.
+- The output of a try, prepare or do differs each time, such as ` + "`" + `{"hold": "a random number"}` + "`" + `, to show that a repeated message gets the first one.
+- A GET of the same address, or of ` + "`--inspect URL`" + `, with ` + "`?account=NAME`" + ` is answered ` + "`" + `{"held": 0, "confirmed": 1}` + "`" + `; zeros for an unknown account.
 `
 
 const business = `
 ## More plays
 
 They are shown for TCC, and are the same for the others. Each is about one account, whose capacity is in the input, with
-the amount, which is 1 unless it says otherwise: the comment of the package says what the kit's business is. *unheard* is an
-answer that is neither 2xx nor 409, since the message may come again as it should be.
+the amount, which is 1 unless it says otherwise. *unheard* is an answer that is neither 2xx nor 409, since the message may come again
+as it should be.
 `
 
 const pairs = `
