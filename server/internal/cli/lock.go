@@ -258,7 +258,9 @@ func (a *app) holdCommand() *cobra.Command {
 func (a *app) hold(ctx context.Context, name string, f waitFlags) error {
 	ctx, stop := untilStopped(ctx)
 	defer stop()
-	signal.Ignore(syscall.SIGPIPE) // a grant that nobody can read is an error, and the lock is released
+	// A grant that nobody can read is an error, and the lock is released. A read of the terminal
+	// in the background fails, instead of stopping the process with the lock.
+	signal.Ignore(syscall.SIGPIPE, syscall.SIGTTIN)
 	g, err := a.acquire(ctx, name, f)
 	if err != nil {
 		return err
@@ -282,14 +284,17 @@ type granted struct {
 // waitForEnd waits for the end of the input, of the claim, or of ctx. The read cannot be
 // interrupted; it ends with the process.
 func waitForEnd(ctx context.Context, g *grant, in io.Reader) error {
-	ended := make(chan struct{})
+	ended := make(chan error, 1)
 	go func() {
-		defer close(ended)
-		_, _ = io.Copy(io.Discard, in) // a failed input has ended too
+		_, err := io.Copy(io.Discard, in)
+		ended <- err
 	}()
 	select {
-	case <-ended:
-		return nil
+	case err := <-ended:
+		if errors.Is(err, syscall.EIO) {
+			return usage("the terminal cannot be read in the background: write sleep 60 | interlock locks hold %s &", g.Name())
+		}
+		return nil // a failed input has ended too
 	case <-ctx.Done():
 		return signalError(ctx)
 	case <-g.Context().Done():

@@ -134,6 +134,16 @@ func lockOn(t *testing.T, url, script string, flags ...string) *console {
 	return open(t, program(t), append(args, "--", "sh", "-c", script)...)
 }
 
+// TestHoldInTheBackground: a background job that holds a lock until its input ends is not stopped
+// with the lock, but says why it ends.
+func TestHoldInTheBackground(t *testing.T) {
+	t.Parallel()
+	c := open(t, "bash", "--norc", "-ic", `"$0" locks hold job --backend "$1" & wait $!; echo "code $?"`, program(t), backends["etcd"](t))
+	c.sees("sleep 60 | interlock locks hold job &")
+	c.sees("code 64")
+	c.ends(0)
+}
+
 func TestCtrlCReachesTheCommandOnce(t *testing.T) {
 	t.Parallel()
 	c := lockOn(t, backends["etcd"](t), `trap 'echo "heard it"' INT; echo ready; sleep 1; sleep 1; exit 3`)
