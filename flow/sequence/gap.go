@@ -50,6 +50,16 @@ func (m *machine) fetched(now time.Time, in input) {
 	m.deadline = now // the fetch has ended
 }
 
+// abandon drops held events whose claim has ended, and fetched ones, which the source has. The gap before what is
+// left is a new one.
+func (m *machine) abandon(gone func(Event) bool) {
+	was := m.held
+	m.held = slices.DeleteFunc(slices.Clone(was), func(h held) bool { return h.fetched || gone(h.event) })
+	if len(was) > 0 && (len(m.held) == 0 || m.held[0].event.Position != was[0].event.Position) {
+		m.phase = unseen
+	}
+}
+
 // awaits reports whether the machine waits for the answer to a fetch.
 func (m *machine) awaits(wanted Hole) bool {
 	if m.phase != fetching || len(m.held) == 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
@@ -77,6 +78,29 @@ func (s *Sequencer[T]) leave(k *entry) {
 	s.mu.Unlock()
 	<-k.lock
 	s.forget(k)
+}
+
+// abandon drops the held events of a key whose claim has ended: they are delivered again under the next one, maybe
+// to another process. Settled is not called for them.
+func (s *Sequencer[T]) abandon(key string, claim driver.Assignment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.keys[key]; k == nil || k.bytes == 0 || s.closed {
+		return
+	}
+	s.work.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, s.options.Timeout)
+		defer cancel()
+		k, err := s.enter(ctx, "abandon events", key)
+		if err != nil {
+			return
+		}
+		defer s.leave(k)
+		s.step(ctx, k, input{kind: abandon, gone: func(e Event) bool {
+			x, ok := e.Handle.(*flight)
+			return ok && x.message.Claim == claim
+		}})
+	})
 }
 
 // forget removes a user of an entry, and evicts idle entries beyond Options.Cached.

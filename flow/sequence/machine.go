@@ -57,13 +57,14 @@ const (
 // An input is an event for the machine.
 type input struct {
 	kind   inputKind
-	event  Event   // offer
-	late   bool    // offer: it was fetched, and the answer came late
-	room   error   // offer: why it cannot be held
-	err    error   // done
-	began  bool    // done: the handler ran, so err is not the store's
-	state  State   // done, of a load or a fill
-	events []Event // fetched
+	event  Event            // offer
+	late   bool             // offer: it was fetched, and the answer came late
+	room   error            // offer: why it cannot be held
+	err    error            // done
+	began  bool             // done: the handler ran, so err is not the store's
+	state  State            // done, of a load or a fill
+	events []Event          // fetched
+	gone   func(Event) bool // abandon: whether the source delivers it again
 }
 
 type inputKind int
@@ -74,6 +75,7 @@ const (
 	done              // the operation in progress has ended
 	fetched           // the source has answered
 	resume            // an operator accepts the hole
+	abandon           // the claim of held events has ended
 )
 
 // An effect is an action for the caller.
@@ -125,6 +127,8 @@ func (m *machine) Step(now time.Time, in input) []effect {
 			m.phase = overdue
 		}
 		m.retry = time.Time{}
+	case abandon:
+		m.abandon(in.gone)
 	}
 	m.proceed(now)
 	return m.out

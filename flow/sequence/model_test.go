@@ -171,6 +171,7 @@ func (mo *model) actions(w world) {
 	}
 	mo.answers(w)
 	mo.elsewhere(w)
+	mo.abandons(w)
 	crashed := w.clone()
 	if crashed.faults > 0 {
 		crashed.faults--
@@ -201,6 +202,24 @@ func (mo *model) elsewhere(w world) {
 			moved.done.add(next)
 		}
 		mo.add(moved)
+	}
+}
+
+// abandons makes the claim of all held events end, or of the first.
+func (mo *model) abandons(w world) {
+	if w.faults == 0 || len(w.m.held) == 0 {
+		return
+	}
+	first := w.m.held[0].event.Position
+	for _, gone := range []func(Event) bool{func(Event) bool { return true }, func(e Event) bool { return e.Position == first }} {
+		left := w.clone()
+		left.faults--
+		for _, h := range w.m.held {
+			if gone(h.event) {
+				left.held.drop(h.event.Position)
+			}
+		}
+		mo.input(left, "abandon", input{kind: abandon, gone: gone})
 	}
 }
 

@@ -42,7 +42,8 @@ type Options struct {
 	// Concurrency bounds the keys that are worked on at the same time without a caller, and the
 	// running fetches; 0 means 8.
 	Concurrency int
-	// Settled receives the outcome of each Held event: once, unless the sequencer is closed before.
+	// Settled receives the outcome of each Held event: once, unless the sequencer is closed before, or a
+	// Source has released it.
 	// It must return at once and must not call the sequencer. It may be nil.
 	Settled func(Event, Outcome)
 	// Observe receives events; nil logs failures, see package observe.

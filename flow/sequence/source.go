@@ -55,6 +55,7 @@ type SourceOptions struct {
 type Source struct {
 	queue   driver.QueueConsumer
 	offer   func(context.Context, Event) (Outcome, error)
+	abandon func(key string, claim driver.Assignment)
 	event   func(driver.Received) (Event, error)
 	options SourceOptions
 
@@ -100,7 +101,7 @@ func (s *Sequencer[T]) Consume(ctx context.Context, q driver.Queue, name string,
 		}
 		return e, err
 	}
-	f := &Source{offer: s.Offer, event: checked, keys: map[string][]*flight{}, claims: map[driver.Assignment]map[*flight]bool{}, changed: make(chan struct{})}
+	f := &Source{offer: s.Offer, abandon: s.abandon, event: checked, keys: map[string][]*flight{}, claims: map[driver.Assignment]map[*flight]bool{}, changed: make(chan struct{})}
 	if o != nil {
 		f.options = *o
 	}
@@ -214,14 +215,19 @@ func (f *Source) watch(claim driver.Assignment) {
 	case <-claim.Revoked():
 	case <-f.life.Done():
 	}
+	keys := map[string]bool{}
 	f.note(func() {
 		for x := range f.claims[claim] {
 			if !x.offering {
 				x.done(driver.Release, nil)
+				keys[x.event.Key] = true
 			}
 		}
 		delete(f.claims, claim)
 	})
+	for key := range keys {
+		f.abandon(key, claim)
+	}
 }
 
 // tend offers the events of a key until there are none.
@@ -265,7 +271,7 @@ func (f *Source) try(x *flight) bool {
 		<-f.turns
 	case <-ctx.Done():
 	}
-	again := false
+	again, abandoned := false, false
 	f.note(func() {
 		x.offering = false
 		switch {
@@ -274,6 +280,7 @@ func (f *Source) try(x *flight) bool {
 			x.done(driver.Ack, nil)
 		case driver.IsRevoked(x.message.Claim) || f.life.Err() != nil || outcome != Held && f.intake.Err() != nil:
 			f.release(x)
+			abandoned = outcome == Held // watch was earlier
 		case outcome != Held:
 			again = true
 			f.enqueue(x)
@@ -281,6 +288,9 @@ func (f *Source) try(x *flight) bool {
 	})
 	if again && err != nil {
 		f.options.Trouble(err)
+	}
+	if abandoned {
+		f.abandon(x.event.Key, x.message.Claim)
 	}
 	return !again
 }

@@ -191,6 +191,24 @@ func TestSourceCloses(t *testing.T) {
 	}
 }
 
+// TestSourceForgetsWhatIsReleased: events that are held under a claim, and those that were fetched for them, leave the
+// sequencer with it.
+func TestSourceForgetsWhatIsReleased(t *testing.T) {
+	p := newPipe(t)
+	p.add("a/2", "a/4", "b/3")
+	fetch := func(context.Context, Hole) ([]Event, error) {
+		return []Event{{Key: "b", Position: Position{Seq: 2}, Payload: []byte("b/2")}}, nil
+	}
+	s, err := New("q", &p.store, p.handle, &Options{Halt: true, Wait: time.Millisecond, Fetch: fetch})
+	ok(t, err)
+	defer s.Close(context.Background())
+	f, err := s.Consume(t.Context(), p.queue, "q", parseEvent, &SourceOptions{Lease: p.lease})
+	ok(t, err)
+	testbed.Eventually(t, "two keys hold events", time.Minute, func() bool { return s.Load() == Load{Keys: 2, Bytes: 16} })
+	ok(t, f.Close(t.Context()))
+	testbed.Eventually(t, "nothing is held", time.Minute, func() bool { return s.Load() == Load{} })
+}
+
 // TestSourceReleasesWhatFollows: if an event is given back because the source closes, so are those behind it.
 // Otherwise they would be held as events after a gap.
 func TestSourceReleasesWhatFollows(t *testing.T) {
