@@ -29,13 +29,27 @@ func (q *Queue) Backlogs(ctx context.Context, name string) ([]Backlog, error) {
 	return all, nil
 }
 
-// lag counts the messages of a subject from a sequence number on.
+// lag counts the messages of a subject from a sequence number on, by consumers on replicas that the servers choose. Only
+// the leader of the stream is sure to have all messages, so it creates consumers until one is there.
 func (q *Queue) lag(ctx context.Context, stream jetstream.Stream, subject string, from int64) (int64, error) {
-	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, FilterSubject: subject,
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(max(1, from)),
-		InactiveThreshold: time.Minute, MemoryStorage: true, Replicas: 1})
-	if err != nil {
-		return 0, err
+	for {
+		c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, FilterSubject: subject,
+			DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(max(1, from)),
+			InactiveThreshold: time.Minute, MemoryStorage: true, Replicas: 1})
+		if err != nil {
+			return 0, err
+		}
+		info := c.CachedInfo()
+		if err := stream.DeleteConsumer(ctx, info.Name); err != nil || onLeader(stream.CachedInfo(), info) {
+			return int64(info.NumPending), err
+		}
+		if _, err := stream.Info(ctx); err != nil { // the leader may have changed
+			return 0, err
+		}
 	}
-	return int64(c.CachedInfo().NumPending), stream.DeleteConsumer(ctx, c.CachedInfo().Name)
+}
+
+// onLeader reports whether a consumer is on the leader of its stream; without a cluster it is.
+func onLeader(stream *jetstream.StreamInfo, c *jetstream.ConsumerInfo) bool {
+	return c.Cluster == nil || stream.Cluster != nil && c.Cluster.Leader == stream.Cluster.Leader
 }

@@ -75,13 +75,16 @@ func TestDeletedMessages(t *testing.T) {
 // lagging is a client of a cluster that puts consumers on a replica without the latest messages.
 type lagging struct{ jetstream.JetStream }
 
-type leader struct{ jetstream.Stream }
+type leader struct {
+	jetstream.Stream
+	elsewhere int // how many of the next consumers are on the replica
+}
 
 type replica struct{ jetstream.Consumer }
 
 func (l lagging) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
 	s, err := l.JetStream.Stream(ctx, name)
-	return leader{s}, err
+	return &leader{Stream: s}, err
 }
 
 func (l lagging) CreateConsumer(ctx context.Context, stream string, config jetstream.ConsumerConfig) (jetstream.Consumer, error) {
@@ -89,10 +92,18 @@ func (l lagging) CreateConsumer(ctx context.Context, stream string, config jetst
 	return replica{c}, err
 }
 
-func (s leader) CachedInfo() *jetstream.StreamInfo {
+func (s *leader) CachedInfo() *jetstream.StreamInfo {
 	info := *s.Stream.CachedInfo()
 	info.Cluster = &jetstream.ClusterInfo{Leader: "a"}
 	return &info
+}
+
+func (s *leader) CreateConsumer(ctx context.Context, config jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	c, err := s.Stream.CreateConsumer(ctx, config)
+	if s.elsewhere--; s.elsewhere >= 0 {
+		return replica{c}, err
+	}
+	return c, err
 }
 
 func (c replica) CachedInfo() *jetstream.ConsumerInfo {
@@ -110,6 +121,16 @@ func TestReplicaLags(t *testing.T) {
 	s.add("a/1", "a/2")
 	c := s.join(q)
 	c.Record(driver.Ack, c.Take(2)...)
+}
+
+// TestLagIsOfTheLeader: a replica that catches up does not count.
+func TestLagIsOfTheLeader(t *testing.T) {
+	s := newScene(t)
+	s.add("a/1", "a/2", "a/3", "b/1")
+	got, err := s.queue(nil).lag(t.Context(), &leader{Stream: s.stream, elsewhere: 3}, s.prefix+".q.*", 2)
+	if err != nil || got != 3 {
+		t.Errorf("%d messages, %v", got, err)
+	}
 }
 
 // TestFullPartition: a parked key that fills the window stops its partition, and nothing is lost.

@@ -144,7 +144,7 @@ func (a *assignment) skipToEnd(ctx context.Context, c jetstream.Consumer, read u
 	if err != nil {
 		return err
 	}
-	leader, end := stream.CachedInfo().Cluster, int64(stream.CachedInfo().State.LastSeq)+1
+	end := int64(stream.CachedInfo().State.LastSeq) + 1
 	s.Mu.Lock()
 	behind := a.Offsets.Unread() < end
 	s.Mu.Unlock()
@@ -152,7 +152,7 @@ func (a *assignment) skipToEnd(ctx context.Context, c jetstream.Consumer, read u
 	switch {
 	case err != nil || !behind || info.NumPending > 0 || info.Delivered.Consumer != read:
 		return err
-	case info.Cluster != nil && (leader == nil || info.Cluster.Leader != leader.Leader): // nil without a cluster
+	case !onLeader(stream.CachedInfo(), info):
 		return errElsewhere
 	}
 	a.advance(end)
