@@ -25,6 +25,7 @@ type consumer struct {
 	lease   time.Duration
 	session *session       // the mutex guards it
 	reset   map[int32]bool // partitions whose offset the log does not have; the mutex guards it
+	guessed map[int32]bool // partitions that began at 0, wherever their log begins; the mutex guards it
 }
 
 // assignment is a consumer's claim on a partition. The consumer's mutex guards the fields after
@@ -39,7 +40,7 @@ type assignment struct {
 }
 
 func (q *Queue) start(name string, o driver.QueueOptions) (*consumer, error) {
-	c := &consumer{queue: q, lease: o.Lease, group: cmp.Or(q.options.Group, "interlock."+name), reset: map[int32]bool{}}
+	c := &consumer{queue: q, lease: o.Lease, group: cmp.Or(q.options.Group, "interlock."+name), reset: map[int32]bool{}, guessed: map[int32]bool{}}
 	c.Consumer = lanes.NewConsumer(lanes.Hooks[*assignment]{Queue: name, Owner: o.Owner, Problem: problem,
 		DeadLetters: c.writeDeadLetters,
 		Commit: func(ctx context.Context, parts []*assignment) map[*assignment]error {

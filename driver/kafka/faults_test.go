@@ -147,17 +147,7 @@ func TestOutOfRange(t *testing.T) {
 	c := s.join(nil)
 	c.Record(driver.Ack, c.Take(1)...)
 	c.Leave()
-	r := kmsg.NewPtrDeleteRecordsRequest()
-	topic := kmsg.NewDeleteRecordsRequestTopic()
-	topic.Topic = s.topic
-	partition := kmsg.NewDeleteRecordsRequestTopicPartition()
-	partition.Offset = 3
-	topic.Partitions = append(topic.Partitions, partition)
-	r.Topics = append(r.Topics, topic)
-	r.TimeoutMillis = 10_000
-	if _, err := r.RequestWith(t.Context(), client(t, kgo.SeedBrokers(s.addr))); err != nil {
-		t.Fatal(err)
-	}
+	s.deleteRecords(3)
 	c = s.join(nil)
 	c.Fails(func(err error) bool {
 		return interlock.Kind(err) == interlock.Definite && strings.Contains(err.Error(), "offset 1")
@@ -167,6 +157,21 @@ func TestOutOfRange(t *testing.T) {
 	} else {
 		c.Record(driver.Ack, got...)
 	}
+}
+
+// deleteRecords deletes those of partition 0 below an offset; -1 means all.
+func (s *scene) deleteRecords(below int64) {
+	s.Helper()
+	r := kmsg.NewPtrDeleteRecordsRequest()
+	topic := kmsg.NewDeleteRecordsRequestTopic()
+	topic.Topic = s.topic
+	partition := kmsg.NewDeleteRecordsRequestTopicPartition()
+	partition.Offset = below
+	topic.Partitions = append(topic.Partitions, partition)
+	r.Topics = append(r.Topics, topic)
+	r.TimeoutMillis = 10_000
+	_, err := r.RequestWith(s.Context(), client(s.T, seeds(s.addr)))
+	testbed.OK(s, err)
 }
 
 // TestFullPartition: a parked key stops its partition when it fills the window, and nothing else

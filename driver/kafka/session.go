@@ -362,32 +362,21 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 	return offsets, nil
 }
 
-// extents returns what the logs of partitions have. It waits for a partition that does not answer, such as one
-// without a leader, only if the group has no offset of it: then it delays the assignment of all others. An offset
-// that the log does not have is refused by a fetch.
+// extents returns what the logs of partitions have. It does not wait for one that does not answer, such as one without
+// a leader, which would delay all others. Then the offset of the group counts, or 0: a fetch refuses an offset that the
+// log does not have.
 func (s *session) extents(ctx context.Context, of map[int32]kgo.Offset) (map[int32]extent, error) {
-	for {
-		logs, err := s.queue.logs(ctx, s.Queue, slices.Collect(maps.Keys(of)))
-		if err == nil {
-			return logs, nil
-		}
-		if ctx.Err() != nil { // an error returned would end all assignments
-			return nil, ctx.Err()
-		}
-		s.ReportTransient(fmt.Errorf("list offsets: %w", err))
-		known := true
-		for p, offset := range of {
-			if _, ok := logs[p]; !ok {
-				at := offset.EpochOffset().Offset
-				logs[p] = extent{at, math.MaxInt64}
-				known = known && at >= 0
-			}
-		}
-		if known {
-			return logs, nil
-		}
-		lanes.Pause(ctx, retryPause)
+	logs, err := s.queue.logs(ctx, s.Queue, slices.Collect(maps.Keys(of)))
+	if err == nil || ctx.Err() != nil { // an error returned would end all assignments
+		return logs, ctx.Err()
 	}
+	s.ReportTransient(fmt.Errorf("list offsets: %w", err))
+	for p, offset := range of {
+		if _, ok := logs[p]; !ok {
+			logs[p] = extent{max(0, offset.EpochOffset().Offset), math.MaxInt64}
+		}
+	}
+	return logs, nil
 }
 
 // begin creates an assignment. offset is the committed one, below 0 if there is none. The mutex is
@@ -402,13 +391,14 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 	c, ok := s.stored[p]
 	if offset < 0 {
 		offset = has.first
+		s.guessed[p] = has.end == math.MaxInt64
 	}
 	if !ok || c.Prefix != offset {
 		c = lanes.Committed{Prefix: offset, Next: offset, Token: c.Token}
 	}
 	beyond := s.reset[p] && offset > has.end
 	delete(s.reset, p)
-	if offset < has.first || beyond {
+	if (offset < has.first || beyond) && (offset > 0 || !s.guessed[p]) {
 		s.ReportOnce(fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end))
 	}
 	if beyond {
