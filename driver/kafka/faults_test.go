@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -209,6 +210,53 @@ func TestFullPartition(t *testing.T) {
 	}
 	if err := q.Resume(s.topic, "a"); interlock.Kind(err) != interlock.Definite || err == nil {
 		t.Errorf("resumed a key that is not parked: %v", err)
+	}
+}
+
+// TestBytes: a fetch is no larger than QueueOptions.Bytes, so that less than twice as much is read ahead.
+func TestBytes(t *testing.T) {
+	const size, bytes = 50_000, 100_000
+	s := newScene(t, 1)
+	producer := client(t, kgo.SeedBrokers(s.addr), kgo.DefaultProduceTopic(s.topic))
+	for range 12 { // a batch each, which the client compresses
+		value := make([]byte, size)
+		_, _ = rand.Read(value)
+		testbed.OK(t, producer.ProduceSync(t.Context(), &kgo.Record{Value: value}).FirstErr())
+	}
+	c := s.join(&QueueOptions{Bytes: bytes})
+	inner := c.QueueConsumer.(*consumer)
+	testbed.Eventually(t, "records are read ahead", time.Minute, func() bool {
+		inner.Mu.Lock()
+		defer inner.Mu.Unlock()
+		a := inner.Parts[0]
+		if a == nil || a.Offsets == nil {
+			return false
+		}
+		_, held := a.Offsets.Ahead()
+		if held += size * len(a.read); held >= 2*bytes {
+			t.Fatalf("%d bytes are read ahead", held)
+		}
+		return held >= bytes
+	})
+	for range 6 {
+		c.Record(driver.Ack, c.Take(2)...)
+	}
+}
+
+// TestCloseWithoutCoordinator: Close does not wait for a broker that does not answer.
+func TestCloseWithoutCoordinator(t *testing.T) {
+	t.Parallel()
+	server := testbed.Kafka(t)
+	s := sceneOn(t, server.Addr(), 1)
+	s.add("a/1", "a/2")
+	c := s.join(nil)
+	c.Record(driver.Ack, c.Take(1)...)
+	server.Pause()
+	defer server.Resume()
+	begun := time.Now()
+	testbed.OK(t, c.Close(t.Context()))
+	if took := time.Since(begun); took > 2*leaveLimit {
+		t.Errorf("Close took %v", took)
 	}
 }
 

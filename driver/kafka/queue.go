@@ -50,7 +50,8 @@ type QueueOptions struct {
 	// Window and Bytes bound what is held of the keys of one partition that are parked or wait to
 	// be tried again: messages, and their payload; 0 means [DefaultWindow] and [DefaultBytes]. At
 	// the bound the partition is not read on. Bytes also bounds what is read ahead and handled,
-	// in all partitions together.
+	// in all partitions together, and each fetch before it is decompressed; a larger message is
+	// read alone.
 	Window, Bytes int
 	// Metadata is offset.metadata.max.bytes of the brokers; 0 means [DefaultMetadata].
 	Metadata int
@@ -103,7 +104,8 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 func (q *Queue) clientOptions(more ...kgo.Opt) []kgo.Opt {
 	// A partition that was paused is read again when the fetch that waits without it has ended.
 	// One whose leader has moved is read again when the client may ask for metadata again.
-	standard := []kgo.Opt{kgo.SeedBrokers(q.brokers...), kgo.FetchMaxWait(500 * time.Millisecond), kgo.MetadataMinAge(500 * time.Millisecond)}
+	standard := []kgo.Opt{kgo.SeedBrokers(q.brokers...), kgo.FetchMaxWait(500 * time.Millisecond), kgo.MetadataMinAge(500 * time.Millisecond),
+		kgo.FetchMaxBytes(int32(min(q.options.Bytes, 50<<20)))} // the client's default is 50 MiB
 	return slices.Concat(standard, q.options.Client, more)
 }
 

@@ -24,7 +24,7 @@ import (
 const (
 	maxReady    = 4096             // records that wait for Receive, before nothing more arrives; twice as many may
 	commitLimit = 10 * time.Second // of one commit request
-	leaveLimit  = 2 * time.Second  // of leaving the group after the session has expired
+	leaveLimit  = 3 * time.Second  // of the last commit, and of leaving the group
 	retryPause  = 100 * time.Millisecond
 )
 
@@ -455,13 +455,14 @@ func (s *session) revoke(partitions []int32) {
 
 // close leaves the group, and disconnects.
 func (s *session) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), leaveLimit)
-	defer cancel()
+	ctx := context.Background()
 	closing := s.Closing()
 	leave := closing != nil && s.queue.options.Leave
 	if closing != nil {
 		ctx = closing
 	}
+	ctx, cancel := context.WithTimeout(ctx, leaveLimit) // Settle has committed the outcomes
+	defer cancel()
 	s.Mu.Lock()
 	if s.timer != nil {
 		s.timer.Stop()
