@@ -160,6 +160,33 @@ func TestOutOfRange(t *testing.T) {
 	}
 }
 
+// unchecked is a Queue whose Join asks no broker.
+type unchecked struct{ *Queue }
+
+func (u unchecked) Join(_ context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
+	c, err := u.start(name, o)
+	u.consumers.Add(c.Consumer)
+	return c, err
+}
+
+// TestUnknownBeginning: a new group does not know where the log begins, because nobody answers. It goes on with the
+// first record there is, which is no loss.
+func TestUnknownBeginning(t *testing.T) {
+	s := newScene(t, 1)
+	s.add("a/1", "a/2", "a/3", "a/4")
+	s.deleteRecords(3)
+	q, path := s.queue(nil), testbed.NewProxy(t, s.addr)
+	q.client.Close()
+	q.client = client(t, seeds(s.addr), through(path.Addr()), kgo.RequestRetries(0))
+	path.Cut()
+	c := s.joinOn(unchecked{q}, lease)
+	c.Fails(func(err error) bool { return strings.Contains(err.Error(), "list offsets") })
+	path.Heal()
+	if got := c.Take(1); got[0].ID != "a/4" { // a Definite error ends the test
+		t.Errorf("received %s", got[0].ID)
+	}
+}
+
 // deleteRecords deletes those of partition 0 below an offset; -1 means all.
 func (s *scene) deleteRecords(below int64) {
 	s.Helper()

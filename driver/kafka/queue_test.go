@@ -50,7 +50,7 @@ func (s *scene) join(o *QueueOptions) drivertest.QueueMember {
 	return s.joinOn(s.queue(o), lease)
 }
 
-func (s *scene) joinOn(q *Queue, lease time.Duration) drivertest.QueueMember {
+func (s *scene) joinOn(q driver.Queue, lease time.Duration) drivertest.QueueMember {
 	s.Helper()
 	return drivertest.JoinQueue(s.T, q, s.topic, driver.QueueOptions{Owner: "test", Lease: lease})
 }

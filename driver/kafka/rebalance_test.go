@@ -12,12 +12,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/flow/queue/queuetest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/observe"
 )
 
 // start consumes the topic of a scene.
@@ -107,35 +105,20 @@ func testWithoutLeader(t *testing.T, addr string, cluster *testbed.Ensemble) {
 	s.add(before...)
 	a.Wait(t, len(before))
 	c.Stop()
-	s.deleteRecords(-1)
 	b := s.leader(cluster, s.topic)
 	b.Kill()
 	s.start(s.queue(nil), a.Handle)
-	fresh := s.startFresh()
+	fresh := drivertest.NewQueueAudit() // of a group that has no offsets yet
+	s.start(s.queue(&QueueOptions{Group: s.topic + ".fresh"}), fresh.Handle)
 	s.add(online...)
 	a.Wait(t, len(before)+len(online))
 	fresh.Wait(t, 2*len(online))
 	b.Restart()
 	s.add(offline...)
-	a.Wait(t, len(before)+len(after))
-	a.Check(t, append(before, after...), 3)
-	fresh.Wait(t, len(online)+len(after)) // and what was before it where the log begins at 0
-	fresh.Check(t, after, 3)
-}
-
-// startFresh consumes the topic in a group that has no offsets yet. That it does not know where a log begins is no loss.
-func (s *scene) startFresh() *drivertest.QueueAudit {
-	s.Helper()
-	a := drivertest.NewQueueAudit()
-	hooks := &observe.Queue{Failed: func(observe.QueueFailed) {}, Lost: func(observe.QueueLost) {}, Trouble: func(e observe.QueueTrouble) {
-		if interlock.Kind(e.Err) == interlock.Definite {
-			s.Errorf("%s: %v", e.Op, e.Err)
-		}
-	}}
-	c, err := queue.New(s.Context(), s.queue(&QueueOptions{Group: s.topic + ".fresh"}), s.topic, a.Handle, &queue.Options{Lease: lease, Hooks: hooks})
-	testbed.OK(s, err)
-	s.Cleanup(queuetest.Consumer{Consumer: c}.Stop)
-	return a
+	for _, of := range []*drivertest.QueueAudit{a, fresh} {
+		of.Wait(t, len(before)+len(after))
+		of.Check(t, append(before, after...), 3)
+	}
 }
 
 // leader is the broker that leads partition 0 of a topic.
