@@ -15,17 +15,22 @@ import (
 )
 
 // contender is one owner's attempt at one name under one session. The driver's mutex guards all
-// fields but over and those that never change: identity, id, lock, session and stale.
+// fields but over and those that never change: identity, id, lock, session, asked and stale.
 type contender struct {
 	identity
 	id      string // its random part, by which its node is found
 	lock    string // the node of the lock
 	session *session
+	asked   time.Time // by the clock of Options
 	events  driver.Events
 
-	state state
-	node  string // its own, once it is known; empty before
-	czxid int64  // the transaction that created it; 0 unless the answer to its request had it
+	state   state
+	node    string // its own, once it is known; empty before
+	czxid   int64  // the transaction that created it; 0 unless the answer to its request had it
+	version int32  // of its node, as far as known
+	// unconfirmed: its node may say that it does not hold, so it holds only after takeTurn.
+	unconfirmed bool
+	declared    bool // no further request is needed for its node to say so
 	// unsure: the answer to a request that creates its node was lost.
 	unsure bool
 	// creating is closed when a request that creates the node is over, even if
@@ -150,6 +155,7 @@ func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 		id:       newID(),
 		lock:     d.layout.lock(r.Name),
 		session:  s,
+		asked:    d.options.Now().UTC(),
 		events:   r.Events,
 		place:    driver.Place{Ahead: -1},
 		changed:  make(chan struct{}, 1),

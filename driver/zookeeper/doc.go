@@ -43,11 +43,16 @@
 //
 // First come, first served. A waiter watches its own node and the one before it, so that a release
 // wakes one waiter. Once per heartbeat, a sixth of the TTL, it checks that the one before still
-// exists. A holder's node is watched from the first second on. A waiter whose process died keeps
-// its place until its session ends, a TTL and a server tick later. So after several kills a lock
-// has no holder until a TTL and a tick after the last kill of a process that was before the first
-// live waiter. Kills at one time cost one TTL together. If that is too long, choose a TTL of a
-// few seconds.
+// exists. A holder's node is watched from the first second on.
+//
+// A waiter that has had at most eight contenders before it for a heartbeat writes into its node
+// that it is unconfirmed. When it is first, it overwrites that, and holds. The next eight waiters
+// delete a first node that stays unconfirmed for a heartbeat. So after a holder died, a lock has no
+// holder for at most a TTL, a tick of the servers and two heartbeats, and another heartbeat for each
+// further dead waiter whose session has not ended. These keep their places until their sessions
+// end: a process that died within a heartbeat of its arrival, dead ones with more than eight before
+// the first live waiter, and other clients. A live waiter that does not take its turn within a
+// heartbeat loses its place: Acquire returns interlock.ErrLost.
 //
 // # Interoperation
 //

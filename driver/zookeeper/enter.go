@@ -286,7 +286,7 @@ func (d *Driver) verify(ctx context.Context, s *session, c *contender) (err erro
 	if c.token, err = c.scale.token(stat.Czxid); err != nil {
 		return err
 	}
-	c.state = waiting
+	c.state, c.version = waiting, stat.Version
 	return nil
 }
 

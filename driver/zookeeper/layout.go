@@ -122,6 +122,8 @@ type record struct {
 	Asked time.Time `json:"asked"` // by the contender's own clock
 	TTL   int64     `json:"ttl_ms"`
 	scale           // the scale that the request used
+	// Unconfirmed: its contender waits, and does not hold before it has overwritten this; see turn.go.
+	Unconfirmed bool `json:"unconfirmed,omitempty"`
 }
 
 // encode returns the output of json.Marshal, which costs several times as much.
@@ -136,6 +138,9 @@ func (r record) encode() []byte {
 	b = strconv.AppendInt(append(b, `","ttl_ms":`...), r.TTL, 10)
 	b = strconv.AppendInt(append(b, `,"base":`...), r.Base, 10)
 	b = strconv.AppendInt(append(b, `,"anchor":`...), r.Anchor, 10)
+	if r.Unconfirmed {
+		b = append(b, `,"unconfirmed":true`...)
+	}
 	return append(b, '}')
 }
 

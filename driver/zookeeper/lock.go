@@ -22,6 +22,7 @@ import (
 //	         the first (succession, in contender.go).
 //	token    base + (czxid − anchor), where the czxid is the transaction's id; see scale.go.
 //	wait     awaitPredecessor watches the node before its own, so that a release wakes one waiter.
+//	         Waiters whose processes died are passed over; see turn.go.
 //	renewal  session.go keeps the session alive. All claims of the process share it and its deadline.
 //	loss     a watch reports that the node is gone (contender.go), or session.go that the session is
 //	         gone or its time over.
@@ -39,9 +40,8 @@ func (s *session) multi(calls []*entryCall) ([]zk.MultiResponse, error) {
 	ops[1] = &zk.SetDataRequest{Path: s.d.layout.base() + "/" + b.mark, Version: -1}
 	for _, call := range calls {
 		c := call.Ask.c
-		data := record{Owner: text(c.owner), Asked: s.d.options.Now().UTC(), TTL: s.ttl.Milliseconds(), scale: b.scale}.encode()
-		ops = append(ops, &zk.CreateRequest{Path: c.lock + "/_c_" + c.id + "-lock-", Data: data, Acl: s.d.options.ACL,
-			Flags: zk.FlagEphemeral | zk.FlagSequence})
+		ops = append(ops, &zk.CreateRequest{Path: c.lock + "/_c_" + c.id + "-lock-", Data: c.record(b.scale).encode(),
+			Acl: s.d.options.ACL, Flags: zk.FlagEphemeral | zk.FlagSequence})
 	}
 	return s.conn.Multi(ops...)
 }
@@ -118,6 +118,9 @@ func (d *Driver) await(ctx context.Context, s *session, c *contender, q queue, n
 		i := q.find(c.id)
 		switch {
 		case i <= 0:
+			if err := s.takeTurn(ctx, c); err != nil {
+				return driver.Grant{}, err
+			}
 			if d.decide(c, i == 0) {
 				d.watchLock(ctx, s, c)
 			}
@@ -162,12 +165,12 @@ func (d *Driver) awaitPredecessor(ctx context.Context, s *session, c *contender,
 		c.queue(place)
 	}
 	d.mu.Unlock()
-	return d.pause(ctx, s, c, before)
+	return d.pause(ctx, s, c, q[:i])
 }
 
-// pause waits until c is woken. At every heartbeat it checks that the node before c still
-// exists, in case an event was lost.
-func (d *Driver) pause(ctx context.Context, s *session, c *contender, before string) error {
+// pause waits until c is woken, or the contenders ahead, which were just listed, have changed. It
+// looks at every heartbeat, in case an event was lost or a process died.
+func (d *Driver) pause(ctx context.Context, s *session, c *contender, ahead queue) error {
 	beat := time.NewTicker(s.pace.heartbeat)
 	defer beat.Stop()
 	for {
@@ -177,8 +180,7 @@ func (d *Driver) pause(ctx context.Context, s *session, c *contender, before str
 		case <-ctx.Done():
 			return fail.Unanswered(ctx, opAcquire, c.name)
 		case <-beat.C:
-			f, err := s.get(ctx, opAcquire, c.name, before)
-			if err == nil && f == nil {
+			if s.look(ctx, c, ahead) {
 				return nil
 			}
 		}
@@ -329,7 +331,7 @@ func (d *Driver) decide(c *contender, first bool) (holds bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case c.state != waiting:
+	case c.state != waiting || first && c.unconfirmed:
 	case first:
 		c.state, c.first = holding, true
 	default:

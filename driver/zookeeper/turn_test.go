@@ -1,0 +1,210 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// kill ends a driver's connection for good, as if its process had died.
+func kill(d *Driver) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.session.link.closeForGood()
+}
+
+// awaitDeclared waits until waiters of a lock have declared themselves.
+func awaitDeclared(t *testing.T, operator *zk.Conn, lock string, want int) {
+	t.Helper()
+	testbed.Eventually(t, "the waiters have declared themselves", patience, func() bool {
+		declared := 0
+		list, _, _ := operator.Children(lock)
+		for _, name := range list {
+			data, _, _ := operator.Get(lock + "/" + name)
+			if r, ok := readRecord(data); ok && r.Unconfirmed {
+				declared++
+			}
+		}
+		return declared == want
+	})
+}
+
+// TestKilledWaitersArePassedOver before their sessions end.
+func TestKilledWaitersArePassedOver(t *testing.T) {
+	t.Parallel()
+	server := borrow(t)
+	var drivers []*Driver
+	for range 4 {
+		drivers = append(drivers, open(t, &Options{Servers: []string{server.Addr()}, TTL: 6 * time.Second}))
+	}
+	holder := demand("n", "holder")
+	mustAcquire(t, drivers[0], holder)
+	var last <-chan outcome
+	for i, d := range drivers[1:] {
+		last = enqueue(t, d, demand("n", fmt.Sprint("waiter ", i)))
+	}
+	awaitDeclared(t, dial(t, server.Addr()), "/interlock/n", 3)
+	kill(drivers[1])
+	kill(drivers[2])
+	killed := time.Now()
+	mustRelease(t, drivers[0], holder)
+	testbed.OK(t, testbed.Receive(t, last, "the waiter behind two killed ones").Err)
+	// a heartbeat until the release is seen, and one for each of them
+	if took, heartbeat := time.Since(killed), drivers[3].session.pace.heartbeat; took > 5*heartbeat {
+		t.Fatalf("two killed waiters cost %v, a heartbeat is %v", took, heartbeat)
+	}
+}
+
+// TestLongQueueKeepsItsOrder: waiters that have declared themselves, and are alive, are served in
+// order, also those that are far from the head.
+func TestLongQueueKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	d := open(t, &Options{Servers: []string{server.Addr()}, TTL: 2 * time.Second})
+	last := demand("n", "holder")
+	mustAcquire(t, d, last)
+	var waiters []request
+	var done []<-chan outcome
+	for i := range 2 * near {
+		r := demand("n", fmt.Sprint("waiter ", i))
+		waiters, done = append(waiters, r), append(done, enqueue(t, d, r))
+	}
+	awaitDeclared(t, dial(t, server.Addr()), "/interlock/n", near)
+	before := count(t, server, "zk_packets_received")
+	testbed.Eventually(t, "two further heartbeats", patience, func() bool {
+		return count(t, server, "zk_packets_received") > before+2*2*len(waiters)
+	})
+	for i, r := range waiters {
+		mustRelease(t, d, last)
+		testbed.OK(t, testbed.Receive(t, done[i], r.Owner).Err)
+		last = r
+	}
+	mustRelease(t, d, last)
+}
+
+// TestWaiterWhoseNodeHasAnotherVersion than it knows, as after a lost answer, takes its turn.
+func TestWaiterWhoseNodeHasAnotherVersion(t *testing.T) {
+	t.Parallel()
+	server := borrow(t)
+	operator := dial(t, server.Addr())
+	d := open(t, &Options{Servers: []string{server.Addr()}, TTL: 2 * time.Second})
+	holder, waiter := demand("n", "holder"), demand("n", "waiter")
+	mustAcquire(t, d, holder)
+	done := enqueue(t, d, waiter)
+	awaitDeclared(t, operator, "/interlock/n", 1)
+	d.mu.Lock()
+	c := d.contenders[identity{"n", "waiter"}]
+	node, data := c.node, c.record(c.scale)
+	d.mu.Unlock()
+	data.Unconfirmed = true
+	_, err := operator.Set(node, data.encode(), -1)
+	testbed.OK(t, err)
+	mustRelease(t, d, holder)
+	testbed.OK(t, testbed.Receive(t, done, "the waiter").Err)
+	got, _, err := operator.Get(node)
+	if r, ok := readRecord(got); err != nil || !ok || r.Unconfirmed {
+		t.Fatalf("the holder's node has %q, %v", got, err)
+	}
+}
+
+// TestUnconfirmedNeverHold: whenever contenders declare themselves, and whenever others pass them over,
+// one at most holds.
+func TestUnconfirmedNeverHold(t *testing.T) {
+	t.Parallel()
+	server := borrow(t)
+	operator := dial(t, server.Addr())
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	defer cancel()
+	var inside atomic.Int32
+	var last, grants, confirmed, passed atomic.Int64
+	hold := func(d *Driver, r request) {
+		g, err := d.Acquire(ctx, r.Request)
+		if err != nil {
+			return
+		}
+		if inside.Add(1) != 1 {
+			t.Error("two hold it")
+		}
+		if former := last.Swap(int64(g.Token)); former >= int64(g.Token) {
+			t.Errorf("token %d after %d", g.Token, former)
+		}
+		grants.Add(1)
+		d.mu.Lock()
+		if d.contenders[identity{r.Name, r.Owner}].declared {
+			confirmed.Add(1)
+		}
+		d.mu.Unlock()
+		time.Sleep(rand.N(4 * time.Millisecond)) // a turn
+		inside.Add(-1)
+	}
+	var all sync.WaitGroup
+	for i := range 3 {
+		d := open(t, &Options{Servers: []string{server.Addr()}})
+		for k := range 3 {
+			all.Go(func() {
+				for n := 0; ctx.Err() == nil; n++ {
+					r := demand("n", fmt.Sprintf("%d/%d/%d", i, k, n))
+					hold(d, r)
+					mustRelease(t, d, r)
+				}
+			})
+		}
+		all.Go(func() {
+			for ctx.Err() == nil {
+				declareAll(ctx, d)
+				if passOverOne(ctx, d, operator) {
+					passed.Add(1)
+				}
+			}
+		})
+	}
+	for ctx.Err() == nil && (grants.Load() < 300 || confirmed.Load() < 50 || passed.Load() < 50) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if ctx.Err() != nil {
+		t.Errorf("too few: %d grants, %d of them confirmed, %d passed over", grants.Load(), confirmed.Load(), passed.Load())
+	}
+	cancel()
+	all.Wait()
+}
+
+// declareAll makes the waiters of a driver declare themselves.
+func declareAll(ctx context.Context, d *Driver) {
+	d.mu.Lock()
+	s := d.session
+	var waiters []*contender
+	for _, c := range d.contenders {
+		if c.state == waiting {
+			waiters = append(waiters, c)
+		}
+	}
+	d.mu.Unlock()
+	for _, c := range waiters {
+		_ = s.declare(ctx, c)
+	}
+}
+
+// passOverOne passes over a random contender, a moment after its node was read.
+func passOverOne(ctx context.Context, d *Driver, operator *zk.Conn) bool {
+	list, _, _ := operator.Children("/interlock/n")
+	q := queueOf(list)
+	if len(q) == 0 {
+		return false
+	}
+	n := q[rand.N(min(len(q), 3))]
+	data, stat, err := operator.Get("/interlock/n/" + n.name)
+	if err != nil {
+		return false
+	}
+	time.Sleep(rand.N(4 * time.Millisecond))
+	c := &contender{identity: identity{name: "n"}, lock: "/interlock/n"}
+	return d.session.passOver(ctx, c, n, &found{data: data, stat: stat})
+}
