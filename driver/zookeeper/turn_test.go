@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -21,19 +22,22 @@ func kill(d *Driver) {
 	d.session.link.closeForGood()
 }
 
-// awaitDeclared waits until waiters of a lock have declared themselves.
+// declaredIn counts the waiters of a lock that have declared themselves.
+func declaredIn(operator *zk.Conn, lock string) (n int) {
+	list, _, _ := operator.Children(lock)
+	for _, name := range list {
+		data, _, _ := operator.Get(lock + "/" + name)
+		if r, ok := readRecord(data); ok && r.Unconfirmed {
+			n++
+		}
+	}
+	return n
+}
+
 func awaitDeclared(t *testing.T, operator *zk.Conn, lock string, want int) {
 	t.Helper()
 	testbed.Eventually(t, "the waiters have declared themselves", patience, func() bool {
-		declared := 0
-		list, _, _ := operator.Children(lock)
-		for _, name := range list {
-			data, _, _ := operator.Get(lock + "/" + name)
-			if r, ok := readRecord(data); ok && r.Unconfirmed {
-				declared++
-			}
-		}
-		return declared == want
+		return declaredIn(operator, lock) >= want
 	})
 }
 
@@ -64,7 +68,7 @@ func TestKilledWaitersArePassedOver(t *testing.T) {
 }
 
 // TestLongQueueKeepsItsOrder: waiters that have declared themselves, and are alive, are served in
-// order, also those that are far from the head.
+// order. Those far from the head do not declare themselves.
 func TestLongQueueKeepsItsOrder(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)
@@ -77,11 +81,15 @@ func TestLongQueueKeepsItsOrder(t *testing.T) {
 		r := demand("n", fmt.Sprint("waiter ", i))
 		waiters, done = append(waiters, r), append(done, enqueue(t, d, r))
 	}
-	awaitDeclared(t, dial(t, server.Addr()), "/interlock/n", near)
+	operator := dial(t, server.Addr())
+	awaitDeclared(t, operator, "/interlock/n", near)
 	before := count(t, server, "zk_packets_received")
-	testbed.Eventually(t, "two further heartbeats", patience, func() bool {
-		return count(t, server, "zk_packets_received") > before+2*2*len(waiters)
+	testbed.Eventually(t, "further heartbeats", patience, func() bool {
+		return count(t, server, "zk_packets_received") > before+12*len(waiters)
 	})
+	if n := declaredIn(operator, "/interlock/n"); n != near {
+		t.Fatalf("%d have declared themselves", n)
+	}
 	for i, r := range waiters {
 		mustRelease(t, d, last)
 		testbed.OK(t, testbed.Receive(t, done[i], r.Owner).Err)
@@ -112,6 +120,58 @@ func TestWaiterWhoseNodeHasAnotherVersion(t *testing.T) {
 	got, _, err := operator.Get(node)
 	if r, ok := readRecord(got); err != nil || !ok || r.Unconfirmed {
 		t.Fatalf("the holder's node has %q, %v", got, err)
+	}
+}
+
+// TestLateDeclaration: one that relies on another version of the node has no effect.
+func TestLateDeclaration(t *testing.T) {
+	t.Parallel()
+	server := borrow(t)
+	operator := dial(t, server.Addr())
+	d := open(t, &Options{Servers: []string{server.Addr()}})
+	mustAcquire(t, d, demand("n", "holder"))
+	enqueue(t, d, demand("n", "waiter"))
+	d.mu.Lock()
+	c := d.contenders[identity{"n", "waiter"}]
+	node := c.node
+	d.mu.Unlock()
+	_, err := operator.Set(node, []byte("x"), -1)
+	testbed.OK(t, err)
+	testbed.OK(t, d.session.declare(t.Context(), c))
+	if data, _, err := operator.Get(node); err != nil || string(data) != "x" {
+		t.Fatalf("the node has %q, %v", data, err)
+	}
+}
+
+// TestDeclarationWithoutAnAnswer counts: its contender confirms before it holds.
+func TestDeclarationWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	server := borrow(t)
+	operator := dial(t, server.Addr())
+	path := testbed.NewProxy(t, server.Addr())
+	other, d := open(t, &Options{Servers: []string{server.Addr()}}), open(t, &Options{Servers: []string{path.Addr()}})
+	holder := demand("n", "holder")
+	mustAcquire(t, other, holder)
+	done := enqueue(t, d, demand("n", "waiter"))
+	d.mu.Lock()
+	c := d.contenders[identity{"n", "waiter"}]
+	node := c.node
+	d.mu.Unlock()
+	path.DropReplies()
+	ctx, cancel := context.WithCancel(t.Context())
+	declared := make(chan error, 1)
+	go func() { declared <- d.session.declare(ctx, c) }()
+	awaitDeclared(t, operator, "/interlock/n", 1)
+	cancel()
+	if err := testbed.Receive(t, declared, "the end of the declaration"); interlock.Kind(err) != interlock.Uncertain {
+		t.Fatalf("without an answer: %v", err)
+	}
+	path.Heal()
+	mustRelease(t, other, holder)
+	testbed.OK(t, testbed.Receive(t, done, "the waiter").Err)
+	data, _, err := operator.Get(node)
+	if r, ok := readRecord(data); err != nil || !ok || r.Unconfirmed {
+		t.Fatalf("the holder's node has %q, %v", data, err)
 	}
 }
 
