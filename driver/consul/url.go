@@ -65,20 +65,12 @@ func (c connection) options(prefix string) *Options {
 func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.Locks, error) {
 	options := c.options(o.Prefix)
 	options.TTL, options.Seed = o.TTL, o.Seed
-	d, err := Open(ctx, options)
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
+	return Open(ctx, options)
 }
 
 // Values opens those of [NewValues].
 func (c connection) Values(_ context.Context, prefix string) (driver.Values, error) {
-	v, err := NewValues(c.options(prefix))
-	if err != nil {
-		return nil, err
-	}
-	return v, nil
+	return NewValues(c.options(prefix))
 }
 
 // KeyValues opens the store of [NewKeyValues].

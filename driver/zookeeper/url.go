@@ -47,12 +47,8 @@ func (c *connection) Fenced(ctx context.Context, o backend.LockOptions) (backend
 	if err := backend.Probe(ctx, c.url.Hosts(), c.secure); err != nil {
 		return nil, err
 	}
-	d, err := Open(ctx, &Options{Servers: c.url.Hosts(), Root: c.url.Path(), TTL: o.TTL, Seed: o.Seed,
+	return Open(ctx, &Options{Servers: c.url.Hosts(), Root: c.url.Path(), TTL: o.TTL, Seed: o.Seed,
 		RawNames: c.url.Setting("names") == "raw", Auth: c.auth(), Dial: backend.Dialer(c.secure)})
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
 }
 
 func (c *connection) auth() []Auth {
