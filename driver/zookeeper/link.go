@@ -89,11 +89,13 @@ func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, e
 		raw.Close()
 		return nil, errCut
 	}
+	w := &wire{greeted: greeted{Conn: raw, patience: l.patience}, link: l, server: addr, buffer: bufio.NewReader(raw)}
 	if l.conn != nil {
 		l.conn.Close() // the client does not close it when a session has expired
+		w.watches = make(chan struct{})
 	}
-	l.conn = &wire{greeted: greeted{Conn: raw, patience: l.patience}, link: l, server: addr, buffer: bufio.NewReader(raw)}
-	return l.conn, nil
+	l.conn = w
+	return w, nil
 }
 
 // noteSilence records that a connection to a server failed, if it did because there was no
@@ -137,11 +139,50 @@ type wire struct {
 	buffer   *bufio.Reader // the client reads the length of each answer by itself
 	greeting [12]byte      // its length, the version of the protocol, milliseconds
 	known    int           // bytes of the greeting
+	read     int           // bytes in all
+	// watches is closed when the client sets its watches again; nil over the first connection.
+	watches chan struct{}
+	set     sync.Once
+	settled bool // nothing is held back any more
+}
+
+// settling bounds how long answers over another connection are held back until the client sets its
+// watches again. It does not, if it has none.
+const settling = 20 * time.Millisecond
+
+// Write notes that the client sets its watches. It is called with whole requests: their length,
+// number and operation. The first one, which opens the session, has no number.
+func (w *wire) Write(p []byte) (int, error) {
+	const setWatches = 101
+	if w.watches != nil && len(p) >= 12 && binary.BigEndian.Uint32(p[4:]) != 0 && binary.BigEndian.Uint32(p[8:]) == setWatches {
+		w.set.Do(func() { close(w.watches) })
+	}
+	return w.Conn.Write(p)
+}
+
+// settle holds back what follows the greeting of another connection. To set its watches, the client
+// reads its last transaction id without a lock: after an answer to a request that it had queued,
+// it could miss events of the interruption.
+func (w *wire) settle() {
+	if w.settled || w.known < len(w.greeting) || w.read < 4+int(binary.BigEndian.Uint32(w.greeting[:])) {
+		return
+	}
+	if w.settled = true; w.watches == nil {
+		return
+	}
+	bound := time.NewTimer(settling)
+	defer bound.Stop()
+	select {
+	case <-w.watches:
+	case <-bound.C:
+	}
 }
 
 // Read parses the greeting, the first message of a server.
 func (w *wire) Read(p []byte) (int, error) {
+	w.settle()
 	n, err := w.buffer.Read(p)
+	w.read += n
 	w.heard = w.heard || n > 0
 	if w.known == len(w.greeting) {
 		return n, err

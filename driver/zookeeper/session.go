@@ -9,7 +9,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
@@ -139,27 +138,13 @@ func (s *session) renew() {
 	}
 }
 
-// settling is how long the driver sends nothing on a new connection, while the client sets its
-// watches again. The client reads its last transaction id without a lock: after an earlier
-// answer it could miss events of the interruption.
-const settling = 20 * time.Millisecond
-
 // resume allows requests over a new connection, and makes every call of Watch read again, as
 // events may have been missed.
 func (s *session) resume() {
 	s.d.mu.Lock()
-	reconnected := s.reconnected
-	s.d.mu.Unlock()
-	if !reconnected {
-		return
-	}
-	if !backoff.Sleep(s.ctx, settling) {
-		return
-	}
-	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	if !s.reconnected {
-		return // it broke again
+		return
 	}
 	s.reconnected, s.connected = false, true
 	s.nodes.miss()
