@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -194,19 +195,37 @@ func (m mutant) baseline(ctx context.Context, sound map[string]bool) error {
 	if sound[key] {
 		return nil
 	}
-	if out, err := goTest(ctx, "", m.test); err != nil {
+	if out, err := goTest(ctx, map[string]string{}, m.test); err != nil {
 		return fmt.Errorf("go test %s fails without any mutant:\n%s", key, out)
 	}
 	sound[key] = true
 	return nil
 }
 
-// goTest runs go test, with flags for it and for the programs that tests build:
-// those find them in the environment.
-func goTest(ctx context.Context, flags string, args []string) (out []byte, err error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-failfast", "-timeout=180s"}, args...)...)
+// hasty shortens the wait of tests for what comes at once without a mutant.
+var hasty = mutant{
+	file: "internal/testbed/expect.go", test: []string{"./internal/testbed"},
+	old: "const Patience = 3 * time.Minute", new: "const Patience = 20 * time.Second",
+}
+
+// goTest runs go test with the changed files, by path. Programs that tests build find them
+// in the environment. vet is off, because what it refuses is not noticed by a test.
+func goTest(ctx context.Context, changed map[string]string, args []string) (out []byte, err error) {
+	dir, err := os.MkdirTemp("", "mutant-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	if changed[hasty.file], err = hasty.plant(); err != nil {
+		return nil, err
+	}
+	overlay, err := writeOverlay(dir, changed)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-failfast", "-vet=off", "-timeout=180s"}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+flags), "INTERLOCK_CLIENTS=all")
+	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay), "INTERLOCK_CLIENTS=all")
 	return cmd.CombinedOutput()
 }
 
@@ -222,19 +241,13 @@ const (
 
 // try runs the tests on the changed file and reports whether they noticed.
 func (m mutant) try(ctx context.Context, changed string) (verdict, error) {
-	dir, err := os.MkdirTemp("", "mutant-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(dir)
-	overlay, err := writeOverlay(dir, m.file, changed)
-	if err != nil {
-		return "", err
-	}
 	began := time.Now()
-	out, failure := goTest(ctx, "-overlay="+overlay, m.test)
+	out, failure := goTest(ctx, map[string]string{m.file: changed}, m.test)
 	if ctx.Err() != nil {
 		return "", ctx.Err()
+	}
+	if _, failed := errors.AsType[*exec.ExitError](failure); failure != nil && !failed {
+		return "", failure
 	}
 	result := caught
 	switch broken := strings.Contains(string(out), "[build failed]"); {
@@ -251,16 +264,19 @@ func (m mutant) try(ctx context.Context, changed string) (verdict, error) {
 	return result, nil
 }
 
-func writeOverlay(dir, file, changed string) (string, error) {
-	original, err := filepath.Abs(file)
-	if err != nil {
-		return "", err
+func writeOverlay(dir string, changed map[string]string) (file string, err error) {
+	replace := map[string]string{}
+	for file, text := range changed {
+		original, err := filepath.Abs(file)
+		if err != nil {
+			return "", err
+		}
+		replace[original] = filepath.Join(dir, strconv.Itoa(len(replace))+"-"+filepath.Base(file))
+		if err := os.WriteFile(replace[original], []byte(text), 0o600); err != nil {
+			return "", err
+		}
 	}
-	replacement := filepath.Join(dir, filepath.Base(file))
-	if err := os.WriteFile(replacement, []byte(changed), 0o600); err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(map[string]any{"Replace": map[string]string{original: replacement}})
+	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		return "", err
 	}

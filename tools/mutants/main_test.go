@@ -17,6 +17,7 @@ func TestListFits(t *testing.T) {
 	ok(t, err)
 	mutants, err := read(files)
 	ok(t, err)
+	mutants = append(mutants, hasty)
 	var names []string
 	checked := map[string]bool{}
 	for _, m := range mutants {
