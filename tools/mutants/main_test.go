@@ -1,7 +1,16 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -84,6 +93,67 @@ func namesIn(pattern string) (names []string) {
 		}
 	}
 	return names
+}
+
+// TestListBuilds: every planted line is accepted by the compiler's type checker.
+func TestListBuilds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it checks each of their packages once for each of them")
+	}
+	t.Chdir("../..")
+	files, err := filepath.Glob("tools/mutants/planted/*.txt")
+	ok(t, err)
+	mutants, err := read(files)
+	ok(t, err)
+	mutants = slices.DeleteFunc(mutants, func(m mutant) bool { return filepath.Ext(m.file) != ".go" })
+	sources, importer := load(t, mutants)
+	for _, m := range mutants {
+		changed, err := m.plant()
+		ok(t, err)
+		dir, set := filepath.Dir(m.file), token.NewFileSet()
+		var parsed []*ast.File
+		for _, name := range sources[dir] {
+			var text any
+			if name == filepath.Base(m.file) {
+				text = changed
+			}
+			file, err := parser.ParseFile(set, filepath.Join(dir, name), text, parser.SkipObjectResolution)
+			if err != nil {
+				t.Errorf("%s: %v", m.name, err)
+			}
+			parsed = append(parsed, file)
+		}
+		if _, err := (&types.Config{Importer: importer}).Check(dir, set, parsed, nil); err != nil || len(parsed) == 0 {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
+}
+
+// load returns the sources of each directory with a mutant, and an importer of what they import.
+func load(t *testing.T, mutants []mutant) (sources map[string][]string, _ types.Importer) {
+	args := []string{"list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles"}
+	for _, m := range mutants {
+		if dir := "./" + filepath.Dir(m.file); !slices.Contains(args, dir) {
+			args = append(args, dir)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "go", args...).Output()
+	ok(t, err)
+	root, err := os.Getwd()
+	ok(t, err)
+	sources, exports := map[string][]string{}, map[string]string{}
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var p struct {
+			ImportPath, Dir, Export string
+			GoFiles                 []string
+		}
+		ok(t, d.Decode(&p))
+		exports[p.ImportPath] = p.Export
+		if dir, err := filepath.Rel(root, p.Dir); err == nil {
+			sources[dir] = p.GoFiles
+		}
+	}
+	return sources, importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 }
 
 func TestPlantReplacesOneLineAndKeepsItsIndent(t *testing.T) {
