@@ -82,6 +82,7 @@ func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
 		b := join(slow, "b") // it waits for its half
 		defer b.Leave(context.Background())
 		slow.thaw = make(chan struct{})
+		defer close(slow.thaw)
 		resized := make(chan error, 1)
 		go func() { resized <- a.Resize(t.Context(), partition.Layout{Partitions: 2}) }()
 		synctest.Wait()
@@ -91,7 +92,6 @@ func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
 			t.Errorf("it owns %v by the old layout", owned)
 		}
 		testbed.OK(t, testbed.Receive(t, resized, "the change, beside a member that sees nothing"))
-		close(slow.thaw)
 	})
 }
 
