@@ -278,7 +278,8 @@ func TestRound(t *testing.T) {
 						return errDown
 					}
 					return branch.InProgress(time.Hour)
-				}))
+				}),
+				task("stops", time.Second, func(ctx context.Context) error { <-ctx.Done(); return branch.Retry(fmt.Errorf("ask: %w", ctx.Err())) }))
 			return t.End(journal.Entry{Kind: "end"})
 		})))
 		r.serve(t, 1)
@@ -290,11 +291,14 @@ func TestRound(t *testing.T) {
 			class, _ := branch.ClassOf(err)
 			classes = append(classes, fmt.Sprint(err == nil, " ", class))
 		}
-		if s := strings.Join(classes, ", "); s != "true unknown, false fail, false unknown, false unknown, false ongoing" {
+		if s := strings.Join(classes, ", "); s != "true unknown, false fail, false unknown, false unknown, false ongoing, false retry" {
 			t.Error(s)
 		}
 		if !errors.Is(got[3], context.DeadlineExceeded) || !strings.Contains(got[2].Error(), "ouch") {
 			t.Errorf("%v, %v", got[3], got[2])
+		}
+		if s := got[5].Error(); !errors.Is(got[5], context.Canceled) || s != "the call took longer than 1s: ask: context canceled" {
+			t.Error(s)
 		}
 		if c := calls["slow"]; c.Epoch != r.claim.Token() || !c.Begun.Equal(start) || c.Deadline.Sub(start) < time.Second || c.Deadline.Sub(start) > 1001*time.Millisecond {
 			t.Errorf("%+v", c)

@@ -460,13 +460,20 @@ func (t *Turn) call(task Task) error {
 	if limit := now.Add(task.Timeout); c.Deadline.IsZero() || limit.Before(c.Deadline) {
 		c.Deadline = limit
 	}
-	ctx, end := withCallTimeout(t.server.ctx, c.Deadline.Sub(now), c.Branch)
+	ctx, end := withCallTimeout(t.server.ctx, c.Deadline.Sub(now))
 	defer end()
 	err := CatchPanic(branch.With(ctx, c), task.Do)
+	if isContextError(err) && ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
+		err = fmt.Errorf("%v: %w", context.Cause(ctx), err) // the cause does not classify the error
+	}
 	if class, _ := branch.ClassOf(err); t.server.ctx.Err() == nil {
 		at.answered(err == nil || class == branch.ClassFail || class == branch.ClassInProgress)
 	}
 	return err
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // CatchPanic calls do and returns a panic of it as an error.
@@ -512,11 +519,20 @@ type callTimeout struct {
 
 type callTimeoutKey struct{}
 
+// callTimeoutError is the cause of a call's context that ended by its timeout.
+type callTimeoutError time.Duration
+
+func (e callTimeoutError) Error() string {
+	return fmt.Sprintf("the call took longer than %v", time.Duration(e).Round(time.Millisecond))
+}
+
+func (e callTimeoutError) Unwrap() error { return context.DeadlineExceeded }
+
 // withCallTimeout returns a context that ends when the call has sent no heartbeat for bound.
-func withCallTimeout(ctx context.Context, bound time.Duration, name string) (context.Context, func()) {
+func withCallTimeout(ctx context.Context, bound time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	h := &callTimeout{timeout: bound}
-	h.timer = time.AfterFunc(bound, func() { cancel(fmt.Errorf("the timeout of %q has passed: %w", name, context.DeadlineExceeded)) })
+	h.timer = time.AfterFunc(bound, func() { cancel(callTimeoutError(bound)) })
 	return context.WithValue(ctx, callTimeoutKey{}, h), func() { h.timer.Stop(); cancel(nil) }
 }
 

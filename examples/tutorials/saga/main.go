@@ -42,7 +42,7 @@ func say(step string) func(ctx context.Context, o Order) (string, error) {
 		case <-time.After(*pause):
 			return step + " done", nil
 		case <-ctx.Done():
-			return "", context.Cause(ctx) // says that the call's timeout has passed
+			return "", ctx.Err()
 		}
 	}
 }
