@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/riverqueue/river"
@@ -177,12 +178,16 @@ func isRejection(err error) bool {
 }
 
 // kindOf returns the kind of an error of the transaction. An error of the client without a kind occurred
-// before the commit, so nothing was inserted. The end of a context is no fault of a message.
+// before the commit, so nothing was inserted. The end of a context is no fault of a message, nor is a
+// missing table, column or right: class 42 of PostgreSQL is about the statement, not its parameters.
 func kindOf(err error) interlock.ErrorKind {
 	var known *interlock.Error
+	var state interface{ SQLState() string }
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return interlock.Uncertain
+	case errors.As(err, &state) && strings.HasPrefix(state.SQLState(), "42"):
+		return interlock.Retryable
 	case errors.As(err, &known):
 		return interlock.Kind(err)
 	}

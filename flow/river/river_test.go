@@ -225,3 +225,33 @@ func TestRefusedByClient(t *testing.T) {
 		t.Errorf("%d jobs", n)
 	}
 }
+
+// TestMissingTable: a table or a right that is missing is a problem of the sink, so that no message becomes
+// a dead letter. Once it is there, the messages are delivered.
+func TestMissingTable(t *testing.T) {
+	t.Parallel()
+	db := prepared(t, testbed.Shared(t, testbed.Postgres))
+	sink := sinkOn(t, poolAt(t, db.URL), nil)
+	messages := []driver.Message{{ID: "1", Topic: "t", Key: "k"}, {ID: "2", Topic: "t"}}
+	for _, change := range [][2]string{
+		{`alter table river_job rename to other`, `alter table other rename to river_job`},
+		{`alter table river_job rename column args to other`, `alter table river_job rename column other to args`},
+		{`alter table interlock_inbox rename to other`, `alter table other rename to interlock_inbox`},
+	} {
+		db.Do(t, execute(change[0]))
+		for i, err := range sink.Publish(t.Context(), messages) {
+			if err == nil || interlock.Kind(err) != interlock.Retryable {
+				t.Errorf("%s: message %d: %v", change[0], i, err)
+			}
+		}
+		db.Do(t, execute(change[1]))
+	}
+	ok(t, drivertest.PublishAll(t.Context(), sink, messages))
+}
+
+func execute(statement string) func(context.Context, driver.SQL) error {
+	return func(ctx context.Context, tx driver.SQL) error {
+		_, err := tx.Exec(ctx, statement)
+		return err
+	}
+}
