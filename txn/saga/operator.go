@@ -2,12 +2,15 @@ package saga
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -160,7 +163,12 @@ func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows 
 	if err := by.Check(op, id); err != nil {
 		return err
 	}
-	return o.append(ctx, op, id, step, follows)
+	return o.append(ctx, op, id, step, func(m *machine) ([]journal.Entry, error) {
+		if step != "" && m.find(step) == nil {
+			return nil, m.notBegun(step)
+		}
+		return follows(m)
+	})
 }
 
 // append appends the records that follow from the saga's state, and its end if nothing is left to do.
@@ -176,6 +184,15 @@ func (o *Operator) append(ctx context.Context, op, id, step string, follows func
 		}
 		return entries, err
 	})
+}
+
+// notBegun returns the error about a step that has no records.
+func (m *machine) notBegun(step string) error {
+	begun := make([]string, len(m.steps))
+	for i, p := range m.steps {
+		begun[i] = strconv.Quote(p.key)
+	}
+	return fmt.Errorf("no step %q has begun; those that have are: %s", step, cmp.Or(strings.Join(begun, ", "), "none"))
 }
 
 // Records of operators.

@@ -577,6 +577,9 @@ func TestSettledMisuse(t *testing.T) {
 			wantKind(t, o.Done(ctx, "1", step, nil, ann), interlock.Definite, ErrState)
 			wantKind(t, o.NotDone(ctx, "1", step, ann), interlock.Definite, ErrState)
 		}
+		if err := o.Done(ctx, "1", "nobody", nil, ann); !strings.Contains(err.Error(), `no step "nobody" has begun; those that have are: "a", "b"`) {
+			t.Error(err)
+		}
 		wantKind(t, o.Done(ctx, "1", "b", json.RawMessage("{"), ann), interlock.Bug, nil)
 		wantKind(t, o.Done(ctx, "1", "b", json.RawMessage(`"`+strings.Repeat("a", driver.MaxPayload)+`"`), ann), interlock.Bug, nil)
 		wantKind(t, o.Done(ctx, "1", "b", nil, By{Actor: "ann"}), interlock.Bug, nil)

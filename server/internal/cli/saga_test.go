@@ -222,6 +222,7 @@ func TestSagasByHand(t *testing.T) {
 		interlock(64, append(settle, "--done", "--not-done")...)
 		interlock(64, append(settle, "--output", "{")...)
 		wants(interlock(1, "saga", "settle", id, "reserve", "--done", "--reason", "x"), "it settles a step that was called")
+		wants(interlock(1, "saga", "settle", id, "nope", "--done", "--reason", "x"), `no step "nope" has begun; those that have are: "reserve", "pay"`)
 		wants(interlock(0, settle...), "settled: "+id)
 		ends := map[bool]int{found[0] == "--not-done": 1} // undone is no success
 		interlock(ends[true], "saga", "watch", id)
