@@ -189,7 +189,7 @@ func verdict(id string, r *http.Response, body []byte, now time.Time) error {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		kind = interlock.Retryable
 	}
-	return problem(id, kind, &StatusError{r.StatusCode, string(body), httpclient.RetryAfter(r.Header, now)})
+	return problem(id, kind, &StatusError{r.StatusCode, strings.TrimSpace(string(body)), httpclient.RetryAfter(r.Header, now)})
 }
 
 // unanswered returns the kind of error of a request without an answer: Retryable if there was no

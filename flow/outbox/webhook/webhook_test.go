@@ -82,7 +82,7 @@ func TestAnswersDecideAboutMessages(t *testing.T) {
 		w.Header().Set("retry-after", "7")
 		w.Header().Set("location", "/elsewhere")
 		w.WriteHeader(int(status.Load()))
-		fmt.Fprint(w, "because")
+		fmt.Fprintln(w, "because")
 	})
 	for code, want := range map[int]interlock.ErrorKind{400: interlock.Definite, 401: interlock.Definite, 410: interlock.Definite,
 		422: interlock.Definite, 408: interlock.Retryable, 425: interlock.Retryable, 429: interlock.Retryable, 500: interlock.Retryable,
