@@ -32,6 +32,7 @@ func (e *URLError) Error() string { return e.Reason }
 // [Scheme] of a backend restricts that further. It does not connect. Errors are [*URLError].
 func Parse(raw string) (*URL, error) {
 	name, rest, ok := strings.Cut(raw, "://")
+	name = strings.ToLower(name) // RFC 3986, section 3.1
 	s := schemeOf(name)
 	if !ok || s == nil {
 		return nil, unknown(name, ok)

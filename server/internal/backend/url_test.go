@@ -19,6 +19,7 @@ func TestParse(t *testing.T) {
 		{"etcd://127.0.0.1:7460", "etcd", "etcd://127.0.0.1:7460", []string{"127.0.0.1:7460"}},
 		{"etcd://a,b:1,[::1]:2", "etcd", "etcd://a:2379,b:1,[::1]:2", []string{"a:2379", "b:1", "[::1]:2"}},
 		{"etcd://root:s3cret@a:1,b:2", "etcd", "etcd://a:1,b:2", []string{"a:1", "b:2"}},
+		{"Redis://localhost", "redis", "redis://localhost:6379", []string{"localhost:6379"}},
 		{"redis://localhost", "redis", "redis://localhost:6379", []string{"localhost:6379"}},
 		{"rediss://:s3cret@h:1/2?client_name=s3cret", "redis", "rediss://h:1/2", []string{"h:1"}},
 		{"redis://h:1/?dial_timeout=1s", "redis", "redis://h:1", []string{"h:1"}},
