@@ -470,7 +470,13 @@ func TestKube(t *testing.T) {
 	k := testbed.KubeAPIServer(t)
 	admin := kubeURL(t, k, testbed.KubeAdmin)
 	mustFind(t, examine(t, admin, Options{}), "kube.version=ok kube.rights=ok kube.sweep=ok kube.legacy=ok clock=ok")
-	mustFind(t, examine(t, kubeURL(t, k, testbed.KubeUser), Options{}), "kube.rights=critical kube.sweep=info kube.legacy=info")
+	limited := examine(t, kubeURL(t, k, testbed.KubeUser), Options{})
+	mustFind(t, limited, "kube.rights=critical kube.sweep=info kube.legacy=info")
+	if !slices.ContainsFunc(limited.Findings, func(f Finding) bool {
+		return f.ID == "kube.legacy" && strings.Contains(f.Do, "list on configmaps")
+	}) {
+		t.Errorf("%+v", limited.Findings)
+	}
 	kubeTokens(t, k, admin)
 	p, err := kubeFor(&rest.Config{Host: k.URL(), BearerToken: testbed.KubeAdmin, TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}, "default")
 	testbed.OK(t, err)
@@ -566,5 +572,15 @@ func TestUnreachable(t *testing.T) {
 		if err == nil || len(r.Findings) > 0 || strings.Contains(fmt.Sprint(err, r), "s3cret") {
 			t.Errorf("%s: %+v, %v", url, r, err)
 		}
+	}
+}
+
+// TestNoKubeconfig: the error is that of a lock.
+func TestNoKubeconfig(t *testing.T) {
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	if _, err := Examine(t.Context(), "kube://default", Options{}); err == nil || !strings.Contains(err.Error(), "no cluster is named by KUBECONFIG") {
+		t.Error(err)
 	}
 }

@@ -29,7 +29,14 @@ type kubeProbe struct {
 	advisory  bool // mode=advisory: locks without tokens
 }
 
-func dialKube(_ context.Context, u *backend.URL, _ Options) (probe, error) {
+func dialKube(ctx context.Context, u *backend.URL, _ Options) (probe, error) {
+	opened, err := u.Open(ctx) // explains a kubeconfig that cannot be used; it sends nothing
+	if err != nil {
+		return nil, err
+	}
+	if err := opened.Close(ctx); err != nil {
+		return nil, err
+	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath, rules.WarnIfAllMissing = u.Setting("kubeconfig"), false
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: u.Setting("context")})
@@ -203,6 +210,7 @@ func (p *kubeProbe) legacy(ctx context.Context, r *Report) error {
 	_, err := p.call(ctx, http.MethodGet, p.configMaps(), nil, &maps)
 	if apierrors.IsForbidden(err) {
 		r.add(id, Info, "ConfigMaps may not be listed")
+		r.Findings[len(r.Findings)-1].Do = "to find such locks, add list on configmaps to the Role"
 		return nil
 	}
 	if err != nil {
