@@ -314,7 +314,11 @@ func (a *app) observe(ctx context.Context, name string, once bool) error {
 		if done {
 			return
 		}
-		if printing = a.printLeader(name, l); printing != nil || once {
+		holder := ""
+		if l.Owner == "" {
+			holder = p.holder(ctx, name)
+		}
+		if printing = a.printLeader(name, l, holder); printing != nil || once {
 			done = true
 			cancel()
 		}
@@ -328,6 +332,16 @@ func (a *app) observe(ctx context.Context, name string, once bool) error {
 	return p.explain(err)
 }
 
+// holder returns the owner of the lock of a name, which may be no leader: a lock and an election of one
+// name exclude each other. It is empty if the lock is free or cannot be read.
+func (p *place) holder(ctx context.Context, name string) string {
+	state, err := p.link.driver.Lock(ctx, name)
+	if err != nil || state.Holder == nil {
+		return ""
+	}
+	return state.Holder.Owner
+}
+
 // leaderView is the JSON form of a leader.
 type leaderView struct {
 	Identity string          `json:"identity"`
@@ -339,12 +353,17 @@ type leaderView struct {
 	Nominee  string          `json:"nominee,omitempty"`
 }
 
-func (a *app) printLeader(name string, l elect.Leader) error {
+func (a *app) printLeader(name string, l elect.Leader, holder string) error {
 	view := struct {
 		Name   string      `json:"name"`
-		Leader *leaderView `json:"leader"` // null if there is no leader
+		Leader *leaderView `json:"leader"`           // null if there is no leader
+		Holder string      `json:"holder,omitempty"` // of the lock of that name, if there is no leader
 	}{Name: name}
 	t := line("%s has no leader\n", name)
+	if holder != "" {
+		view.Holder = holder
+		t = line("%s has no leader; %s holds the lock of that name\n", name, holder)
+	}
 	if l.Owner != "" {
 		view.Leader = viewLeader(l)
 		t = line("%s leads %s, token %d", l.Identity, name, l.Token)
