@@ -2,11 +2,11 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
@@ -51,8 +51,7 @@ func (s store) insertMaria(ctx context.Context, a add) error {
 
 // refused finds out which constraint rejected an insert. On MariaDB the transaction can continue.
 func (s store) refused(ctx context.Context, err error) error {
-	var state interface{ SQLState() string }
-	if !errors.As(err, &state) || state.SQLState() != "23000" {
+	if failure.SQLState(err) != "23000" {
 		return err
 	}
 	if _, err := s.layout(ctx, ""); err != nil {

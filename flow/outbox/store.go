@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
@@ -87,9 +88,8 @@ const checkViolation = "23514"
 
 // failed explains an error that a change of the number of slices caused.
 func (s store) failed(err error) error {
-	var state interface{ SQLState() string }
 	var e *interlock.Error
-	if errors.As(err, &state) && state.SQLState() == checkViolation && errors.As(err, &e) {
+	if failure.SQLState(err) == checkViolation && errors.As(err, &e) {
 		return &interlock.Error{Op: e.Op, Name: s.table.name(), Kind: interlock.Retryable,
 			Err: fmt.Errorf("the number of slices was changed while the transaction ran, repeat the transaction: %w", err)}
 	}
