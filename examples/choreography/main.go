@@ -34,6 +34,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/kafka"
 	"github.com/interlock-dev/interlock/driver/nats"
@@ -110,6 +111,20 @@ func (s settings) reach(ctx context.Context) error {
 	return nil
 }
 
+// createTopic publishes a message that is not an event: brokers create a topic by its first use. They may
+// refuse messages for a moment after that.
+func (s settings) createTopic(ctx context.Context, sink outbox.Sink) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		err := errors.Join(sink.Publish(ctx, []driver.Message{{ID: s.name, Topic: s.topic()}})...)
+		if interlock.Kind(err) != interlock.Retryable || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
 // sink creates the topic, and opens it for the relay.
 func (s settings) sink(ctx context.Context) (outbox.Sink, func(), error) {
 	if !strings.HasPrefix(s.broker, "nats:") {
@@ -120,8 +135,7 @@ func (s settings) sink(ctx context.Context) (outbox.Sink, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		first := driver.Message{ID: s.name, Topic: s.topic()} // not an event
-		return sink, sink.Close, errors.Join(sink.Publish(ctx, []driver.Message{first})...)
+		return sink, sink.Close, s.createTopic(ctx, sink)
 	}
 	client, err := natsgo.Connect(s.broker)
 	if err != nil {
