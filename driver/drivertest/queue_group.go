@@ -72,7 +72,7 @@ func (g QueueGroup) RevokeWaits(t *testing.T) {
 		return a.Handle(ctx, m)
 	})
 	for range 20 {
-		<-begun
+		testbed.Receive(t, begun, "word that a message is handled")
 	}
 	g.Start(a.Handle)
 	if err := <-moved; err != nil {
@@ -127,7 +127,7 @@ func (g QueueGroup) Survives(t *testing.T, faults ...func() (repair func())) {
 	process := g.spawn(t, guard)
 	all := QueueIDs(keys, 0, each)
 	g.Add(all...)
-	<-begun
+	testbed.Receive(t, begun, "word that the process handles a message")
 	g.Start(a.slowly)
 	g.Start(a.slowly)
 	process.Kill()

@@ -7,6 +7,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,13 +75,16 @@ func newTopicOf(t *testing.T, addr, name string, partitions int32, configure ...
 	if err != nil {
 		t.Fatalf("create topic %s: %v", name, err)
 	}
-	testbed.Eventually(t, "the broker knows topic "+name, time.Minute, func() bool {
-		r := kmsg.NewPtrMetadataRequest()
-		asked := kmsg.NewMetadataRequestTopic()
-		asked.Topic = &name
-		r.Topics = append(r.Topics, asked)
-		answer, err := r.RequestWith(t.Context(), c)
-		return err == nil && kerr.ErrorForCode(answer.Topics[0].ErrorCode) == nil
+	testbed.Eventually(t, "every broker knows topic "+name, time.Minute, func() bool {
+		brokers := c.DiscoveredBrokers()
+		return len(brokers) > 0 && !slices.ContainsFunc(brokers, func(b *kgo.Broker) bool {
+			r := kmsg.NewPtrMetadataRequest()
+			asked := kmsg.NewMetadataRequestTopic()
+			asked.Topic = &name
+			r.Topics = append(r.Topics, asked)
+			answer, err := r.RequestWith(t.Context(), b)
+			return err != nil || answer.Topics[0].ErrorCode != 0
+		})
 	})
 	return name
 }

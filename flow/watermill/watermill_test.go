@@ -98,15 +98,15 @@ func TestRouter(t *testing.T) {
 	case <-time.After(bound):
 		t.Error("not all messages were handled")
 	}
+	testbed.Eventually(t, "all messages are settled", bound, func() bool {
+		return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
+	})
 	ok(t, router.Close())
 	ok(t, <-ran)
 	for k := range keys {
 		if ids := handled[fmt.Sprint("k", k)]; len(ids) != each || !slices.IsSorted(ids) {
 			t.Errorf("key %d: %v", k, ids)
 		}
-	}
-	if n := databases.One[int64](t, db, `select count(*) from interlock_queue`); n != 0 {
-		t.Errorf("%d messages are left", n)
 	}
 }
 
