@@ -17,6 +17,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
@@ -27,7 +28,7 @@ import (
 func TestConformingParticipantPasses(t *testing.T) {
 	t.Parallel()
 	p := newSimple(none)
-	report := plays(t, conformance.Options{URL: served(t, p.work, p.effects), Protocols: conformance.Protocols()})
+	report := plays(t, conformance.Options{URL: served(t, p.work, p.effects), Protocols: conformance.Protocols(), Patience: testbed.Patience})
 	if err := report.Err(); err != nil {
 		t.Error(err)
 	}

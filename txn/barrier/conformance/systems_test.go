@@ -21,7 +21,7 @@ import (
 // everything plays all protocols to a participant on a real system.
 func everything(t *testing.T, url string) {
 	t.Helper()
-	report := plays(t, conformance.Options{URL: url, Rounds: 2})
+	report := plays(t, conformance.Options{URL: url, Rounds: 2, Patience: testbed.Patience})
 	t.Logf("%d plays, %d messages", report.Plays, report.Messages)
 	if err := report.Err(); err != nil {
 		t.Error(err)

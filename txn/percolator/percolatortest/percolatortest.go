@@ -249,8 +249,19 @@ func Appends(ctx context.Context, w Workload, serializable bool) (int, error) {
 }
 
 // WriteSkew runs two concurrent transactions of doctors who take leave, after both have read
-// how many are on call; one must stay. It returns how many are on call in the end.
-func WriteSkew(ctx context.Context, db *percolator.DB, doctors [2]string, read func(ctx context.Context, tx *percolator.Tx, key string) (int, error)) (int, error) {
+// how many are on call; one must stay. It returns how many are on call in the end, the fewest of
+// up to 20 times: keys that an earlier transaction still uses make the two run one after the other.
+func WriteSkew(ctx context.Context, db *percolator.DB, doctors [2]string, read func(ctx context.Context, tx *percolator.Tx, key string) (int, error)) (left int, err error) {
+	left = len(doctors)
+	for n := 0; n < 20 && left > 0 && err == nil; n++ {
+		var now int
+		now, err = takeLeave(ctx, db, doctors, read)
+		left = min(left, now)
+	}
+	return left, err
+}
+
+func takeLeave(ctx context.Context, db *percolator.DB, doctors [2]string, read func(ctx context.Context, tx *percolator.Tx, key string) (int, error)) (int, error) {
 	err := db.Update(ctx, func(tx *percolator.Tx) error {
 		return errors.Join(set(tx, doctors[0], 1), set(tx, doctors[1], 1))
 	})
