@@ -198,7 +198,7 @@ func TestUnconfirmedNeverHold(t *testing.T) {
 		}
 		grants.Add(1)
 		d.mu.Lock()
-		if d.contenders[identity{r.Name, r.Owner}].declared {
+		if c := d.contenders[identity{r.Name, r.Owner}]; c != nil && c.declared { // nil if it was lost meanwhile
 			confirmed.Add(1)
 		}
 		d.mu.Unlock()
