@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-busy test-fast fuzz lint install-check binaries vuln races bench bench-gate bench-record soak-drivers soak-crashes soak-percolator soak-queues mutants deletions story story-soak docs pictures site clean
+.PHONY: help run deps test test-busy test-fast fuzz lint install-check binaries vuln races bench bench-gate bench-record soak-drivers soak-crashes soak-percolator soak-queues mutants deletions story story-soak docs pictures site man clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ site: ## The documentation as a static site, in bin/site
 	@scripts/tools.sh site hugo
 	@REFERENCE=$(CURDIR)/bin/site-content go test -count=1 ./server/internal/cli -run '^TestReference$$'
 	@cd docs/site && ../../bin/hugo --quiet --destination ../../bin/site --cleanDestinationDir --noBuildLock
+
+man: ## A man page for each command, in bin/man
+	@MANUAL=$(CURDIR)/bin/man go test -count=1 ./server/internal/cli -run '^TestReference$$'
 
 pictures: deps ## Draw docs/pictures again from new runs; the plots of make bench excepted
 	STORY_PICTURES=$(CURDIR)/docs/pictures go test -count=1 ./examples/bank -run '^TestStory$$'

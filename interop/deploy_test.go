@@ -17,7 +17,10 @@ import (
 type settings struct {
 	Version int    `json:"version"`
 	Project string `json:"project_name"`
-	Builds  []struct {
+	Before  struct {
+		Hooks []string `json:"hooks"`
+	} `json:"before"`
+	Builds []struct {
 		ID        string   `json:"id"`
 		Dir       string   `json:"dir"`
 		Main      string   `json:"main"`
@@ -70,6 +73,9 @@ func TestRelease(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	for _, file := range s.Archives[0].Files {
+		if file == "bin/man/*" && slices.Contains(s.Before.Hooks, "make man") {
+			continue // TestReference writes them
+		}
 		if _, err := os.Stat(filepath.Join("..", file)); err != nil {
 			t.Errorf("an archive has %v", err)
 		}

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cpuguy83/go-md2man/v2/md2man"
 	"github.com/spf13/cobra"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -24,7 +25,7 @@ import (
 
 // TestReference writes the generated pages of the documentation's site into the directory
 // $REFERENCE. Each command has a page; so have the events of package observe, and the errors that
-// programs compare.
+// programs compare. The pages of the commands become man pages in the directory $MANUAL.
 func TestReference(t *testing.T) {
 	const repository = "../../.."
 	pages := map[string]string{}
@@ -48,12 +49,42 @@ func TestReference(t *testing.T) {
 	if text := pages["commands/interlock-version.md"]; strings.Contains(text, "--backend") || !strings.Contains(text, "--output") {
 		t.Errorf("the version is that of no backend: %s", text)
 	}
-	if dir := os.Getenv("REFERENCE"); dir != "" {
+	manual := map[string]string{}
+	for file, text := range pages {
+		if dir, file := filepath.Split(file); dir != "" {
+			name := strings.TrimSuffix(file, ".md")
+			manual[name+".1"] = manPage(name, text)
+		}
+	}
+	for _, want := range []string{".SH NAME\ninterlock-locks-show \\- ", ".SH SYNOPSIS\n.EX\ninterlock locks show NAME", "\n.SH Examples\n"} {
+		if text := manual["interlock-locks-show.1"]; !strings.Contains(text, want) {
+			t.Errorf("the man page has no %q: %s", want, text)
+		}
+	}
+	write := func(dir string, pages map[string]string) {
 		for name, text := range pages {
 			file := filepath.Join(dir, name)
 			testbed.OK(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)))
 		}
 	}
+	if dir := os.Getenv("REFERENCE"); dir != "" {
+		write(dir, pages)
+	}
+	if dir := os.Getenv("MANUAL"); dir != "" {
+		write(dir, manual)
+	}
+}
+
+var (
+	headOfPage  = regexp.MustCompile(`^# .*\n\n(.*)\.\n`)
+	linkBetween = regexp.MustCompile(`\[(interlock [^]]*)\]\([^)]*\)`)
+)
+
+// manPage converts the page of a command. apropos reads its first section.
+func manPage(name, page string) string {
+	page = headOfPage.ReplaceAllString(page, "# NAME\n\n"+name+` - ${1}`+"\n\n# SYNOPSIS\n")
+	page = linkBetween.ReplaceAllString(page, "$1")
+	return string(md2man.Render(fmt.Appendf(nil, "%% %q \"1\" \"\" \"\" \"Interlock\"\n\n%s", strings.ToUpper(name), page)))
 }
 
 // addCommands adds the pages of a command and of those below it.
