@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestSoak runs drivertest.RunQueueSoak for INTERLOCK_SOAK_KAFKA, a duration: on one broker with both
-// protocols of groups, and on three, of which the leader of a partition is killed.
+// TestSoak runs drivertest.RunQueueSoak for INTERLOCK_SOAK_KAFKA, a duration, with both protocols of
+// groups: on one broker, and on three, of which the leader of a partition is killed.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("INTERLOCK_SOAK_KAFKA"))
 	if err != nil {
@@ -33,16 +33,19 @@ func TestSoak(t *testing.T) {
 			})
 		})
 	}
-	t.Run("three brokers", func(t *testing.T) {
-		t.Parallel()
-		cluster := testbed.KafkaCluster(t, 3)
-		s := sceneOn(t, strings.Join(cluster.Addrs(), ","), 6)
-		s.soak(QueueOptions{Client: []kgo.Opt{kgo.RequestTimeoutOverhead(time.Second)}}, length, func() {
-			leader := s.leader(cluster, s.topic)
-			leader.Kill()
-			leader.Restart()
+	for name, o := range map[string]QueueOptions{"three brokers": {}, "three brokers, server-side": {ServerSide: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := testbed.KafkaCluster(t, 3)
+			s := sceneOn(t, strings.Join(cluster.Addrs(), ","), 6)
+			o.Client = []kgo.Opt{kgo.RequestTimeoutOverhead(time.Second)}
+			s.soak(o, length, func() {
+				leader := s.leader(cluster, s.topic)
+				leader.Kill()
+				leader.Restart()
+			})
 		})
-	})
+	}
 }
 
 func (s *scene) soak(o QueueOptions, length time.Duration, restart func()) {
