@@ -33,7 +33,7 @@ func TestSoak(t *testing.T) {
 			})
 		})
 	}
-	for name, o := range map[string]QueueOptions{"three brokers": {}, "three brokers, server-side": {ServerSide: true}} {
+	for name, o := range map[string]QueueOptions{"three brokers": {}, "three brokers server-side": {ServerSide: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := testbed.KafkaCluster(t, 3)
