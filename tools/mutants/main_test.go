@@ -187,6 +187,19 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestChoice: a baseline is shared by the choices that differ in the pattern alone.
+func TestChoice(t *testing.T) {
+	for test, want := range map[string][2]string{
+		"-race ./x -run ^A$|B/c -timeout 20s": {"-race ./x -timeout 20s", "^A$|B/c"},
+		"./x":                                 {"./x", ""},
+	} {
+		m := mutant{test: strings.Fields(test)}
+		if others, pattern := m.choice(); strings.Join(others, " ") != want[0] || pattern != want[1] || strings.Join(m.test, " ") != test {
+			t.Errorf("%q is %q and %q", m.test, others, pattern)
+		}
+	}
+}
+
 // TestDeletes: each statement goes once, and the lines behind it stay where they are.
 func TestDeletes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.go")
