@@ -10,7 +10,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
@@ -73,29 +72,31 @@ func TestErrorsOfABatch(t *testing.T) {
 			`[run batch "k": 1 errors for 3 tasks: batch: <nil> run batch "k": 1 errors for 3 tasks: batch: <nil> run batch "k": 1 errors for 3 tasks: batch: <nil>]`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var all sync.WaitGroup
-			all.Add(4)
-			hold := make(chan struct{})
-			b, err := keyed.NewBatches(3, func(_ context.Context, _ string, batch []int) error {
-				if len(batch) == 1 {
-					<-hold
-					return nil
+			virtual.Test(t, func(t *testing.T) {
+				var all sync.WaitGroup
+				all.Add(4)
+				hold := make(chan struct{})
+				b, err := keyed.NewBatches(3, func(_ context.Context, _ string, batch []int) error {
+					if len(batch) == 1 {
+						<-hold
+						return nil
+					}
+					return c.run(batch)
+				}, nil)
+				ok(t, err)
+				ok(t, b.Go(t.Context(), "k", -1, func(error) { all.Done() }))
+				synctest.Wait() // it runs
+				var got [3]error
+				for i := range got {
+					ok(t, b.Go(t.Context(), "k", i, func(err error) { got[i] = err; all.Done() }))
 				}
-				return c.run(batch)
-			}, nil)
-			ok(t, err)
-			ok(t, b.Go(t.Context(), "k", -1, func(error) { all.Done() }))
-			testbed.Eventually(t, "the first batch runs", bound, func() bool { return b.Load().Running == 1 })
-			var got [3]error
-			for i := range got {
-				ok(t, b.Go(t.Context(), "k", i, func(err error) { got[i] = err; all.Done() }))
-			}
-			close(hold)
-			all.Wait()
-			if fmt.Sprint(got) != c.want {
-				t.Errorf("%v, want %s", got, c.want)
-			}
-			closed(t, b)
+				close(hold)
+				all.Wait()
+				if fmt.Sprint(got) != c.want {
+					t.Errorf("%v, want %s", got, c.want)
+				}
+				closed(t, b)
+			})
 		})
 	}
 	if err := (keyed.BatchError{nil, odd}); !errors.Is(err, odd) || interlock.Kind(err) != interlock.Uncertain {

@@ -14,46 +14,47 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
 // TestFull: a task beyond a bound is rejected with a FullError, others are accepted.
 func TestFull(t *testing.T) {
-	var refused []observe.KeyedRefused
-	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 2, Total: 3,
-		Observe: &observe.Keyed{Refused: func(r observe.KeyedRefused) { refused = append(refused, r) }}})
-	release := stuck(t, x, "a")
-	for range 2 {
-		ok(t, x.Go(t.Context(), "a", nothing, nil))
-	}
-	var full *keyed.FullError
-	if err := x.Go(t.Context(), "a", nothing, nil); !errors.As(err, &full) || full.All {
-		t.Errorf("a third while there is room for others: %v", err)
-	}
-	ok(t, x.Go(t.Context(), "b", nothing, nil))
-	for key, want := range map[string]keyed.FullError{
-		"a": {Key: "a", Queued: 2}, "b": {Key: "b", All: true, Queued: 3}, "c": {Key: "c", All: true, Queued: 3},
-	} {
-		for name, err := range map[string]error{
-			"go": x.Go(t.Context(), key, nothing, func(error) { t.Error("received a task that was not taken") }),
-			"do": x.Do(t.Context(), key, nothing),
+	virtual.Test(t, func(t *testing.T) {
+		var refused []observe.KeyedRefused
+		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 2, Total: 3,
+			Observe: &observe.Keyed{Refused: func(r observe.KeyedRefused) { refused = append(refused, r) }}})
+		release := stuck(t, x, "a")
+		for range 2 {
+			ok(t, x.Go(t.Context(), "a", nothing, nil))
+		}
+		var full *keyed.FullError
+		if err := x.Go(t.Context(), "a", nothing, nil); !errors.As(err, &full) || full.All {
+			t.Errorf("a third while there is room for others: %v", err)
+		}
+		ok(t, x.Go(t.Context(), "b", nothing, nil))
+		for key, want := range map[string]keyed.FullError{
+			"a": {Key: "a", Queued: 2}, "b": {Key: "b", All: true, Queued: 3}, "c": {Key: "c", All: true, Queued: 3},
 		} {
-			var full *keyed.FullError
-			if !errors.As(err, &full) || *full != want || interlock.Kind(err) != interlock.Retryable {
-				t.Errorf("%s %s: %v, want %v", name, key, err, &want)
+			for name, err := range map[string]error{
+				"go": x.Go(t.Context(), key, nothing, func(error) { t.Error("received a task that was not taken") }),
+				"do": x.Do(t.Context(), key, nothing),
+			} {
+				var full *keyed.FullError
+				if !errors.As(err, &full) || *full != want || interlock.Kind(err) != interlock.Retryable {
+					t.Errorf("%s %s: %v, want %v", name, key, err, &want)
+				}
 			}
 		}
-	}
-	if load := x.Load(); load != (keyed.Load{Running: 1, Queued: 3, Keys: 2}) {
-		t.Errorf("%+v", load)
-	}
-	if len(refused) != 7 || refused[0].Err == nil {
-		t.Errorf("observed %v", refused)
-	}
-	release()
-	ok(t, x.Close(t.Context()))
+		if load := x.Load(); load != (keyed.Load{Running: 1, Queued: 3, Keys: 2}) {
+			t.Errorf("%+v", load)
+		}
+		if len(refused) != 7 || refused[0].Err == nil {
+			t.Errorf("observed %v", refused)
+		}
+		release()
+		ok(t, x.Close(t.Context()))
+	})
 }
 
 // TestWaitingForRoom: first come first served, also within a key while the executor is full. A caller
@@ -129,26 +130,30 @@ func TestDoWaitsForRoom(t *testing.T) {
 
 // TestNoMemoryPerIdleKey: after 50,000 keys the heap has not grown by 20 bytes for each.
 func TestNoMemoryPerIdleKey(t *testing.T) {
-	const keys = 50_000
-	x := executor(t, &keyed.Options{Wait: true})
-	visit := func(from, to int) {
-		for i := from; i < to; i++ {
-			key := "customer/" + strconv.Itoa(i)
-			if i%2 == 0 {
-				ok(t, x.Do(t.Context(), key, nothing))
-			} else {
-				ok(t, x.Go(t.Context(), key, nothing, nil))
+	virtual.Test(t, func(t *testing.T) {
+		const keys = 50_000
+		x := executor(t, &keyed.Options{Wait: true})
+		visit := func(from, to int) {
+			for i := from; i < to; i++ {
+				key := "customer/" + strconv.Itoa(i)
+				if i%2 == 0 {
+					ok(t, x.Do(t.Context(), key, nothing))
+				} else {
+					ok(t, x.Go(t.Context(), key, nothing, nil))
+				}
+			}
+			if synctest.Wait(); x.Load() != (keyed.Load{}) {
+				t.Errorf("%+v of idle keys", x.Load())
 			}
 		}
-		testbed.Eventually(t, "it is idle", bound, func() bool { return x.Load() == (keyed.Load{}) })
-	}
-	visit(0, keys/50) // as much as there is in use at once
-	before := heap()
-	visit(keys/50, keys)
-	if grown := int64(heap()) - int64(before); grown > 1<<20 {
-		t.Errorf("the heap has grown by %d bytes over %d keys", grown, keys)
-	}
-	runtime.KeepAlive(x)
+		visit(0, keys/50) // as much as there is in use at once
+		before := heap()
+		visit(keys/50, keys)
+		if grown := int64(heap()) - int64(before); grown > 1<<20 {
+			t.Errorf("the heap has grown by %d bytes over %d keys", grown, keys)
+		}
+		runtime.KeepAlive(x)
+	})
 }
 
 func heap() uint64 {

@@ -13,92 +13,90 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
 // TestPanicsAreReported to the submitter, and the key and the executor continue.
 func TestPanicsAreReported(t *testing.T) {
-	x := executor(t, &keyed.Options{Concurrency: 1})
-	broken := errors.New("broken")
-	for name, task := range map[string]func(context.Context) error{
-		"panic":  func(context.Context) error { panic(broken) },
-		"goexit": func(context.Context) error { runtime.Goexit(); return nil },
-	} {
-		reported := make(chan error, 1)
-		ok(t, x.Go(t.Context(), "k", task, func(err error) { reported <- err }))
-		check := func(where string, err error) {
-			var p *keyed.PanicError
-			if !errors.As(err, &p) || p.Key != "k" || !strings.Contains(string(p.Stack), "TestPanicsAreReported") {
-				t.Errorf("%s, %s: %v", name, where, err)
+	virtual.Test(t, func(t *testing.T) {
+		x := executor(t, &keyed.Options{Concurrency: 1})
+		broken := errors.New("broken")
+		for name, task := range map[string]func(context.Context) error{
+			"panic":  func(context.Context) error { panic(broken) },
+			"goexit": func(context.Context) error { runtime.Goexit(); return nil },
+		} {
+			reported := make(chan error, 1)
+			ok(t, x.Go(t.Context(), "k", task, func(err error) { reported <- err }))
+			check := func(where string, err error) {
+				var p *keyed.PanicError
+				if !errors.As(err, &p) || p.Key != "k" || !strings.Contains(string(p.Stack), "TestPanicsAreReported") {
+					t.Errorf("%s, %s: %v", name, where, err)
+				}
+				wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain)
+				if name == "panic" && !errors.Is(err, broken) {
+					t.Errorf("%s: %v", where, err)
+				}
 			}
-			wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain)
-			if name == "panic" && !errors.Is(err, broken) {
-				t.Errorf("%s: %v", where, err)
+			check("go", <-reported)
+			release := stuck(t, x, "k")
+			queued := make(chan error)
+			go func() { queued <- x.Do(t.Context(), "k", task) }()
+			synctest.Wait()
+			release()
+			check("queued do", <-queued)
+			// A key that became ready meanwhile does not wait for another submitter.
+			release = stuck(t, x, "k")
+			other := make(chan error, 1)
+			ok(t, x.Go(t.Context(), "k", task, nil))
+			ok(t, x.Go(t.Context(), "other", nothing, func(err error) { other <- err }))
+			release()
+			ok(t, <-other)
+			if name == "panic" {
+				synctest.Wait()
+				check("do", x.Do(t.Context(), "k", task))
+			} else {
+				// It may be the caller's goroutine that ends: the executor goes on.
+				var caller sync.WaitGroup
+				caller.Go(func() { _ = x.Do(t.Context(), "k", task) })
+				caller.Wait()
 			}
+			ok(t, x.Do(t.Context(), "k", nothing))
 		}
-		check("go", <-reported)
-		release := stuck(t, x, "k")
-		queued := make(chan error)
-		go func() { queued <- x.Do(t.Context(), "k", task) }()
-		testbed.Eventually(t, "the Do waits", bound, func() bool { return x.Load().Queued == 1 })
-		release()
-		check("queued do", <-queued)
-		// A key that became ready meanwhile does not wait for another submitter.
-		release = stuck(t, x, "k")
-		other := make(chan error, 1)
-		ok(t, x.Go(t.Context(), "k", task, nil))
-		ok(t, x.Go(t.Context(), "other", nothing, func(err error) { other <- err }))
-		release()
-		select {
-		case err := <-other:
-			ok(t, err)
-		case <-time.After(bound / 3):
-			t.Fatalf("%s: another key's task never ran", name)
-		}
-		if name == "panic" {
-			testbed.Eventually(t, "it is idle", bound, func() bool { return x.Load() == (keyed.Load{}) })
-			check("do", x.Do(t.Context(), "k", task))
-		} else {
-			// It may be the caller's goroutine that ends: the executor goes on.
-			var caller sync.WaitGroup
-			caller.Go(func() { _ = x.Do(t.Context(), "k", task) })
-			caller.Wait()
-		}
-		ok(t, x.Do(t.Context(), "k", nothing))
-	}
+	})
 }
 
 // TestReentrance: a Do inside a task is rejected, whatever the key; a Go is not.
 func TestReentrance(t *testing.T) {
-	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Wait: true})
-	below := executor(t, nil)
-	var kept context.Context
-	after := make(chan error, 1)
-	ok(t, x.Do(t.Context(), "a", func(ctx context.Context) error {
-		kept = ctx
-		derived, cancel := context.WithTimeout(ctx, time.Minute)
-		defer cancel()
-		for _, key := range []string{"a", "b"} {
-			wantKind(t, x.Do(derived, key, nothing), interlock.Bug, interlock.ErrReentered)
+	virtual.Test(t, func(t *testing.T) {
+		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Wait: true})
+		below := executor(t, nil)
+		var kept context.Context
+		after := make(chan error, 1)
+		ok(t, x.Do(t.Context(), "a", func(ctx context.Context) error {
+			kept = ctx
+			derived, cancel := context.WithTimeout(ctx, time.Minute)
+			defer cancel()
+			for _, key := range []string{"a", "b"} {
+				wantKind(t, x.Do(derived, key, nothing), interlock.Bug, interlock.ErrReentered)
+			}
+			wantKind(t, x.Close(ctx), interlock.Bug, interlock.ErrReentered)
+			ok(t, x.Go(context.WithoutCancel(ctx), "a", nothing, func(err error) { after <- err }))
+			var full *keyed.FullError // it must not wait for a place that it occupies
+			if err := x.Go(ctx, "a", nothing, nil); !errors.As(err, &full) {
+				t.Errorf("%v, want a FullError", err)
+			}
+			return below.Do(ctx, "a", func(ctx context.Context) error {
+				wantKind(t, x.Do(ctx, "b", nothing), interlock.Bug, interlock.ErrReentered)
+				return nil
+			})
+		}))
+		ok(t, <-after)
+		if kept.Err() == nil || kept.Value("x") != nil {
+			t.Error("the task's context has not ended with it")
 		}
-		wantKind(t, x.Close(ctx), interlock.Bug, interlock.ErrReentered)
-		ok(t, x.Go(context.WithoutCancel(ctx), "a", nothing, func(err error) { after <- err }))
-		var full *keyed.FullError // it must not wait for a place that it occupies
-		if err := x.Go(ctx, "a", nothing, nil); !errors.As(err, &full) {
-			t.Errorf("%v, want a FullError", err)
-		}
-		return below.Do(ctx, "a", func(ctx context.Context) error {
-			wantKind(t, x.Do(ctx, "b", nothing), interlock.Bug, interlock.ErrReentered)
-			return nil
-		})
-	}))
-	ok(t, <-after)
-	if kept.Err() == nil || kept.Value("x") != nil {
-		t.Error("the task's context has not ended with it")
-	}
-	ok(t, x.Do(context.WithoutCancel(kept), "a", nothing)) // the task has returned
+		ok(t, x.Do(context.WithoutCancel(kept), "a", nothing)) // the task has returned
+	})
 }
 
 // TestClose: accepted tasks run, later ones are rejected, and callers that wait for room get an error.

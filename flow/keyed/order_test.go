@@ -9,11 +9,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // ledger is what tasks of one key saw.
@@ -40,7 +42,7 @@ func TestOrder(t *testing.T) {
 				own := rand.New(rand.NewPCG(seed, uint64(2+s)))
 				all.Go(func() { submit(t, x, own, ledgers, s, each, &faults, &all) })
 			}
-			all.Wait()
+			ok(t, testbed.Later(t, testbed.Patience, func() error { all.Wait(); return nil })())
 			if n := faults.Load(); n > 0 {
 				t.Errorf("%d faults", n)
 			}
@@ -111,96 +113,95 @@ func inOrder(t *testing.T, l *ledger, each int) {
 
 // TestLeavingKeepsTheOrder: a cancelled task in the queue does not change the order of the others.
 func TestLeavingKeepsTheOrder(t *testing.T) {
-	x := executor(t, nil)
-	release := stuck(t, x, "k")
-	var ran []int
-	ctx, cancel := context.WithCancelCause(t.Context())
-	why := errors.New("not wanted any more")
-	var reported []error
-	for i := range 9 {
-		own := t.Context()
-		if i%3 == 1 {
-			own = ctx
+	virtual.Test(t, func(t *testing.T) {
+		x := executor(t, nil)
+		release := stuck(t, x, "k")
+		var ran []int
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("not wanted any more")
+		var reported []error
+		for i := range 9 {
+			own := t.Context()
+			if i%3 == 1 {
+				own = ctx
+			}
+			ok(t, x.Go(own, "k", func(context.Context) error { ran = append(ran, i); return nil },
+				func(err error) { reported = append(reported, err) }))
 		}
-		ok(t, x.Go(own, "k", func(context.Context) error { ran = append(ran, i); return nil },
-			func(err error) { reported = append(reported, err) }))
-	}
-	gone := make(chan error)
-	go func() { gone <- x.Do(ctx, "k", func(context.Context) error { ran = append(ran, -1); return nil }) }()
-	testbed.Eventually(t, "the Do waits", bound, func() bool { return x.Load().Queued == 10 })
-	cancel(why)
-	wantKind(t, <-gone, interlock.Definite, why) // while the key is stuck
-	release()
-	ok(t, x.Do(t.Context(), "k", nothing))
-	if fmt.Sprint(ran) != "[0 2 3 5 6 8]" || len(reported) != 9 {
-		t.Errorf("ran %v, reported %v", ran, reported)
-	}
-	for i, err := range reported {
-		if i%3 == 1 {
-			wantKind(t, err, interlock.Definite, why)
-		} else if err != nil {
-			t.Error(i, err)
+		gone := make(chan error)
+		go func() { gone <- x.Do(ctx, "k", func(context.Context) error { ran = append(ran, -1); return nil }) }()
+		synctest.Wait()
+		cancel(why)
+		wantKind(t, <-gone, interlock.Definite, why) // while the key is stuck
+		release()
+		ok(t, x.Do(t.Context(), "k", nothing))
+		if fmt.Sprint(ran) != "[0 2 3 5 6 8]" || len(reported) != 9 {
+			t.Errorf("ran %v, reported %v", ran, reported)
 		}
-	}
+		for i, err := range reported {
+			if i%3 == 1 {
+				wantKind(t, err, interlock.Definite, why)
+			} else if err != nil {
+				t.Error(i, err)
+			}
+		}
+	})
 }
 
 // TestFairness: a task of a cold key waits for one turn of a hot key.
 func TestFairness(t *testing.T) {
-	const hot, turn = 10_000, 8
-	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: hot + 1, Total: hot + 10, Turn: turn})
-	release := stuck(t, x, "first")
-	var ran int
-	for range hot {
-		ok(t, x.Go(t.Context(), "hot", func(context.Context) error { ran++; return nil }, nil))
-	}
-	var before [3]int
-	for i := range before {
-		ok(t, x.Go(t.Context(), fmt.Sprint("cold ", i), func(context.Context) error { before[i] = ran; return nil }, nil))
-	}
-	release()
-	ok(t, x.Do(t.Context(), "hot", nothing))
-	if before != [3]int{turn, turn, turn} || ran != hot {
-		t.Errorf("cold tasks ran after %v hot ones of %d, want one turn of %d", before, ran, turn)
-	}
+	virtual.Test(t, func(t *testing.T) {
+		const hot, turn = 10_000, 8
+		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: hot + 1, Total: hot + 10, Turn: turn})
+		release := stuck(t, x, "first")
+		var ran int
+		for range hot {
+			ok(t, x.Go(t.Context(), "hot", func(context.Context) error { ran++; return nil }, nil))
+		}
+		var before [3]int
+		for i := range before {
+			ok(t, x.Go(t.Context(), fmt.Sprint("cold ", i), func(context.Context) error { before[i] = ran; return nil }, nil))
+		}
+		release()
+		ok(t, x.Do(t.Context(), "hot", nothing))
+		if before != [3]int{turn, turn, turn} || ran != hot {
+			t.Errorf("cold tasks ran after %v hot ones of %d, want one turn of %d", before, ran, turn)
+		}
+	})
 }
 
 // TestConcurrency: Options.Concurrency keys run at the same time, and not more.
 func TestConcurrency(t *testing.T) {
-	const most = 3
-	x := executor(t, &keyed.Options{Concurrency: most})
-	var inside, highest atomic.Int32
-	meet := make(chan struct{})
-	var all sync.WaitGroup
-	for i := range 20 {
-		task := func(context.Context) error {
-			if n := inside.Add(1); n > highest.Load() {
-				highest.Store(n)
+	virtual.Test(t, func(t *testing.T) {
+		const most = 3
+		x := executor(t, &keyed.Options{Concurrency: most})
+		var inside, highest atomic.Int32
+		meet := make(chan struct{})
+		for i := range 20 {
+			task := func(context.Context) error {
+				if n := inside.Add(1); n > highest.Load() {
+					highest.Store(n)
+				}
+				if i < most {
+					<-meet
+				}
+				inside.Add(-1)
+				return nil
 			}
-			if i < most {
-				<-meet
+			if i <= most { // the last one waits
+				go func() { ok(t, x.Do(t.Context(), fmt.Sprint(i), task)) }()
+				synctest.Wait()
+				continue
 			}
-			inside.Add(-1)
-			return nil
+			ok(t, x.Go(t.Context(), fmt.Sprint(i), task, nil))
 		}
-		if i == most {
-			testbed.Eventually(t, "all that may run do", bound, func() bool { return inside.Load() == most })
+		if load := x.Load(); load.Running != most || load.Queued != 20-most {
+			t.Errorf("%+v", load)
 		}
-		if i <= most {
-			all.Go(func() { ok(t, x.Do(t.Context(), fmt.Sprint(i), task)) })
-			if i == most {
-				testbed.Eventually(t, "a Do too many waits", bound/2, func() bool { return x.Load().Queued == 1 })
-			}
-			continue
+		close(meet)
+		closed(t, x)
+		if n := highest.Load(); n != most {
+			t.Errorf("%d tasks at once, want %d", n, most)
 		}
-		ok(t, x.Go(t.Context(), fmt.Sprint(i), task, nil))
-	}
-	if load := x.Load(); load.Running != most || load.Queued != 20-most {
-		t.Errorf("%+v", load)
-	}
-	close(meet)
-	all.Wait()
-	closed(t, x)
-	if n := highest.Load(); n != most {
-		t.Errorf("%d tasks at once, want %d", n, most)
-	}
+	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
@@ -26,6 +27,7 @@ func stripes(t *testing.T, n int) *keyed.Stripes {
 // TestStripesExclude: concurrent transfers between accounts, with keys in any order, lose no update and
 // do not deadlock.
 func TestStripesExclude(t *testing.T) {
+	ctx := testbed.Bounded(t)
 	for _, n := range []int{1, 2, 64} {
 		s := stripes(t, n)
 		var balance [8]int
@@ -35,7 +37,7 @@ func TestStripesExclude(t *testing.T) {
 			all.Go(func() {
 				for range 500 {
 					from, to := r.IntN(len(balance)), r.IntN(len(balance))
-					err := s.DoAll(t.Context(), []string{fmt.Sprint(from), fmt.Sprint(to)}, func(context.Context) error {
+					err := s.DoAll(ctx, []string{fmt.Sprint(from), fmt.Sprint(to)}, func(context.Context) error {
 						balance[from]--
 						balance[to]++
 						return nil
@@ -77,19 +79,21 @@ func TestStripesAreTakenInOneOrder(t *testing.T) {
 
 // TestStripesReentrance: a Lock inside a Lock is rejected whatever its keys, and works after the unlock.
 func TestStripesReentrance(t *testing.T) {
-	s, other := stripes(t, 0), stripes(t, 0)
-	inside, unlock, err := s.Lock(t.Context(), "a")
-	ok(t, err)
-	derived, cancel := context.WithCancel(inside)
-	defer cancel()
-	for _, key := range []string{"a", "b"} {
-		_, _, err := s.Lock(derived, key)
-		wantKind(t, err, interlock.Bug, interlock.ErrReentered)
-	}
-	ok(t, other.Do(inside, "a", nothing))
-	unlock()
-	unlock() // once
-	ok(t, s.Do(inside, "a", nothing))
+	virtual.Test(t, func(t *testing.T) {
+		s, other := stripes(t, 0), stripes(t, 0)
+		inside, unlock, err := s.Lock(t.Context(), "a")
+		ok(t, err)
+		derived, cancel := context.WithCancel(inside)
+		defer cancel()
+		for _, key := range []string{"a", "b"} {
+			_, _, err := s.Lock(derived, key)
+			wantKind(t, err, interlock.Bug, interlock.ErrReentered)
+		}
+		ok(t, other.Do(inside, "a", nothing))
+		unlock()
+		unlock() // once
+		ok(t, s.Do(inside, "a", nothing))
+	})
 }
 
 // TestStripesWaitForContext: a caller whose context ends holds no lock, and the others continue in order.
@@ -127,19 +131,20 @@ func TestStripesWaitForContext(t *testing.T) {
 
 // TestStripesGiveBackWhatTheyTook: if the wait for the second key ends, the first is unlocked.
 func TestStripesGiveBackWhatTheyTook(t *testing.T) {
-	s := stripes(t, 1<<16) // two keys hardly collide
-
-	for held, other := range map[string]string{"a": "b", "b": "a"} { // one of them is taken first
-		_, unlock, err := s.Lock(t.Context(), held)
-		ok(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		_, _, err = s.Lock(ctx, "a", "b")
-		cancel()
-		wantKind(t, err, interlock.Definite, context.DeadlineExceeded)
-		ok(t, s.Do(t.Context(), other, nothing))
-		unlock()
-		ok(t, s.Do(t.Context(), held, nothing))
-	}
+	virtual.Test(t, func(t *testing.T) {
+		s := stripes(t, 1<<16)                                           // two keys hardly collide
+		for held, other := range map[string]string{"a": "b", "b": "a"} { // one of them is taken first
+			_, unlock, err := s.Lock(t.Context(), held)
+			ok(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			_, _, err = s.Lock(ctx, "a", "b")
+			cancel()
+			wantKind(t, err, interlock.Definite, context.DeadlineExceeded)
+			ok(t, s.Do(t.Context(), other, nothing))
+			unlock()
+			ok(t, s.Do(t.Context(), held, nothing))
+		}
+	})
 }
 
 // TestStripesInput: invalid input is an error, and a panic unlocks.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -14,9 +13,6 @@ func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests fail calls by the thousand
 	testbed.Main(m)
 }
-
-// bound is how long a test waits for what must happen.
-const bound = 30 * time.Second
 
 var ok, wantKind = testbed.OK, testbed.WantKind
 
@@ -36,7 +32,7 @@ type closer interface {
 
 func closed(t *testing.T, x closer) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), bound)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), testbed.Patience)
 	defer cancel()
 	ok(t, x.Close(ctx))
 	if load := x.Load(); load != (keyed.Load{}) {
