@@ -76,6 +76,7 @@ type scene struct {
 	Harness
 	backend Backend
 	faults  Faults
+	unnamed string // see named
 }
 
 func (h Harness) run(t *testing.T, exclusive bool, test func(*scene)) {
