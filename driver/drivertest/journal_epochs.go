@@ -122,7 +122,7 @@ func testEnterEndsWhatIsUnderWay(s *journalScene) {
 		})
 	}
 	for range writers {
-		<-begun
+		testbed.Receive(s, begun, "three appends of a writer")
 	}
 	s.enter(0, 2)
 	entered := make([]int64, writers)

@@ -75,7 +75,7 @@ func (g QueueGroup) RevokeWaits(t *testing.T) {
 		testbed.Receive(t, begun, "word that a message is handled")
 	}
 	g.Start(a.Handle)
-	if err := <-moved; err != nil {
+	if err := testbed.Receive(t, moved, "word that a claim is revoked"); err != nil {
 		t.Errorf("a handler's context ended: %v", err)
 	}
 	close(done)
