@@ -3,13 +3,17 @@ package etcd
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/interlock-dev/interlock"
@@ -19,6 +23,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // TestClaimsSurviveTheLeader of three members.
@@ -112,18 +117,25 @@ func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
 
 // TestSilentConnectionIsClosed by a client that was opened from a URL: until then it sends requests there.
 func TestSilentConnectionIsClosed(t *testing.T) {
-	t.Parallel()
-	proxy := testbed.NewProxy(t, serverFor(t).Addr())
-	u, err := backend.Parse("etcd://" + proxy.Addr())
-	testbed.OK(t, err)
-	opened, err := connect(t.Context(), u)
-	testbed.OK(t, err)
-	t.Cleanup(func() { testbed.OK(t, opened.Close()) })
-	client := opened.(connection).client
-	testbed.Receive(t, client.Watch(t.Context(), "x", clientv3.WithCreatedNotify()), "the watch")
-	conn := client.ActiveConnection()
-	proxy.Cut()
-	if !conn.WaitForStateChange(testbed.Bounded(t), connectivity.Ready) {
-		t.Error("it stays open")
-	}
+	virtual.Test(t, func(t *testing.T) {
+		u, err := backend.Parse("etcd://silent:2379")
+		testbed.OK(t, err)
+		cfg := config(t.Context(), u, nil)
+		cfg.DialOptions = []grpc.DialOption{grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			client, server := net.Pipe()
+			go server.Write([]byte("\x00\x00\x00\x04\x00\x00\x00\x00\x00")) // empty SETTINGS of HTTP/2
+			go io.Copy(io.Discard, server)
+			return client, nil
+		})}
+		client, err := clientv3.New(cfg)
+		testbed.OK(t, err)
+		go client.Get(t.Context(), "x") // gRPC pings only while a request is under way
+		synctest.Wait()
+		conn, began := client.ActiveConnection(), time.Now()
+		conn.WaitForStateChange(testbed.Bounded(t), connectivity.Ready)
+		if took := time.Since(began); took != keepAliveTime+keepAliveTimeout {
+			t.Errorf("it is closed after %v", took)
+		}
+		testbed.OK(t, client.Close())
+	})
 }

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"time"
 
@@ -45,6 +46,14 @@ func connect(ctx context.Context, u *backend.URL) (backend.Connection, error) {
 	if err := backend.Probe(ctx, u.Hosts(), secure); err != nil {
 		return nil, err
 	}
+	client, err := clientv3.New(config(ctx, u, secure))
+	if err != nil {
+		return nil, err
+	}
+	return connection{client}, nil
+}
+
+func config(ctx context.Context, u *backend.URL, secure *tls.Config) clientv3.Config {
 	cfg := clientv3.Config{Endpoints: u.Hosts(), TLS: secure, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx),
 		DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -54,11 +63,7 @@ func connect(ctx context.Context, u *backend.URL) (backend.Connection, error) {
 		cfg.Username = user.Username()
 		cfg.Password, _ = user.Password()
 	}
-	client, err := clientv3.New(cfg)
-	if err != nil {
-		return nil, err
-	}
-	return connection{client}, nil
+	return cfg
 }
 
 // connection is what a URL opens.
