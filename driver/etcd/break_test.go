@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -103,7 +102,8 @@ func TestBreakWhileTheHolderChanges(t *testing.T) {
 	former, next := ask("n", "former"), ask("n", "next")
 	mustAcquire(t, d, former)
 	var looked atOnce
-	operator := open(t, dial(t, server.Addr(), looked.on), nil)
+	client := dial(t, server.Addr(), looked.on)
+	operator := open(t, client, nil)
 	looked.second(func() {
 		mustRelease(t, d, former)
 		mustAcquire(t, d, next)
@@ -114,10 +114,8 @@ func TestBreakWhileTheHolderChanges(t *testing.T) {
 	if all, err := d.Breaks(bounded(t), "", 10); err != nil || len(all) > 0 {
 		t.Fatalf("on record are %+v, %v", all, err)
 	}
-	select {
-	case cause := <-next.Lost:
-		t.Fatal(cause)
-	case <-time.After(500 * time.Millisecond):
+	if left := keys(t, client, "n/"); len(left) != 1 {
+		t.Fatalf("left are %q", left)
 	}
 }
 

@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -133,7 +137,16 @@ func TestSilentWatchOfAValue(t *testing.T) {
 func TestWipedStoreOfValues(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t)
-	v := NewValues(dial(t, server.Addr()), "")
+	var reads atomic.Int64 // that are answered
+	v := NewValues(dial(t, server.Addr(), func(config *clientv3.Config) {
+		intercept(config, func(_ context.Context, method string, call func() error) error {
+			err := call()
+			if method == pb.KV_Range_FullMethodName && err == nil {
+				reads.Add(1)
+			}
+			return err
+		})
+	}), "")
 	v.again = 300 * time.Millisecond
 	for i := range 9 { // so that revisions fall
 		mustPutValue(t, v, tok(t, 5, 0), fmt.Sprint(i))
@@ -144,7 +157,8 @@ func TestWipedStoreOfValues(t *testing.T) {
 	testbed.Eventually(t, "a lower value is stored", patience, func() bool {
 		return v.Put(bounded(t), "n", driver.Value{Data: []byte("lower"), Token: tok(t, 4, 0)}) == nil
 	})
-	time.Sleep(3 * v.again) // it has been read by now, without a report
+	before := reads.Load()
+	testbed.Eventually(t, "the lower value is read, without a report", patience, func() bool { return reads.Load() >= before+2 })
 	mustPutValue(t, v, tok(t, 5, 0), "again")
 	s.await(t, "8", "again")
 }

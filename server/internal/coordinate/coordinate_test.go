@@ -48,7 +48,10 @@ func startWith(t *testing.T, url string, c Config) *running {
 	t.Helper()
 	target, err := backend.Parse(url)
 	ok(t, err)
-	c.Backend, c.Shards, c.TTL, c.Calls.Local, c.Tell = target, 2, 3*time.Second, true, func(err error) { t.Log(err) }
+	c.Backend, c.Shards, c.TTL, c.Calls.Local = target, 2, 3*time.Second, true
+	if c.Tell == nil {
+		c.Tell = func(err error) { t.Log(err) }
+	}
 	s, err := Open(t.Context(), c)
 	ok(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -277,7 +280,8 @@ func TestManyAtOnceOnFewConnections(t *testing.T) {
 func TestToken(t *testing.T) {
 	t.Parallel()
 	file := secrets(t, "s3cret-0123456789\n")
-	r := startWith(t, "etcd://"+testbed.Etcd(t).Addr(), Config{Access: Access{TokenFile: file}})
+	reported := make(chan error, 100)
+	r := startWith(t, "etcd://"+testbed.Etcd(t).Addr(), Config{Access: Access{TokenFile: file}, Tell: func(err error) { reported <- err }})
 	const path, body = "/v1/sagas/1", `{"type":"x","steps":[{"name":"a","sleep":"1ms"}]}`
 	for _, shown := range []string{"", "Bearer", "Bearer ", "Bearer s3cret-012345678", "Bearer s3cret-01234567890", "Basic s3cret-0123456789", "s3cret-0123456789"} {
 		status, answer, err := r.do("POST", path, body, "Authorization", shown)
@@ -310,12 +314,17 @@ func TestToken(t *testing.T) {
 	rewrite(t, file, "next-0123456789ab\n", 0o600)
 	testbed.Eventually(t, "the former token is gone", patience, func() bool { return status("s3cret-0123456789") == 401 })
 	rewrite(t, file, "other-0123456789a\n", 0o644) // rejected
-	for range 3 {
+	testbed.Eventually(t, "it is reported that others can read the file", patience, func() bool {
 		if old, new := status("next-0123456789ab"), status("other-0123456789a"); old != 200 || new != 401 {
-			t.Errorf("of a file that others can read: %d, and %d for what it had before", new, old)
+			t.Fatalf("of a file that others can read: %d, and %d for what it had before", new, old)
 		}
-		time.Sleep(150 * time.Millisecond)
-	}
+		select {
+		case err := <-reported:
+			return strings.Contains(err.Error(), file+" can be read")
+		default:
+			return false
+		}
+	})
 }
 
 // TestASlowReportBlocksNoRequest checks that a missing file of secrets is reported once, and that
