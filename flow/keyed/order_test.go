@@ -148,6 +148,28 @@ func TestLeavingKeepsTheOrder(t *testing.T) {
 	})
 }
 
+// TestLeftKey: after the only task of a key has left the queue, tasks of the key still run one at a time.
+func TestLeftKey(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		x := executor(t, &keyed.Options{Concurrency: 2})
+		a, b := stuck(t, x, "a"), stuck(t, x, "b")
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { wantKind(t, x.Do(ctx, "k", nothing), interlock.Definite, context.Canceled) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		var ran []string
+		ok(t, x.Go(t.Context(), "k", func(context.Context) error { time.Sleep(time.Second); ran = append(ran, "first"); return nil }, nil))
+		a()
+		b()
+		synctest.Wait()
+		ok(t, x.Do(t.Context(), "k", func(context.Context) error { ran = append(ran, "second"); return nil }))
+		if fmt.Sprint(ran) != "[first second]" {
+			t.Errorf("ran %v", ran)
+		}
+	})
+}
+
 // TestFairness: a task of a cold key waits for one turn of a hot key.
 func TestFairness(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
