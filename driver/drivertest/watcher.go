@@ -78,7 +78,10 @@ func (w *watch) next() []string {
 func (w *watch) await(what, name string) {
 	w.s.Helper()
 	anyName := false
-	fits := func(hint string) bool { anyName = anyName || hint == ""; return hint == name }
+	fits := func(hint string) bool {
+		anyName = anyName || hint == ""
+		return hint == name || anyName && w.s.unnamed != "" // the test is repeated anyway
+	}
 	for range 10 {
 		switch {
 		case w.hear(patience/10, fits):
