@@ -10,8 +10,13 @@ import (
 )
 
 // RunFenced runs the whole suite of a driver of fenced locks, except the tests that
-// need an ability in Harness.Without.
+// need an ability in Harness.Without. Unless Without has [Alone], the calling test must not
+// be parallel: it becomes so once goroutines have been counted.
 func RunFenced(t *testing.T, h Harness) {
+	if h.Without&Alone == 0 {
+		t.Run("NoGoroutineIsLeft", func(t *testing.T) { testNoGoroutineIsLeft(t, h) })
+		t.Parallel()
+	}
 	h.runAll(t, []suiteTest[*scene]{
 		// Holders.
 		{"Exclusion", 0, testExclusion},
@@ -55,9 +60,6 @@ func RunFenced(t *testing.T, h Harness) {
 		{"Close", 0, testClose},
 		{"CloseLeavesWhatIsHeldToExpire", 0, testCloseLeavesWhatIsHeldToExpire},
 	})
-	if h.Without&Alone == 0 {
-		t.Run("NoGoroutineIsLeft", func(t *testing.T) { testNoGoroutineIsLeft(t, h) })
-	}
 }
 
 // runAll runs the tests whose abilities the harness has.

@@ -22,8 +22,8 @@ import (
 const suiteTTL = 3 * time.Second
 
 func TestTableFenced(t *testing.T)  { drivertest.RunFenced(t, tableHarness(t)) }
-func TestTableWatcher(t *testing.T) { drivertest.RunWatcher(t, tableHarness(t)) }
-func TestTableBreaker(t *testing.T) { drivertest.RunBreaker(t, tableHarness(t)) }
+func TestTableWatcher(t *testing.T) { t.Parallel(); drivertest.RunWatcher(t, tableHarness(t)) }
+func TestTableBreaker(t *testing.T) { t.Parallel(); drivertest.RunBreaker(t, tableHarness(t)) }
 
 var namespaces atomic.Int64
 
@@ -46,7 +46,7 @@ func tableHarness(t *testing.T) drivertest.Harness {
 // harness returns the harness of one kind of lock.
 func harness(t *testing.T, without drivertest.Ability, opener func(t *testing.T, dsn, namespace string) (driver.Fenced, error),
 	kind func(backend) drivertest.Backend) drivertest.Harness {
-	shared := mariaDB(t)
+	shared := testbed.Shared(t, testbed.MariaDB)
 	return drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
 			server, namespace := serverFor(t, shared, exclusive)
@@ -87,8 +87,8 @@ func (b *tableBackend) Delete(t *testing.T, name string) {
 }
 
 func TestFenced(t *testing.T)  { drivertest.RunFenced(t, sessionHarness(t)) }
-func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, sessionHarness(t)) }
-func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, sessionHarness(t)) }
+func TestWatcher(t *testing.T) { t.Parallel(); drivertest.RunWatcher(t, sessionHarness(t)) }
+func TestBreaker(t *testing.T) { t.Parallel(); drivertest.RunBreaker(t, sessionHarness(t)) }
 
 func sessionHarness(t *testing.T) drivertest.Harness {
 	return harness(t, drivertest.Queue|drivertest.Expiry|drivertest.LoneBreaks, func(t *testing.T, dsn, namespace string) (driver.Fenced, error) {

@@ -104,7 +104,7 @@ func TestCost(t *testing.T) {
 		t.Run(m.name+", holding 1000", func(t *testing.T) {
 			server := mariaDB(t)
 			admin := open(t, server.URL())
-			d := m.mustOpen(t, server.URL(), &mysql.Options{TTL: 6 * time.Second})
+			d := m.mustOpen(t, server.URL(), &mysql.Options{TTL: 3 * time.Second})
 			first := request("0")
 			renewed := make(chan struct{}, 100)
 			first.Events.Renewed = func(_ time.Duration, err error) {
@@ -486,6 +486,7 @@ func TestAnotherNamespace(t *testing.T) {
 // TestNoWordAfterAnAbandonedAcquire: the server grants it when nobody waits for
 // the answer any more, and nobody receives its events.
 func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
+	t.Parallel()
 	server := mariaDB(t)
 	admin := open(t, server.URL())
 	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Second})
@@ -525,6 +526,7 @@ func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
 
 // TestReadOnlyServerEndsTheSession: others take their locks on its successor.
 func TestReadOnlyServerEndsTheSession(t *testing.T) {
+	t.Parallel()
 	server := mariaDB(t)
 	admin := open(t, server.URL())
 	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: 3 * time.Second})
@@ -634,6 +636,7 @@ func TestNobodyListens(t *testing.T) {
 
 // TestOpenOnASlowServer: opening is many statements, and may take longer than one of them.
 func TestOpenOnASlowServer(t *testing.T) {
+	t.Parallel()
 	server := mariaDB(t)
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {

@@ -259,6 +259,7 @@ func TestLockedRowHoldsUpNobody(t *testing.T) {
 }
 
 func TestLockedRowEndsNoOtherLease(t *testing.T) {
+	t.Parallel()
 	server := mariaDB(t)
 	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: 3 * time.Second})
 	leasetabletest.LockedRowEndsNoOtherLease(t, d, func(name string) func() { return lockRow(t, admin, name) })

@@ -116,11 +116,12 @@ var roles = map[string]crash.Role{"branch": preparedtest.Drive(branches, func(ct
 func TestKilledAtEveryRequest(t *testing.T) { preparedtest.Crashes(t, branches, "branch") }
 
 // TestParticipant keeps sessions for a short time, for which others wait.
-func TestParticipant(t *testing.T) { runParticipant(t, 200*time.Millisecond, "") }
+func TestParticipant(t *testing.T) { t.Parallel(); runParticipant(t, 200*time.Millisecond, "") }
 
 // TestParticipantLogged: with a binary log, which takes part in every commit like an engine, the
 // client's other options, and sessions that are not kept.
 func TestParticipantLogged(t *testing.T) {
+	t.Parallel()
 	runParticipant(t, -1, "?interpolateParams=true&clientFoundRows=true", "--log-bin=log", "--binlog-format=row", "--server-id=1")
 }
 
