@@ -37,8 +37,8 @@ func harness(t *testing.T) drivertest.Harness {
 }
 
 func TestFenced(t *testing.T)  { drivertest.RunFenced(t, harness(t)) }
-func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness(t)) }
-func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, harness(t)) }
+func TestWatcher(t *testing.T) { t.Parallel(); drivertest.RunWatcher(t, harness(t)) }
+func TestBreaker(t *testing.T) { t.Parallel(); drivertest.RunBreaker(t, harness(t)) }
 
 // borrow returns a server for this test only. A start takes two seconds.
 func borrow(t *testing.T) *testbed.Server {

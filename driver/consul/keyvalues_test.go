@@ -16,6 +16,7 @@ import (
 const large = `-hcl=limits { txn_max_req_len = 1048576 }`
 
 func TestKeyValues(t *testing.T) {
+	t.Parallel()
 	shared := testbed.Consul(t, large)
 	drivertest.RunKeyValues(t, drivertest.KeyValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.KeyValuesBackend {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestValues(t *testing.T) {
+	t.Parallel()
 	shared := testbed.Shared(t, testbed.Consul)
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {

@@ -83,6 +83,7 @@ func TestQueueBadInput(t *testing.T) {
 }
 
 func TestQueueSuite(t *testing.T) {
+	t.Parallel()
 	drivertest.RunQueue(t, drivertest.QueueHarness{Partitioned: true, Start: func(t *testing.T) drivertest.QueueBackend {
 		addr := testbed.Shared(t, testbed.Kafka).Addr()
 		b := &queueBackend{addr: addr, topic: newTopic(t, addr, 1), client: client(t, kgo.SeedBrokers(addr))}

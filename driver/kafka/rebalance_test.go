@@ -34,6 +34,7 @@ func (s *scene) group(o *QueueOptions) drivertest.QueueGroup {
 }
 
 func TestRebalance(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]*QueueOptions{"classic": nil, "server-side": {ServerSide: true}} {
 		t.Run(name, func(t *testing.T) { newScene(t, 4).group(o).Rebalance(t) })
 	}

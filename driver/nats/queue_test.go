@@ -18,6 +18,7 @@ import (
 const lease = 6 * time.Second
 
 func TestQueueSuite(t *testing.T) {
+	t.Parallel()
 	drivertest.RunQueue(t, drivertest.QueueHarness{Partitioned: true, Start: func(t *testing.T) drivertest.QueueBackend {
 		addr := testbed.Shared(t, testbed.NATS).Addr()
 		b := &queueBackend{js: dial(t, addr), prefix: "t" + rand.Text()}
