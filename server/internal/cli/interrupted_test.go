@@ -88,6 +88,7 @@ func TestServersOutliveTheirReader(t *testing.T) {
 
 // A wait for the lock includes the wait for a backend that does not answer.
 func TestAWaitEndsAlsoIfTheBackendIsSilent(t *testing.T) {
+	t.Parallel()
 	for name, start := range servers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -176,6 +176,7 @@ var servers = map[string]func(testing.TB, ...string) *testbed.Server{"etcd": tes
 // The server dies. The command gets TERM and then KILL before the lease expires
 // that was last renewed before the crash.
 func TestADeadServerEndsTheCommandInTime(t *testing.T) {
+	t.Parallel()
 	const ttl = 2 * time.Second
 	for name, start := range servers {
 		t.Run(name, func(t *testing.T) {
@@ -200,6 +201,7 @@ func TestADeadServerEndsTheCommandInTime(t *testing.T) {
 // The command ends while the backend does not answer. The report has the rest of
 // the last renewal, and no wait is endless.
 func TestAReleaseThatFailsSaysHowLongTheLockStaysTaken(t *testing.T) {
+	t.Parallel()
 	const ttl = 12 * time.Second
 	for name, start := range servers {
 		for state, stop := range map[string]func(*testbed.Server){"dead": (*testbed.Server).Kill, "silent": (*testbed.Server).Pause} {
@@ -257,6 +259,7 @@ func judgeEnd(t *testing.T, entries []entry, from, limit time.Duration) {
 // The wrapper is partitioned. Its lease expires, and the server grants the lock to
 // another owner, which must not overlap the first command.
 func TestACutOffWrapperMakesWayForTheNext(t *testing.T) {
+	t.Parallel()
 	for name, start := range servers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -450,6 +453,7 @@ func TestACommandThatDoesNotStartHasItsReason(t *testing.T) {
 
 // Nobody reads our standard error, and it is full. The command starts once the lock is granted.
 func TestAFullStandardErrorDelaysNoCommand(t *testing.T) {
+	t.Parallel()
 	for _, command := range []string{"lock", "elect"} {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
@@ -508,6 +512,7 @@ func TestALostSessionIsReportedOnOneLine(t *testing.T) {
 // A backend that hangs does not block the shell: it would not answer within the
 // test's patience.
 func TestCompletionDoesNotWaitForABackendThatHangs(t *testing.T) {
+	t.Parallel()
 	for name, start := range servers {
 		t.Run(name, func(t *testing.T) {
 			program(t)
