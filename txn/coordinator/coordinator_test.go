@@ -242,6 +242,28 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// TestCallNamesTheTimeout in every error that is not the target's answer: gRPC's, for example, is no error of the
+// context.
+func TestCallNamesTheTimeout(t *testing.T) {
+	const text = "the call took longer than 1ms"
+	canceled := errors.New("rpc error: code = Canceled desc = context canceled")
+	ctx, cancel := WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	<-ctx.Done()
+	for _, c := range []struct {
+		err  error
+		want string
+	}{{nil, "<nil>"}, {canceled, text + ": " + canceled.Error()}, {branch.Retry(canceled), text + ": " + canceled.Error()},
+		{ctx.Err(), text + ": context deadline exceeded"}, {context.Cause(ctx), text}, {branch.Fail(errDown), errDown.Error()}} {
+		if got := Call(ctx, func(context.Context) error { return c.err }); fmt.Sprint(got) != c.want || !errors.Is(got, c.err) {
+			t.Errorf("%v: %v, want %s", c.err, got, c.want)
+		}
+	}
+	if err := Call(t.Context(), func(context.Context) error { return canceled }); err != canceled {
+		t.Errorf("before the end: %v", err)
+	}
+}
+
 // TestRound: calls are concurrent, with the call in their contexts; each has its own
 // end.
 func TestRound(t *testing.T) {

@@ -415,6 +415,7 @@ func (t *Turn) releaseSlot() {
 type Task struct {
 	Target  string        // a system that is busy or broken as a whole; empty is also a target
 	Timeout time.Duration // of the call since its start or its last [Heartbeat]; 0 means 30 seconds
+	MaxTime time.Duration // of the call since its start; 0 means that only Timeout bounds it
 	Call    branch.Call   // Round sets its Epoch, its Begun if zero, and its Deadline unless it is earlier
 	// Do makes the call. It returns when ctx ends.
 	Do func(ctx context.Context) error
@@ -462,28 +463,37 @@ func (t *Turn) call(task Task) error {
 	}
 	ctx, end := withCallTimeout(t.server.ctx, c.Deadline.Sub(now))
 	defer end()
-	err := CatchPanic(branch.With(ctx, c), task.Do)
-	if isContextError(err) && ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
-		err = fmt.Errorf("%v: %w", context.Cause(ctx), err) // the cause does not classify the error
+	if task.MaxTime > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = WithTimeout(ctx, task.MaxTime)
+		defer cancel()
 	}
+	err := Call(branch.With(ctx, c), task.Do)
 	if class, _ := branch.ClassOf(err); t.server.ctx.Err() == nil {
 		at.answered(err == nil || class == branch.ClassFail || class == branch.ClassInProgress)
 	}
 	return err
 }
 
-func isContextError(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// CatchPanic calls do and returns a panic of it as an error.
-func CatchPanic(ctx context.Context, do func(context.Context) error) (err error) {
+// Call calls do. A panic is an error of unknown outcome. An error without the target's answer, after ctx has
+// ended, begins with the cause, such as the timeout: clients only say that the context was canceled.
+func Call(ctx context.Context, do func(context.Context) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = branch.Unknown(fmt.Errorf("panic: %v\n%s", r, debug.Stack()))
 		}
 	}()
-	return do(ctx)
+	err = do(ctx)
+	class, _ := branch.ClassOf(err)
+	if err != nil && ctx.Err() != nil && class != branch.ClassFail && class != branch.ClassInProgress && !errors.Is(err, context.Cause(ctx)) {
+		err = fmt.Errorf("%v: %w", context.Cause(ctx), err) // the cause does not classify the error
+	}
+	return err
+}
+
+// WithTimeout is [context.WithTimeout] for a call: the cause says how long the call may take.
+func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, d, callTimeoutError(d))
 }
 
 // Delay returns the pause after a number of failed calls, of which the last one failed with class c and

@@ -215,7 +215,7 @@ func (d *drive) round(calls []*call) error {
 // task returns a call for the coordinator.
 func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
 	s, input := c.step, d.m.inputOf(&c.p)
-	task := coordinator.Task{Target: s.target, Timeout: s.timeout, Call: branch.Call{
+	task := coordinator.Task{Target: s.target, Timeout: s.timeout, MaxTime: s.longest, Call: branch.Call{
 		Transaction: d.ID(), Branch: c.p.of, Step: c.p.at, Operation: branch.Do, Attempt: c.trial.calls}}
 	if c.phase == beforePivot {
 		task.Call.Deadline = d.m.deadline
@@ -234,14 +234,7 @@ func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
 		task.Call.Operation = branch.Undo
 		act = func(ctx context.Context) error { return s.back(ctx, input, c.p.output) }
 	}
-	task.Do = func(ctx context.Context) error {
-		if s.longest > 0 {
-			var end func()
-			ctx, end = context.WithTimeout(ctx, s.longest)
-			defer end()
-		}
-		return act(with(ctx, about))
-	}
+	task.Do = func(ctx context.Context) error { return act(with(ctx, about)) }
 	return task
 }
 

@@ -112,10 +112,10 @@ func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Effe
 	if want == Absent {
 		c.Operation = branch.Undo
 	}
-	ctx, end := context.WithTimeout(ctx, s.timeout)
+	ctx, end := coordinator.WithTimeout(ctx, s.timeout)
 	defer end()
 	c.Deadline, _ = ctx.Deadline()
-	return coordinator.CatchPanic(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}), do)
+	return coordinator.Call(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}), do)
 }
 
 // reconciles returns the reconciler of sagas. It runs once an hour if any step has a check.

@@ -275,11 +275,11 @@ func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decis
 	if d == Cancel {
 		do, op = h.cancel, branch.Cancel
 	}
-	ctx, end := context.WithTimeout(ctx, m.options.Timeout)
+	ctx, end := coordinator.WithTimeout(ctx, m.options.Timeout)
 	defer end()
 	c := branch.Call{Transaction: id, Branch: b.name, Operation: op, Attempt: 1, Begun: begun}
 	c.Deadline, _ = ctx.Deadline()
-	return coordinator.CatchPanic(branch.With(ctx, c), func(ctx context.Context) error { return do(ctx, b.request, b.hold) })
+	return coordinator.Call(branch.With(ctx, c), func(ctx context.Context) error { return do(ctx, b.request, b.hold) })
 }
 
 // reconciles registers the reconciliation, which runs in the background only if the coordinator's options

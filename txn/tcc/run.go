@@ -250,9 +250,9 @@ func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int,
 			c.Deadline = limit
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the timeout of branch %q has passed: %w", t.branch, context.DeadlineExceeded))
+	ctx, cancel := coordinator.WithTimeout(ctx, timeout)
 	defer cancel()
-	err = coordinator.CatchPanic(branch.With(ctx, c), func(ctx context.Context) (err error) {
+	err = coordinator.Call(branch.With(ctx, c), func(ctx context.Context) (err error) {
 		hold, err = do(ctx)
 		return err
 	})

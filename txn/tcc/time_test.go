@@ -50,6 +50,25 @@ func slowTry(takes time.Duration) func(branch.Call) (before, after error) {
 	}
 }
 
+// TestTryNamesItsTimeout in the error of a try that took too long, whatever the client says.
+func TestTryNamesItsTimeout(t *testing.T) {
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
+		hotel.bad = func(c branch.Call) (before, after error) {
+			if c.Operation == branch.Try {
+				time.Sleep(1500 * time.Millisecond)
+				return errors.New("rpc error: code = Canceled"), nil
+			}
+			return nil, nil
+		}
+		r := serve(t, nil, 1, &Options{Timeout: time.Second}, hotel)
+		_, err := r.run(t.Context(), "1", hotel)
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		if !strings.Contains(err.Error(), "the call took longer than 1s: rpc error") {
+			t.Error(err)
+		}
+	})
+}
+
 // TestClockSet: if the wall clock is set forward past the time of the holds, nothing is
 // confirmed; one that is set back does not extend the time.
 func TestClockSet(t *testing.T) {

@@ -138,7 +138,7 @@ func (m *Engine) markRunning(r run) (ended func()) {
 // clean returns a context for clean-up, which ignores the caller's cancellation and has its own
 // bound.
 func (m *Engine) clean(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), m.options.Timeout)
+	return coordinator.WithTimeout(context.WithoutCancel(ctx), m.options.Timeout)
 }
 
 // Options of an engine; nil and the zero value work.

@@ -191,7 +191,7 @@ func (m *Engine) abandon(ctx context.Context, branches []*openBranch) {
 	defer cancel()
 	var all sync.WaitGroup
 	for _, b := range branches {
-		all.Go(func() { _ = coordinator.CatchPanic(ctx, b.preparing.Abandon) })
+		all.Go(func() { _ = coordinator.Call(ctx, b.preparing.Abandon) })
 	}
 	all.Wait()
 }
@@ -200,7 +200,7 @@ func (m *Engine) abandon(ctx context.Context, branches []*openBranch) {
 func (m *Engine) commitOne(ctx context.Context, id string, r run, b *openBranch) error {
 	ctx, cancel := m.clean(ctx)
 	defer cancel()
-	err := coordinator.CatchPanic(ctx, b.preparing.CommitOne)
+	err := coordinator.Call(ctx, b.preparing.CommitOne)
 	if err == nil {
 		return nil
 	}
@@ -229,14 +229,14 @@ func (m *Engine) commitAll(ctx context.Context, id string, r run, branches []*op
 
 // prepare asks all participants for their votes concurrently. A branch without a vote is abandoned.
 func (m *Engine) prepare(ctx context.Context, r run, branches []*openBranch) []ballot {
-	ctx, cancel := context.WithTimeout(ctx, m.options.Prepare)
+	ctx, cancel := coordinator.WithTimeout(ctx, m.options.Prepare)
 	defer cancel()
 	ballots := make([]ballot, len(branches))
 	var all sync.WaitGroup
 	for i, b := range branches {
 		ballots[i] = ballot{name: b.name, err: failure.ErrNoReturn}
 		all.Go(func() {
-			err := coordinator.CatchPanic(withCall(ctx, 1, r, b.name, branch.Prepare), func(ctx context.Context) (err error) {
+			err := coordinator.Call(withCall(ctx, 1, r, b.name, branch.Prepare), func(ctx context.Context) (err error) {
 				ballots[i].vote, err = b.preparing.Prepare(ctx)
 				return err
 			})
@@ -255,7 +255,7 @@ func (m *Engine) call(ctx context.Context, attempt int, r run, name string, op b
 	if op == branch.Commit {
 		do = m.participants[name].Commit
 	}
-	return coordinator.CatchPanic(withCall(ctx, attempt, r, name, op), func(ctx context.Context) error { return do(ctx, r.xid(name)) })
+	return coordinator.Call(withCall(ctx, attempt, r, name, op), func(ctx context.Context) error { return do(ctx, r.xid(name)) })
 }
 
 // withCall returns a context with the call, for participants in other processes. It replaces the call

@@ -82,7 +82,7 @@ func (m *Engine) carryOut(ctx context.Context, name string, found InDoubt, v ver
 	if v != commit && v != rollBack {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, m.options.Timeout)
+	ctx, cancel := coordinator.WithTimeout(ctx, m.options.Timeout)
 	defer cancel()
 	if v == commit {
 		return m.call(ctx, 1, found.run, name, branch.Commit)
@@ -243,10 +243,10 @@ func (m *Engine) InDoubt(ctx context.Context) ([]InDoubt, error) {
 
 // inspect lists what one participant has in doubt, with verdicts.
 func (m *Engine) inspect(ctx context.Context, name string) ([]InDoubt, error) {
-	listing, cancel := context.WithTimeout(ctx, m.options.Timeout)
+	listing, cancel := coordinator.WithTimeout(ctx, m.options.Timeout)
 	defer cancel()
 	var doubts []driver.InDoubt
-	err := coordinator.CatchPanic(listing, func(ctx context.Context) (err error) {
+	err := coordinator.Call(listing, func(ctx context.Context) (err error) {
 		doubts, err = m.participants[name].InDoubt(ctx)
 		return err
 	})
