@@ -62,6 +62,9 @@ func (c connection) View(ctx context.Context, o backend.LockOptions) (backend.Vi
 	return d, true, err
 }
 
+// Cluster returns the cluster and the namespace.
+func (c connection) Cluster() (*rest.Config, string) { return c.config, c.namespace }
+
 // Close does nothing.
 func (c connection) Close() error { return nil }
 

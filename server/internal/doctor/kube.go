@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -30,27 +29,14 @@ type kubeProbe struct {
 }
 
 func dialKube(ctx context.Context, u *backend.URL, _ Options) (probe, error) {
-	opened, err := u.Open(ctx) // explains a kubeconfig that cannot be used; it sends nothing
+	opened, err := u.Open(ctx) // it sends nothing
 	if err != nil {
 		return nil, err
 	}
-	if err := opened.Close(ctx); err != nil {
-		return nil, err
-	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath, rules.WarnIfAllMissing = u.Setting("kubeconfig"), false
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: u.Setting("context")})
-	config, err := loader.ClientConfig()
-	if err != nil {
-		return nil, err
-	}
-	namespace, _, err := loader.Namespace()
-	if u.Namespace() != "" {
-		namespace, err = u.Namespace(), nil
-	}
-	if err != nil {
-		return nil, err
-	}
+	defer opened.Close(ctx)
+	config, namespace := opened.Connection().(interface {
+		Cluster() (*rest.Config, string)
+	}).Cluster()
 	p, err := kubeFor(config, namespace)
 	if err != nil {
 		return nil, err
