@@ -56,6 +56,9 @@ func (a *app) deadQueueCommand() *cobra.Command {
 
 // do calls use on the queues of the backend, within --timeout.
 func (q *queueCommands) do(ctx context.Context, use func(context.Context, backend.Queues) error) error {
+	if kind, _, _ := strings.Cut(q.app.url(), "://"); kind == "kafka" || kind == "nats" {
+		return usage("no command shows queues of %s: docs/how-to/%s.md explains how to operate them; this one needs a redis://, postgres:// or mysql:// URL", kind, kind)
+	}
 	return connect(ctx, q.app, func(ctx context.Context, t backend.Target) (backend.Queues, func(), error) {
 		return t.Queues(ctx, queue.Table{Name: q.table})
 	}, func(ctx context.Context, queues backend.Queues) error {

@@ -55,13 +55,15 @@ func TestWrongUsageIsFoundBeforeTheBackend(t *testing.T) {
 func TestWrongValuesAreExplained(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"lock x --ttl 3 -- true":  "--ttl 3 is not a duration, such as 10s or 1h30m; interlock lock --help explains the flags",
-		"doctor --watch=-":        "--watch - is not a duration, such as 10s or 1h30m; interlock doctor --help explains the flags",
-		"locks ls --limit many":   "--limit many is not a whole number; interlock locks ls --help explains the flags",
-		"limit x --cost 0.5":      "--cost 0.5 is not a whole number; interlock limit --help explains the flags",
-		"locks ls --all=perhaps":  "--all perhaps is not true or false; interlock locks ls --help explains the flags",
-		"coordinate --ttl 1ms":    "--ttl 1ms is impossible: etcd grants leases of 1s to 24h0m0s, in whole seconds",
-		"dev --backend redis://h": "interlock dev runs its own etcd; leave out --backend",
+		"lock x --ttl 3 -- true":                    "--ttl 3 is not a duration, such as 10s or 1h30m; interlock lock --help explains the flags",
+		"doctor --watch=-":                          "--watch - is not a duration, such as 10s or 1h30m; interlock doctor --help explains the flags",
+		"locks ls --limit many":                     "--limit many is not a whole number; interlock locks ls --help explains the flags",
+		"limit x --cost 0.5":                        "--cost 0.5 is not a whole number; interlock limit --help explains the flags",
+		"locks ls --all=perhaps":                    "--all perhaps is not true or false; interlock locks ls --help explains the flags",
+		"coordinate --ttl 1ms":                      "--ttl 1ms is impossible: etcd grants leases of 1s to 24h0m0s, in whole seconds",
+		"dev --backend redis://h":                   "interlock dev runs its own etcd; leave out --backend",
+		"queue ls --backend nats://h:4222":          "no command shows queues of nats: docs/how-to/nats.md explains",
+		"dlq queue orders --backend kafka://h:9092": "no command shows queues of kafka: docs/how-to/kafka.md explains",
 	} {
 		code, out, said := cli.RunWithin(t, strings.Fields(line)...)
 		if code != 64 || out != "" || !strings.HasPrefix(said, "interlock: "+want) || strings.Contains(said, "strconv") {
