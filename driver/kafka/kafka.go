@@ -50,7 +50,8 @@ func isAny(err error, of ...error) bool {
 }
 
 // classify returns what may be concluded from an error of the client about a record. Only what a
-// broker said about the record itself is final. Of a record without an answer nothing is known.
+// broker said about the record itself is final. Of a record without an answer nothing is known, also if
+// the client could not dial: it tries several times, and returns only the error of its last attempt.
 func classify(err error) interlock.ErrorKind {
 	switch {
 	case isAny(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException):
