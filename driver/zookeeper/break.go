@@ -47,7 +47,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 		return none, false, prelude(err)
 	}
 	n, f, err := s.holder(ctx, b.Name)
-	if err != nil || f == nil || ownerOf(n, f.data) != b.Owner {
+	if err != nil || f == nil || ownerOf(n, f.data) != b.Owner || isUnconfirmed(n, f) {
 		return none, false, prelude(err)
 	}
 	for range attempts {

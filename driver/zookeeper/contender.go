@@ -3,6 +3,7 @@ package zookeeper
 import (
 	"context"
 	"maps"
+	"path"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -287,8 +288,12 @@ func (n *nodes) event(ev zk.Event) (rewatch bool) {
 	if ev.Type != zk.EventNodeChildrenChanged {
 		n.forgetLock(ev.Path)
 	}
+	changed := ev.Path
+	if ev.Type == zk.EventNodeDataChanged { // a contender may have been confirmed: the lock has another holder
+		changed = path.Dir(ev.Path)
+	}
 	for sub := range n.hints {
-		sub.paths.Add(ev.Path)
+		sub.paths.Add(changed)
 	}
 	return rewatch
 }

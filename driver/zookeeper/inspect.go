@@ -14,7 +14,8 @@ var _ driver.Inspector = (*Driver)(nil)
 
 const opShow = "show"
 
-// Lock implements driver.Inspector: it lists the queue and reads each node. A contender's Since
+// Lock implements driver.Inspector: it lists the queue and reads each node. The first contender is a waiter
+// while it is unconfirmed; [Driver.Watch] signals when it has taken its turn. A contender's Since
 // is when its node was created, by the servers' clock; a holder that had to wait was granted
 // later. Expires is the length of its session, 0 for other clients.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
@@ -52,7 +53,7 @@ func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 		switch {
 		case err != nil:
 			return nil, false, err
-		case state.Holder == nil:
+		case state.Holder == nil && len(state.Waiters) == 0:
 		case len(locks) >= limit:
 			return locks, true, nil
 		default:
@@ -105,7 +106,11 @@ func (s *session) describe(ctx context.Context, name string) (driver.LockState, 
 		return state, err
 	}
 	for _, n := range queueOf(list) {
+		first := state.Holder == nil && len(state.Waiters) == 0
 		f, err := s.get(ctx, opShow, name, lock+"/"+n.name)
+		if first && isUnconfirmed(n, f) {
+			f, err = s.watch(ctx, opShow, name, lock+"/"+n.name) // it becomes the holder by a write
+		}
 		if err != nil {
 			return state, err
 		}
@@ -113,7 +118,7 @@ func (s *session) describe(ctx context.Context, name string) (driver.LockState, 
 			continue // it was deleted meanwhile
 		}
 		c := contenderOf(n, f)
-		if state.Holder == nil {
+		if first && !isUnconfirmed(n, f) {
 			state.Holder = &c
 			continue
 		}

@@ -2,7 +2,6 @@ package zookeeper
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -341,24 +340,16 @@ func (d *Driver) decide(c *contender, first bool) (holds bool) {
 }
 
 // read reads the node at path; nil if there is none. Unless it is watched, read watches for its
-// deletion. If that fails, all contenders that rely on the watch are woken to look again. A second
-// watch would stay in the client until the node changes.
+// deletion. If that fails, all contenders that rely on the watch are woken to look again.
 func (d *Driver) read(ctx context.Context, s *session, c *contender, path string, watched bool) (*found, error) {
 	if watched {
 		return s.get(ctx, opAcquire, c.name, path)
 	}
-	f, err := ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) (*found, error) {
-		data, stat, _, err := conn.GetW(path)
-		return &found{data: data, stat: stat}, err
-	})
-	if err == nil {
-		return f, nil
+	f, err := s.watch(ctx, opAcquire, c.name, path)
+	if f == nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		s.nodes.unwatch(path)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s.nodes.unwatch(path)
-	if errors.Is(err, zk.ErrNoNode) {
-		return nil, nil
-	}
-	return nil, err
+	return f, err
 }

@@ -180,10 +180,23 @@ type found struct {
 
 // get reads a node; nil if there is none.
 func (s *session) get(ctx context.Context, op, name, path string) (*found, error) {
-	f, err := ask(ctx, s, op, name, func(c *zk.Conn) (*found, error) {
+	return s.read(ctx, op, name, func(c *zk.Conn) (*found, error) {
 		data, stat, err := c.Get(path)
 		return &found{data: data, stat: stat}, err
 	})
+}
+
+// watch is get, and watches the node unless there is none. A second watch would stay in the client until the
+// node changes.
+func (s *session) watch(ctx context.Context, op, name, path string) (*found, error) {
+	return s.read(ctx, op, name, func(c *zk.Conn) (*found, error) {
+		data, stat, _, err := c.GetW(path)
+		return &found{data: data, stat: stat}, err
+	})
+}
+
+func (s *session) read(ctx context.Context, op, name string, request func(*zk.Conn) (*found, error)) (*found, error) {
+	f, err := ask(ctx, s, op, name, request)
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, nil
 	}

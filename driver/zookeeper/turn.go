@@ -123,11 +123,20 @@ func (s *session) write(ctx context.Context, c *contender, unconfirmed bool) err
 // passOver deletes the node of the first contender if it is unconfirmed. It reports that the node is
 // gone or was written since it was read as f.
 func (s *session) passOver(ctx context.Context, c *contender, first node, f *found) (changed bool) {
-	if r, ok := readRecord(f.data); !ok || !r.Unconfirmed || first.family != curator {
+	if !isUnconfirmed(first, f) {
 		return false
 	}
 	_, err := ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) (struct{}, error) {
 		return struct{}{}, conn.Delete(c.lock+"/"+first.name, f.stat.Version)
 	})
 	return err == nil || errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode)
+}
+
+// isUnconfirmed reports whether a contender says that it does not hold. f may be nil.
+func isUnconfirmed(n node, f *found) bool {
+	if f == nil || n.family != curator {
+		return false
+	}
+	r, ok := readRecord(f.data)
+	return ok && r.Unconfirmed
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -120,6 +121,47 @@ func TestWaiterWhoseNodeHasAnotherVersion(t *testing.T) {
 	got, _, err := operator.Get(node)
 	if r, ok := readRecord(got); err != nil || !ok || r.Unconfirmed {
 		t.Fatalf("the holder's node has %q, %v", got, err)
+	}
+}
+
+// TestUnconfirmedIsNoHolder: the first contender is shown as a waiter, and cannot be broken, until it is confirmed.
+// Watch reports that.
+func TestUnconfirmedIsNoHolder(t *testing.T) {
+	t.Parallel()
+	server := borrow(t)
+	d, operator := open(t, &Options{Servers: []string{server.Addr()}}), dial(t, server.Addr())
+	_, err := operator.Create("/interlock/n", nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
+	testbed.OK(t, err)
+	r := record{Owner: "w", TTL: 30_000, Unconfirmed: true}
+	node, err := operator.Create("/interlock/n/_c_"+newID()+"-lock-", r.encode(), zk.FlagEphemeralSequential, zk.WorldACL(zk.PermAll))
+	testbed.OK(t, err)
+
+	names := make(chan string, 100)
+	ctx, stop := context.WithCancel(t.Context())
+	var watch sync.WaitGroup
+	watch.Go(func() { _ = d.Watch(ctx, "", func(name string) { names <- name }) })
+	defer watch.Wait()
+	defer stop()
+	testbed.Receive(t, names, "the begin of the watch")
+
+	state, err := d.Lock(t.Context(), "n")
+	if err != nil || state.Holder != nil || len(state.Waiters) != 1 || state.Waiters[0].Owner != "w" {
+		t.Errorf("unconfirmed: %+v, %v", state, err)
+	}
+	if all, _, err := d.Locks(t.Context(), "", 10); err != nil || len(all) != 1 || all[0].Holder != nil {
+		t.Errorf("unconfirmed: %+v, %v", all, err)
+	}
+	if _, ok, err := d.Break(t.Context(), driver.Break{Name: "n", Owner: "w", Reason: "x", By: "x"}); ok || err != nil {
+		t.Errorf("broken: %v, %v", ok, err)
+	}
+	r.Unconfirmed = false
+	_, err = operator.Set(node, r.encode(), -1)
+	testbed.OK(t, err)
+	if name := testbed.Receive(t, names, "the confirmation"); name != "n" {
+		t.Errorf("reported %q", name)
+	}
+	if state, err = d.Lock(t.Context(), "n"); err != nil || state.Holder == nil || state.Holder.Owner != "w" {
+		t.Errorf("confirmed: %+v, %v", state, err)
 	}
 }
 
