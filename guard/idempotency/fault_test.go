@@ -155,6 +155,39 @@ func inDoubt(records *idempotency.SQL[tx], key string, folded bool) idempotency.
 	}
 }
 
+// silent is a database whose first connection for a phase does not answer BEGIN. Others renew the lease.
+type silent struct {
+	driver.Beginner[tx]
+	asked atomic.Bool
+}
+
+type ofPhase struct{}
+
+func (s *silent) Begin(ctx context.Context) (driver.Tx[tx], error) {
+	if ctx.Value(ofPhase{}) != nil && s.asked.CompareAndSwap(false, true) {
+		<-ctx.Done()
+		return nil, &interlock.Error{Op: "begin transaction", Kind: interlock.Definite, Err: context.Cause(ctx)}
+	}
+	return s.Beginner.Begin(ctx)
+}
+
+// testSilentBegin: a phase waits for BEGIN for a lease at most, and then begins again.
+func testSilentBegin(t *testing.T, w world) {
+	s := &silent{Beginner: w.DB}
+	records := idempotency.NewSQL[tx](s, idempotency.Table{})
+	store := open(t, records, &idempotency.Options{Lease: 2 * time.Second})
+	got, err := store.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+		ctx, cancel := context.WithTimeout(context.WithValue(ctx, ofPhase{}, true), bound)
+		defer cancel()
+		s, err := phase(ctx, records, "pay")
+		return answer(200, s), err
+	})
+	wantAnswer(t, got, err, "pay of attempt 1", false)
+	if !s.asked.Load() {
+		t.Error("the connection was not asked")
+	}
+}
+
 // atLevel begins transactions at a level.
 type atLevel struct {
 	driver.BeginnerAt[tx]

@@ -154,9 +154,14 @@ func (s *SQL[T]) commit(ctx context.Context, r *Request, name string, do work[T]
 // The record is written last. If it were locked first, each duplicate of the request and the
 // renewal of the lease would wait for the phase.
 func (s *SQL[T]) transact(ctx context.Context, r *Request, do work[T]) (accept func(), unknown bool, err error) {
-	tx, err := s.db.Begin(ctx)
+	// On a connection that is silent, the client waits for as long as the lease is renewed over others.
+	beginning, expire := context.WithCancelCause(ctx)
+	defer expire(nil)
+	late := time.AfterFunc(r.store.options.Lease, func() { expire(errLateBegin) })
+	defer late.Stop()
+	tx, err := s.db.Begin(beginning)
 	if err != nil {
-		return nil, false, err
+		return nil, false, retryableIfLate(beginning, err)
 	}
 	sent := false
 	defer func() {
@@ -165,8 +170,12 @@ func (s *SQL[T]) transact(ctx context.Context, r *Request, do work[T]) (accept f
 		}
 	}()
 	// A paused process must not lock rows forever.
-	if err := tx.Bound(ctx, r.store.options.Lease*2/3, 0); err != nil {
-		return nil, false, ofKind(err, interlock.Uncertain, interlock.Retryable)
+	err = tx.Bound(beginning, r.store.options.Lease*2/3, 0)
+	if !late.Stop() && err == nil {
+		err = context.Cause(beginning)
+	}
+	if err != nil {
+		return nil, false, retryableIfLate(beginning, ofKind(err, interlock.Uncertain, interlock.Retryable))
 	}
 	u, accept, err := do(ctx, tx)
 	if err != nil {
@@ -188,6 +197,16 @@ func (s *SQL[T]) transact(ctx context.Context, r *Request, do work[T]) (accept f
 	defer cancel()
 	err = tx.Commit(ctx)
 	return accept, errors.Is(err, interlock.ErrUncertain), err
+}
+
+var errLateBegin = errors.New("the transaction did not begin within the time of a lease")
+
+// retryableIfLate makes err Retryable if the transaction did not begin in time.
+func retryableIfLate(ctx context.Context, err error) error {
+	if context.Cause(ctx) != errLateBegin {
+		return err
+	}
+	return &interlock.Error{Op: "begin transaction", Kind: interlock.Retryable, Err: err}
 }
 
 func lost(op, key string) error {
