@@ -66,7 +66,8 @@
 // becomes read-only, the session ends within a third of the TTL.
 //
 // Of a lease: one statement each third of the TTL renews up to 200, over the user's
-// pool. If the pool has no free connection until the TTL ends, claims are lost.
+// pool. If the pool has no free connection until the TTL ends, claims are lost. A server that
+// becomes read-only rejects renewals, unless the pool's user has READ_ONLY ADMIN or SUPER: grant neither.
 //
 // # Waiting
 //

@@ -42,7 +42,9 @@ var (
 // Table. Each operation is one statement, which is not prepared behind a pooler, so any kind of pooler
 // works; only the creation of the tables needs a transaction. Operations that arrive while statements
 // are under way share the next statement and its commit. A Table and a [Driver] do not exclude each
-// other: processes that share names must use the same one.
+// other: processes that share names must use the same one. If default_transaction_isolation of the
+// pool's sessions is above READ COMMITTED, a statement that waited for another one on the same row can
+// fail with 40001. That is Retryable, and package claim/lock repeats acquisitions.
 func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table, error) {
 	options, err := o.withDefaults()
 	if err = leasetable.CheckOpening(ctx, fail, err, pool != nil, "a pool is required"); err != nil {
