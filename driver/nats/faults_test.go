@@ -47,6 +47,25 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
+// TestSettleWithoutServer: while no server is connected, nothing is sent, so the outcome is not unknown.
+func TestSettleWithoutServer(t *testing.T) {
+	s := newScene(t)
+	path := testbed.NewProxy(t, s.addr)
+	q := s.queue(&QueueOptions{Client: []nats.Option{nats.SetCustomDialer(by(path.Addr()))}})
+	c := s.join(q)
+	s.add("a/1")
+	m := c.Take(1)
+	path.Cut()
+	testbed.OK(t, q.client.ForceReconnect())
+	testbed.Eventually(t, "the client has no connection", time.Minute, q.client.IsReconnecting)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := c.Settle(ctx, drivertest.Settlements(driver.Ack, m...))[0]; interlock.Kind(err) != interlock.Retryable {
+		t.Errorf("settled without a server: %v", err)
+	}
+	path.Heal()
+}
+
 // TestDeletedMessages: the stream has deleted unhandled messages. That is an error once, and the
 // consumer continues with the remaining messages.
 func TestDeletedMessages(t *testing.T) {

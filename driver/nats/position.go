@@ -146,7 +146,7 @@ func (a *assignment) write(ctx context.Context) error {
 			s.Lose(interlock.ErrLost, s.owns)
 			return lost(a)
 		}
-		return failed(a, interlock.Uncertain, err)
+		return failed(a, classify(err), err)
 	}
 }
 
