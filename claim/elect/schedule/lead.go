@@ -89,6 +89,9 @@ func (l *leader) run(ctx context.Context, tick Tick) error {
 	if ctx.Err() != nil || !l.term.Valid() {
 		return nil // lead finds the reason
 	}
+	if tick.Late = max(tick.Late, now().Sub(tick.At)); l.plan.isMissed(tick) { // the record took too long
+		return l.giveUp(ctx, tick)
+	}
 	began := boottime.Now()
 	err := l.job(ctx, tick)
 	report.Add(&l.reports, nil, l.hooks.Ran, Ran{Tick: tick, Took: boottime.Now().Sub(began), Err: err})
@@ -125,7 +128,7 @@ func (l *leader) giveUp(ctx context.Context, tick Tick) error {
 func (l *leader) drop(ctx context.Context, tick Tick) error {
 	l.awaitReports(ctx)
 	next, now := l.state, now()
-	newer := l.plan.newer(tick.At)
+	newer := l.plan.newer(tick.At, now)
 	for n := 0; n < batch && ctx.Err() == nil && l.plan.isDue(newer, now); n++ {
 		report.Add(&l.reports, nil, l.hooks.Missed, tick)
 		next = state{Tick: tick.At}

@@ -69,20 +69,24 @@ func (p plan) next(s state, now time.Time) (action, Tick, error) {
 		return 0, t, fmt.Errorf("the timetable returned %v as the tick after %v", at, s.Tick)
 	case t.Late < 0:
 		return wait, t, nil
-	case p.missed == RunLate && p.isDue(p.newer(at), now):
+	case p.missed == RunLate && p.isDue(p.newer(at, now), now):
 		return drop, t, nil
-	case p.missed == RunLate || t.Late <= p.toleranceOf(at):
-		return run, t, nil
+	case p.isMissed(t):
+		return give, t, nil
 	}
-	return give, t, nil
+	return run, t, nil
 }
 
-// newer returns the last of the ticks that are run late if at is not; zero if there is none.
-func (p plan) newer(at time.Time) time.Time {
+// isMissed reports whether the job of a tick is not to begin with its delay.
+func (p plan) isMissed(t Tick) bool { return p.missed != RunLate && t.Late > p.toleranceOf(t.At) }
+
+// newer returns the last of the ticks that are run late if at is not; zero if there is none. If
+// some of them are not due at now, it returns the first of these.
+func (p plan) newer(at, now time.Time) time.Time {
 	if p.maxLate <= 0 {
 		return time.Time{}
 	}
-	for n := 0; n < p.maxLate && !at.IsZero(); n++ {
+	for n := 0; n < p.maxLate && p.isDue(at, now); n++ {
 		at = p.times.Next(at)
 	}
 	return at

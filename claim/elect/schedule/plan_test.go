@@ -69,6 +69,26 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// counted is a timetable that counts its calls.
+type counted struct {
+	Timetable
+	calls int
+}
+
+func (c *counted) Next(t time.Time) time.Time {
+	c.calls++
+	return c.Timetable.Next(t)
+}
+
+// TestMaxLateCostsNothingInTime: of ticks in the future none is computed, however high MaxLate is.
+func TestMaxLateCostsNothingInTime(t *testing.T) {
+	times := &counted{Timetable: Every(time.Hour)}
+	p := plan{times: times, missed: RunLate, maxLate: 1 << 20}
+	if do, tick, err := p.next(state{Tick: noon}, noon.Add(150*time.Minute)); do != run || err != nil || times.calls > 3 {
+		t.Errorf("%d of %+v, %v after %d calls of Next", do, tick, err, times.calls)
+	}
+}
+
 func TestStateIsReadAsItWasWritten(t *testing.T) {
 	for _, s := range []state{{Tick: noon}, {noon.Add(1), true}} {
 		if got, err := decode(s.encode()); err != nil || got != s {

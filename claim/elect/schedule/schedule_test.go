@@ -33,12 +33,14 @@ var begin = virtual.Began
 // bench is one space and the processes on it, in virtual time.
 type bench struct {
 	*testing.T
-	space *memory.Space
+	space  *memory.Space
+	values driver.Values
 }
 
 func inBubble(t *testing.T, test func(*bench)) {
 	virtual.Test(t, func(t *testing.T) {
-		test(&bench{t, memory.NewSpace()})
+		space := memory.NewSpace()
+		test(&bench{t, space, space.Values()})
 	})
 }
 
@@ -81,7 +83,7 @@ type process struct {
 func (b *bench) process(o schedule.Options, job func(context.Context, schedule.Tick) error) *process {
 	b.Helper()
 	p := &process{driver: b.space.Open(&memory.Options{TTL: ttl}), done: make(chan struct{})}
-	e, err := elect.New(p.driver, &elect.Options{Values: b.space.Values(), InProcess: true})
+	e, err := elect.New(p.driver, &elect.Options{Values: b.values, InProcess: true})
 	testbed.OK(b, err)
 	s, err := schedule.New(e, &o)
 	testbed.OK(b, err)
@@ -170,6 +172,43 @@ func TestMissedTicks(t *testing.T) {
 			dying.stop(context.Canceled)
 			after(5500 * time.Millisecond)
 			b.logged(l, want...)
+		})
+	}
+}
+
+// stalled are values that do not answer the first write after 20 s for a while.
+type stalled struct {
+	driver.Values
+	once *sync.Once
+	by   time.Duration
+}
+
+func (s stalled) Put(ctx context.Context, name string, v driver.Value) error {
+	if time.Since(begin) >= 20*time.Second {
+		s.once.Do(func() { time.Sleep(s.by) })
+	}
+	return s.Values.Put(ctx, name, v)
+}
+
+// TestASlowStore: a tick whose record took longer than the tolerance is missed.
+func TestASlowStore(t *testing.T) {
+	for missed, want := range map[schedule.Missed]string{schedule.Skip: "skipped", schedule.RunLate: "run", schedule.Report: "reported"} {
+		inBubble(t, func(b *bench) {
+			b.values = stalled{b.values, new(sync.Once), 7 * time.Second}
+			l := &diary{}
+			o := schedule.Options{Times: schedule.Every(10 * time.Second), Missed: missed}
+			if missed == schedule.Skip {
+				o.Hooks = &schedule.Hooks{Missed: func(t schedule.Tick) { l.note(t, "skipped") }}
+			}
+			o.Report = func(_ context.Context, t schedule.Tick) {
+				if t.Begun || t.Late != 7*time.Second {
+					b.Errorf("reported as %+v", t)
+				}
+				l.note(t, "reported")
+			}
+			b.process(o, func(_ context.Context, tick schedule.Tick) error { l.note(tick, "run"); return nil })
+			after(45 * time.Second)
+			b.logged(l, "10s run", "20s "+want, "30s run", "40s run")
 		})
 	}
 }
