@@ -41,6 +41,8 @@ type grant struct {
 	sent  boottime.Instant
 	at    time.Time // the same time, by clocks that are fast to read
 	retry time.Time // of a refusal: until when there are no units
+
+	counted bool // by the store, which has not counted units of the failure policy or the shadow mode
 }
 
 // take takes a unit that is not too old. It reads the age after it has taken the unit.
@@ -160,7 +162,7 @@ func (s *Lease) request(n int64) {
 	defer cancel()
 	g := &grant{sent: boottime.Sent(), at: time.Now()}
 	call := driver.LimitCall{{Key: s.key, Rate: s.rate, Cost: n, Least: 1}}
-	d, err := s.limits.Take(ctx, call...)
+	d, counted, err := s.limits.take(ctx, call)
 	if err != nil && ctx.Err() != nil { // no caller has ended it
 		d, err = s.limits.failed(context.Background(), call, err)
 	}
@@ -170,6 +172,7 @@ func (s *Lease) request(n int64) {
 	a.allowed, a.err, a.late = d.Allowed, err, !g.isYounger(s.life)
 	if d.Allowed {
 		g.units.Store(d.Granted)
+		g.counted = counted > 0
 	} else {
 		g.retry = g.at.Add(d.RetryAfter)
 	}
@@ -194,7 +197,7 @@ func (s *Lease) Close(ctx context.Context) error {
 	s.mu.Unlock()
 	s.running.Wait()
 	g := s.last.Swap(&grant{})
-	if g == nil {
+	if g == nil || !g.counted {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, refundTimeout)

@@ -114,6 +114,43 @@ func TestLeaseCloses(t *testing.T) {
 	})
 }
 
+// TestLeaseClosesUncounted: units that the store has not counted are not refunded there, because
+// others would be admitted by them.
+func TestLeaseClosesUncounted(t *testing.T) {
+	for name, o := range map[string]limit.Options{
+		"admitted by the policy": {OnFailure: limit.Admit},
+		"a local share":          {OnFailure: limit.Share, Share: 1, Local: memory.NewLimiter()},
+		"shadow":                 {Shadow: true},
+	} {
+		virtual.Test(t, func(t *testing.T) {
+			r, store := limit.PerHour(100), memory.NewLimiter()
+			others, err := limit.New(store, nil)
+			ok(t, err)
+			all := limit.Charge{Key: "k", Rate: limit.Rate{Count: 100, Period: time.Hour, Burst: 50}, Cost: 50}
+			_, err = others.Take(t.Context(), all)
+			ok(t, err)
+			o.Hooks = &observe.Limit{Log: observe.Silent}
+			g := &gated{Limiter: store}
+			if o.OnFailure != limit.Refuse {
+				g.err = errors.New("down")
+			}
+			l, err := limit.New(g, &o)
+			ok(t, err)
+			s := lease(t, l, r)
+			for range 8 { // of 1 + 2 + 4 + 8
+				if admitted, err := s.Allow(t.Context()); err != nil || !admitted {
+					t.Fatal(admitted, err)
+				}
+			}
+			g.err = nil
+			ok(t, s.Close(t.Context()))
+			if d, err := others.Peek(t.Context(), "k", all.Rate); err != nil || d.Remaining > 0 {
+				t.Errorf("%s: others are admitted %d more units, %v", name, d.Remaining, err)
+			}
+		})
+	}
+}
+
 // TestLeaseClosesLate: a refund that the store executes late returns no units that have drained
 // meanwhile, and that others have taken.
 func TestLeaseClosesLate(t *testing.T) {

@@ -76,19 +76,26 @@ func (l *Limits) Allow(ctx context.Context, key string, r Rate) (Decision, error
 // units as there are; see Decision.Granted. The rate of a key may change between calls: consumed units
 // remain consumed.
 func (l *Limits) Take(ctx context.Context, charges ...Charge) (Decision, error) {
-	call := driver.LimitCall(charges)
+	d, _, err := l.take(ctx, charges)
+	return d, err
+}
+
+// take also returns how many units of the first charge the store has counted: none that the failure
+// policy or the shadow mode has admitted.
+func (l *Limits) take(ctx context.Context, call driver.LimitCall) (d Decision, counted int64, err error) {
 	if err := call.Check(); err != nil {
-		return Decision{}, err
+		return d, 0, err
 	}
-	if d, ok := l.denied.find(call); ok {
-		return l.judge(call, d), nil
+	if each, ok := l.denied.find(call); ok {
+		return l.judge(call, each), 0, nil
 	}
 	a, sent := l.ask(ctx, call)
 	if a.Err != nil {
-		return l.failed(ctx, call, a.Err)
+		d, err = l.failed(ctx, call, a.Err)
+		return d, 0, err
 	}
 	l.denied.note(call, a, sent)
-	return l.judge(call, a.Decisions), nil
+	return l.judge(call, a.Decisions), a.Decisions[0].Granted, nil
 }
 
 // Peek returns the state of a limit and consumes nothing.
