@@ -179,6 +179,10 @@ func part(d driver.Decision, n int64) driver.Decision {
 
 const maxDenials = 10_000 // exhausted limits that are cached
 
+// maxDenial is how long calls for an exhausted limit are refused without a request. What others refund or
+// reset takes effect by then, and so does the time for which the machine was suspended.
+const maxDenial = time.Minute
+
 // denials caches limits that are exhausted, and until when. They refuse calls without a request. They
 // never admit one; a refund by another process takes effect late.
 type denials struct {
@@ -187,7 +191,7 @@ type denials struct {
 }
 
 type denial struct {
-	retry, reset time.Time
+	until, retry, reset time.Time
 }
 
 // find refuses a call for an exhausted limit.
@@ -202,7 +206,7 @@ func (d *denials) find(call driver.LimitCall) ([]driver.Decision, bool) {
 		return nil, false
 	}
 	now := time.Now()
-	if !now.Before(known.retry) {
+	if !now.Before(known.until) {
 		return nil, false
 	}
 	return []driver.Decision{{RetryAfter: known.retry.Sub(now), ResetAfter: max(0, known.reset.Sub(now))}}, true
@@ -227,5 +231,5 @@ func (d *denials) note(call driver.LimitCall, a driver.LimitAnswer, sent time.Ti
 	if d.all == nil || len(d.all) >= maxDenials {
 		d.all = map[unit]denial{}
 	}
-	d.all[unit{c.Key, c.Rate}] = denial{sent.Add(x.RetryAfter), sent.Add(x.ResetAfter)}
+	d.all[unit{c.Key, c.Rate}] = denial{sent.Add(min(x.RetryAfter, maxDenial)), sent.Add(x.RetryAfter), sent.Add(x.ResetAfter)}
 }

@@ -22,7 +22,7 @@
 //
 // Calls made while others are under way share their next request, and calls of one key share a
 // charge. An exhausted key is refused locally, without a request, until the store would admit the
-// next unit.
+// next unit, at most for a minute.
 //
 // # Failures
 //

@@ -40,7 +40,7 @@ type grant struct {
 	units atomic.Int64 // left; negative means none
 	sent  boottime.Instant
 	at    time.Time // the same time, by clocks that are fast to read
-	retry time.Time // of a refusal: until when there are no units
+	retry time.Time // of a refusal: until when not to ask again
 
 	counted bool // by the store, which has not counted units of the failure policy or the shadow mode
 }
@@ -162,7 +162,7 @@ func (s *Lease) request(n int64) {
 	defer cancel()
 	g := &grant{sent: boottime.Sent(), at: time.Now()}
 	call := driver.LimitCall{{Key: s.key, Rate: s.rate, Cost: n, Least: 1}}
-	d, counted, err := s.limits.take(ctx, call)
+	d, counted, err := s.limits.decide(ctx, call)
 	if err != nil && ctx.Err() != nil { // no caller has ended it
 		d, err = s.limits.failed(context.Background(), call, err)
 	}
@@ -174,7 +174,7 @@ func (s *Lease) request(n int64) {
 		g.units.Store(d.Granted)
 		g.counted = counted > 0
 	} else {
-		g.retry = g.at.Add(d.RetryAfter)
+		g.retry = g.at.Add(min(d.RetryAfter, maxDenial))
 	}
 	if err == nil {
 		s.last.Store(g)

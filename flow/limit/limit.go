@@ -76,19 +76,20 @@ func (l *Limits) Allow(ctx context.Context, key string, r Rate) (Decision, error
 // units as there are; see Decision.Granted. The rate of a key may change between calls: consumed units
 // remain consumed.
 func (l *Limits) Take(ctx context.Context, charges ...Charge) (Decision, error) {
-	d, _, err := l.take(ctx, charges)
+	call := driver.LimitCall(charges)
+	if err := call.Check(); err != nil {
+		return Decision{}, err
+	}
+	if each, ok := l.denied.find(call); ok {
+		return l.judge(call, each), nil
+	}
+	d, _, err := l.decide(ctx, call)
 	return d, err
 }
 
-// take also returns how many units of the first charge the store has counted: none that the failure
-// policy or the shadow mode has admitted.
-func (l *Limits) take(ctx context.Context, call driver.LimitCall) (d Decision, counted int64, err error) {
-	if err := call.Check(); err != nil {
-		return d, 0, err
-	}
-	if each, ok := l.denied.find(call); ok {
-		return l.judge(call, each), 0, nil
-	}
+// decide decides a valid call by the store. It also returns how many units of the first charge the store
+// has counted: none that the failure policy or the shadow mode has admitted.
+func (l *Limits) decide(ctx context.Context, call driver.LimitCall) (d Decision, counted int64, err error) {
 	a, sent := l.ask(ctx, call)
 	if a.Err != nil {
 		d, err = l.failed(ctx, call, a.Err)

@@ -254,6 +254,41 @@ func TestDenied(t *testing.T) {
 	})
 }
 
+// TestDeniedForAMinute: what another process refunds to an exhausted limit is admitted a minute later,
+// however long its period is.
+func TestDeniedForAMinute(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		g := &gated{}
+		l, r := gate(t, g, nil), limit.Rate{Count: 2, Period: 24 * time.Hour}
+		s := lease(t, l, r) // the store has a burst of 1
+		other, err := limit.New(g.Limiter, nil)
+		ok(t, err)
+		store := limit.Rate{Count: 2, Period: 24 * time.Hour, Burst: 1}
+		for i := range 3 {
+			if admitted, err := s.Allow(t.Context()); err != nil || admitted != (i == 0) {
+				t.Fatal(admitted, err)
+			}
+		}
+		ok(t, other.Refund(t.Context(), "k", store, 1))
+		time.Sleep(59 * time.Second)
+		if d, err := l.Allow(t.Context(), "k", store); err != nil || d.Allowed || d.RetryAfter != 12*time.Hour-59*time.Second || g.requests.Load() != 2 {
+			t.Errorf("%+v, %v after %d requests", d, err, g.requests.Load())
+		}
+		time.Sleep(time.Second)
+		if admitted, err := s.Allow(t.Context()); err != nil || !admitted {
+			t.Errorf("a lease after a refund: %v, %v", admitted, err)
+		}
+		if d, err := l.Allow(t.Context(), "k", store); err != nil || d.Allowed {
+			t.Errorf("%+v, %v", d, err)
+		}
+		ok(t, other.Refund(t.Context(), "k", store, 1))
+		time.Sleep(time.Minute)
+		if d, err := l.Allow(t.Context(), "k", store); err != nil || !d.Allowed {
+			t.Errorf("after a refund: %+v, %v", d, err)
+		}
+	})
+}
+
 func TestWait(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		l := gate(t, &gated{}, nil)
