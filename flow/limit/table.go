@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -57,7 +57,7 @@ func FromTable[T any](db driver.BeginnerAt[T], t Table) driver.Limiter {
 type inTable struct {
 	db      driver.BeginnerAt[driver.SQL]
 	table   Table
-	trimmed atomic.Int64 // when rows were last deleted, by the clock of the database
+	trimmed trimming
 }
 
 const maxRows = 256 // limits that one transaction locks
@@ -265,23 +265,58 @@ func (r *request) check(call driver.LimitCall) error {
 	return nil
 }
 
-// How often expired rows are deleted, how many at once, and how long after their end.
+// How many rows are examined at once, how long after their end they are deleted, and the pauses between
+// two batches and two passes.
 const (
-	trimPause = time.Minute
 	trimRows  = 1000
 	trimAge   = 10 * time.Second
+	trimPause = time.Second
+	trimRest  = time.Minute
 )
 
-// trim deletes expired rows. After an error it tries again the next time.
+// trimming is the position in a pass over the table.
+type trimming struct {
+	sync.Mutex
+	due   boottime.Instant // zero before the first request
+	after string           // the last row that was examined
+}
+
+// trim examines the next rows of the table and deletes expired ones, so that what a request waits for it
+// does not depend on the size of the table. After an error it tries again later.
 func (t *inTable) trim(ctx context.Context, r *request) {
-	last := t.trimmed.Load()
-	if r.now-last < trimPause.Microseconds() || !t.trimmed.CompareAndSwap(last, r.now) || last == 0 {
+	if !t.trimmed.TryLock() {
 		return
 	}
-	_ = t.do(ctx, r.name(), func(q sqltable.Tables) error {
-		_, err := q.Delete(ctx, sqltable.Deletion{Table: "limits", Key: "name", Where: `until_us < ?`, Args: []any{r.now - trimAge.Microseconds()}, Limit: trimRows})
+	defer t.trimmed.Unlock()
+	now := boottime.Now()
+	if now.Sub(t.trimmed.due) < 0 {
+		return
+	}
+	if t.trimmed.due == 0 {
+		t.trimmed.due = now.Add(trimRest)
+		return
+	}
+	t.trimmed.due = now.Add(trimPause)
+	last := ""
+	err := t.do(ctx, r.name(), func(q sqltable.Tables) error {
+		names, err := sqltable.Column[string](ctx, q, `select name from {limits} where name > {?} order by name limit ?`, t.trimmed.after, trimRows)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		to := names[len(names)-1]
+		if len(names) == trimRows {
+			last = to
+		}
+		_, err = q.Delete(ctx, sqltable.Deletion{Table: "limits", Key: "name", Where: `name > {?} and name <= ? and until_us < ?`,
+			Args: []any{t.trimmed.after, to, r.now - trimAge.Microseconds()}, Limit: trimRows})
 		return err
 	})
+	if err != nil {
+		return
+	}
+	if t.trimmed.after = last; last == "" { // the pass has ended
+		t.trimmed.due = now.Add(trimRest)
+	}
 }
 
 var _ driver.LimitInspector = (*inTable)(nil)

@@ -173,6 +173,37 @@ func TestTableStopped(t *testing.T) {
 	})
 }
 
+// TestTableTrims: expired rows are deleted as fast as keys are used for the first time, and rows that
+// count stay.
+func TestTableTrims(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		db.Do(t, limit.Table{}.Create)
+		store := limit.FromTable(db, limit.Table{})
+		take := func() {
+			if x := store.Take(t.Context(), []driver.LimitCall{{{Key: "user/9", Rate: limit.PerHour(10), Cost: 1}}})[0]; x.Err != nil {
+				t.Fatal(x.Err)
+			}
+		}
+		take()
+		var rows strings.Builder
+		for i := range 3000 {
+			until := "1" // 1970
+			if i%1000 == 500 {
+				until = "9000000000000000"
+			}
+			fmt.Fprintf(&rows, ", ('user/%04d', '0 1 1 1', %s)", i, until)
+		}
+		db.Exec(t, `insert into interlock_limit (name, state, until_us) values `+rows.String()[2:])
+		limit.TrimNow(store)
+		testbed.Eventually(t, "expired rows are deleted, and no others", 30*time.Second, func() bool {
+			take()
+			return databases.One[int](t, db, `select count(*) from interlock_limit`) == 4
+		})
+	})
+}
+
 // stopped is a database in a process that is stopped after its first lock.
 type stopped struct {
 	driver.BeginnerAt[driver.SQL]
