@@ -176,6 +176,38 @@ func testBuriedMeanwhile(t *testing.T, db *databases.DB) {
 	empty(t, db)
 }
 
+// testDiscardedMeanwhile: a key does not wait for a dead letter that an operator has made and discarded
+// while the relay was sending the message.
+func testDiscardedMeanwhile(t *testing.T, db *databases.DB) {
+	var took memory.Sink
+	var once sync.Once
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	sink := outbox.Func(func(ctx context.Context, m driver.Message) error {
+		if m.ID == "k/1" {
+			once.Do(func() { close(arrived); <-goOn })
+			return poison("never")
+		}
+		return took.Publish(ctx, []driver.Message{m})[0]
+	})
+	serve(t, relay(t, db, sink, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 1, AfterDeadLetter: outbox.Park}), grant(1))
+	add(t, db, keyed("k", 1, 2)...)
+	select {
+	case <-arrived:
+	case <-time.After(bound):
+		t.Fatal("the message is not sent")
+	}
+	bury(t, db, "k/1")
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return box.Discard(ctx, sql, []string{"k/1"}, "obsolete", "bob")
+	})
+	close(goOn)
+	add(t, db, keyed("k", 3, 3)...)
+	if ids := delivered(t, &took, 2); !slices.Equal(ids, []string{"k/2", "k/3"}) {
+		t.Errorf("%v came", ids)
+	}
+	empty(t, db)
+}
+
 // testAuditIsTrimmed: the relay deletes old audit records and keeps the others.
 func testAuditIsTrimmed(t *testing.T, db *databases.DB) {
 	add(t, db, keyed("k", 1, 3)...)

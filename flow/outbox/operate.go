@@ -243,6 +243,14 @@ func (s store) leaveDead(ctx context.Context, rows, lanes []int64) error {
 	if err := s.exec(ctx, s.deleteBy(`{dead}`, `id`, rows)); err != nil {
 		return err
 	}
+	return s.goOnWithout(ctx, lanes)
+}
+
+// goOnWithout continues lanes that wait for a dead letter and have none.
+func (s store) goOnWithout(ctx context.Context, lanes []int64) error {
+	if len(lanes) == 0 {
+		return nil
+	}
 	left, err := s.dead(ctx, `lane in (`+list(lanes)+`)`)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 
 // settle stores the outcome of a batch. It is idempotent.
 func (s store) settle(ctx context.Context, slice int, d settlement) error {
-	for _, step := range []func(context.Context, int, settlement) error{s.remove, s.park, s.wait, s.ensure, s.bury, s.relieve} {
+	for _, step := range []func(context.Context, int, settlement) error{s.remove, s.park, s.wait, s.ensure, s.bury, s.unpark, s.relieve} {
 		if err := step(ctx, slice, d); err != nil {
 			return s.failed(err)
 		}
@@ -85,6 +85,18 @@ func (s store) bury(ctx context.Context, _ int, d settlement) error {
 		}
 	}
 	return nil
+}
+
+// unpark continues lanes that were to wait for a dead letter which an operator has made and removed
+// meanwhile.
+func (s store) unpark(ctx context.Context, _ int, d settlement) error {
+	var lanes []int64
+	for _, c := range d.changes {
+		if c.why == WhyDead {
+			lanes = append(lanes, c.lane)
+		}
+	}
+	return s.goOnWithout(ctx, lanes)
 }
 
 // relieve continues lanes that waited: those with parked messages are due at once, the others are
