@@ -82,6 +82,69 @@ func testReadsAreBounded(t *testing.T, db *databases.DB) {
 	}
 }
 
+// testLongQueue: what a settlement reads does not depend on how many messages of a key wait.
+func testLongQueue(t *testing.T, db *databases.DB) {
+	if db.Dialect != driver.Postgres {
+		t.Skip("only PostgreSQL counts the entries that a transaction reads")
+	}
+	const queue = 4000
+	add(t, db, keyed("k", 1, queue)...)
+	db.Exec(t, `update interlock_outbox set parked = true`)
+	db.Exec(t, `insert into interlock_outbox_lane (lane, slice, topic, msg_key, message_id, head, why, attempts, last_error, since, wait_until)
+		select lane, slice, topic, msg_key, message_id, 0, 'queued', 0, 'x', 0, 0 from interlock_outbox where message_id = 'k/1'`)
+	var sink memory.Sink
+	refuse(&sink, poison("never"), "k/201") // entries of deleted messages are read as well, for a while
+	var most atomic.Int64
+	stop := serve(t, relay(t, indexed{db, &most}, &sink, outbox.Options{}), grant(1))
+	inOrder(t, "k", delivered(t, &sink, 200), 200)
+	_ = stop()
+	if n := most.Load(); n == 0 || n > queue/4 {
+		t.Errorf("a transaction read %d entries of an index of %d", n, queue)
+	}
+}
+
+// indexed records the most entries of the index of parked messages that a transaction read.
+type indexed struct {
+	*databases.DB
+	most *atomic.Int64
+}
+
+func (i indexed) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	return i.BeginAt(ctx, driver.SessionIsolation)
+}
+
+func (i indexed) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
+	tx, err := i.DB.BeginAt(ctx, level)
+	if err != nil {
+		return nil, err
+	}
+	t := indexedTx{tx, i.most, 0}
+	t.before, err = t.read(ctx)
+	return t, err
+}
+
+type indexedTx struct {
+	driver.Tx[driver.SQL]
+	most   *atomic.Int64
+	before int64
+}
+
+// read returns how many entries the session has read, as far as it has not reported them yet.
+func (t indexedTx) read(ctx context.Context) (int64, error) {
+	return databases.Value[int64](ctx, t.Tx, `select pg_stat_get_xact_tuples_returned('interlock_outbox_parked'::regclass)`)
+}
+
+func (t indexedTx) Commit(ctx context.Context) error {
+	n, err := t.read(ctx)
+	if err != nil {
+		return errors.Join(err, t.Tx.Rollback(ctx))
+	}
+	n -= t.before
+	for most := t.most.Load(); n > most && !t.most.CompareAndSwap(most, n); most = t.most.Load() {
+	}
+	return t.Tx.Commit(ctx)
+}
+
 // testHeadersFill: headers count towards the size of a statement.
 func testHeadersFill(t *testing.T, db *databases.DB) {
 	var messages []driver.Message

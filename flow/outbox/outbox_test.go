@@ -43,6 +43,7 @@ func TestOutbox(t *testing.T) {
 		{"a retry waits for nobody", testRetryWaitsForNobody, false},
 		{"a clock is set back", testClockSetBack, false},
 		{"what is read is bounded", testReadsAreBounded, false},
+		{"a long queue of a key", testLongQueue, false},
 		{"a letter is discarded meanwhile", testDiscardedMeanwhile, false},
 		{"headers fill a statement", testHeadersFill, true},
 		{"the database is away at first", testAwayAtFirst, false},

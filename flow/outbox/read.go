@@ -41,7 +41,7 @@ func (s store) read(ctx context.Context, slice, limit int, underway []row) (pict
 	p = picture{}
 	if len(lanes) > 0 {
 		p.each = min(limit/len(lanes), laneRows)
-		if p.rows, err = s.rows(ctx, parkedOf(lanes, p.each), nil, lanes); err != nil {
+		if p.rows, err = s.rows(ctx, s.parkedOf(lanes, p.each), nil, lanes); err != nil {
 			return picture{}, s.failed(err)
 		}
 	}
@@ -89,7 +89,7 @@ type dueLane struct {
 func (s store) due(ctx context.Context, slice, most int, underway []row) (lanes []dueLane, err error) {
 	clauses, args := s.dueLanes(slice, underway)
 	return sqltable.List(ctx, s.Tables, `select l.lane, l.attempts, coalesce((select h.id from {messages} h where h.id = l.head), 0)`+
-		clauses+` order by l.wait_until limit `+strconv.Itoa(most), args,
+		clauses+` order by l.wait_until`+s.most(most), args,
 		func(l *dueLane) []any { return []any{&l.lane, &l.attempts, &l.head} })
 }
 
@@ -101,14 +101,14 @@ func (s store) dueLanes(slice int, underway []row) (clauses string, args []any) 
 
 // parkedOf selects the oldest parked messages of lanes; of a lane with a failed message, none after
 // that message.
-func parkedOf(lanes []dueLane, each int) string {
+func (s store) parkedOf(lanes []dueLane, each int) string {
 	var parts []string
 	for _, l := range lanes {
 		where := ` where o.parked = true and o.lane = ` + strconv.FormatInt(l.lane, 10)
 		if l.attempts > 0 && l.head > 0 {
 			where += ` and o.id <= ` + strconv.FormatInt(l.head, 10)
 		}
-		parts = append(parts, `(select `+columns+`, o.payload, 1, 0, 0 from {messages} o`+where+` order by o.id limit `+strconv.Itoa(each)+`)`)
+		parts = append(parts, `(select `+columns+`, o.payload, 1, 0, 0 from {messages} o`+where+` order by o.id`+s.most(each)+`)`)
 	}
 	return strings.Join(parts, ` union all `)
 }

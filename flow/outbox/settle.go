@@ -110,8 +110,10 @@ func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 	if _, err := s.lockLanes(ctx, d.relieved); err != nil {
 		return err
 	}
-	// A condition of the DELETE would lock rows in InnoDB.
-	parked, err := sqltable.Column[int64](ctx, s.Tables, `select distinct lane from {messages} where lane in (`+list(d.relieved)+`) and parked = true`)
+	// A condition of the DELETE would lock rows in InnoDB. One entry of the index is read for each lane,
+	// however many messages are parked.
+	parked, err := sqltable.Column[int64](ctx, s.Tables, `select l.lane from {lanes} l where l.lane in (`+list(d.relieved)+`) and
+		(select 1 from {messages} o{maria  force index (parked)} where o.lane = l.lane and o.parked = true order by o.id limit 1) = 1`)
 	if err != nil {
 		return err
 	}

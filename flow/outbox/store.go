@@ -37,19 +37,26 @@ func (s store) exec(ctx context.Context, query string, args ...any) error {
 // list returns numbers, at least one, for an IN list.
 func list(ids []int64) string { return strings.Trim(sqltable.Numbers(ids), "{}") }
 
-// readyMessages selects rows that are not parked and not busy, in order. PostgreSQL does not know a
-// limit in a subquery, and uses the index that has the order. Without statistics it would otherwise
-// read all rows of the slice and sort them.
-func (s store) readyMessages(slice, limit int, busy []int64) (query string, args []any) {
-	index, most := ``, `(select `+strconv.Itoa(limit)+`)`
+// most returns the limit of an ordered query. PostgreSQL does not know a limit in a subquery, and uses
+// the index that has the order. Without statistics it would otherwise read all rows and sort them.
+func (s store) most(limit int) string {
 	if s.Maria() {
-		index, most = `force index (ready)`, strconv.Itoa(limit)
+		return ` limit ` + strconv.Itoa(limit)
+	}
+	return ` limit (select ` + strconv.Itoa(limit) + `)`
+}
+
+// readyMessages selects rows that are not parked and not busy, in order.
+func (s store) readyMessages(slice, limit int, busy []int64) (query string, args []any) {
+	index := ``
+	if s.Maria() {
+		index = `force index (ready)`
 	}
 	but, args := s.without(`o.id`, busy)
 	return readyColumns + `
 		from {messages} o ` + index + ` left join {lanes} l on l.lane = o.lane
 		where o.slice = ? and o.parked = false` + but + `
-		order by o.id limit ` + most, append([]any{slice}, args...)
+		order by o.id` + s.most(limit), append([]any{slice}, args...)
 }
 
 // deleteBy, updateBy and lockBy return statements on the rows of a table, called m, by a list of
