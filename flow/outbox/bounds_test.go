@@ -145,6 +145,26 @@ func (t indexedTx) Commit(ctx context.Context) error {
 	return t.Tx.Commit(ctx)
 }
 
+// testFirstRead: a relay that starts with a queue of the largest messages reads few of them at a time.
+func testFirstRead(t *testing.T, db *databases.DB) {
+	setSlices(t, db, 1)
+	const queue = 24
+	large := keyed("k", 1, queue)
+	for i := range large {
+		large[i].Payload = make([]byte, outbox.MaxPayload)
+	}
+	add(t, db, large...)
+	var sink memory.Sink
+	var rows atomic.Int64
+	r, err := outbox.NewRelay(widest{db, &rows}, anyNumber, &sink, &outbox.Options{Batch: queue})
+	ok(t, err)
+	serve(t, r, grant(1))
+	inOrder(t, "k", delivered(t, &sink, queue), queue)
+	if n := rows.Load(); n < 8 || n > 18 { // with two of the layout
+		t.Errorf("a read returned %d rows of a MiB", n)
+	}
+}
+
 // testHeadersFill: headers count towards the size of a statement.
 func testHeadersFill(t *testing.T, db *databases.DB) {
 	var messages []driver.Message

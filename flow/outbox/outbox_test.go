@@ -44,6 +44,7 @@ func TestOutbox(t *testing.T) {
 		{"a clock is set back", testClockSetBack, false},
 		{"what is read is bounded", testReadsAreBounded, false},
 		{"a long queue of a key", testLongQueue, false},
+		{"a first read of large messages", testFirstRead, false},
 		{"a letter is discarded meanwhile", testDiscardedMeanwhile, false},
 		{"headers fill a statement", testHeadersFill, true},
 		{"the database is away at first", testAwayAtFirst, false},

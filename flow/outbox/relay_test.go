@@ -51,7 +51,7 @@ func testCosts(t *testing.T, db *databases.DB) {
 	empty(t, db)
 	_ = stop() // now all batches are reported
 	n := batches.Load()
-	if most := int64(total/100 + 2*box.Slices); n > most {
+	if most := int64(total/100 + 4*box.Slices); n > most {
 		t.Errorf("%d batches, want %d at most", n, most)
 	}
 	// One to enter each slice, one to trim the audit, and one for each batch.

@@ -21,7 +21,7 @@ type service struct {
 	awake chan struct{}
 	known Layout // under which the slice is served
 
-	limit   int       // of rows to read, so that payloads fit
+	limit   int       // of rows to read, so that payloads fit; doubles while they do
 	outages int       // how often in a row the sink seemed to be unavailable
 	trimAt  time.Time // next deletion of old audit records
 	next    time.Time // when a lane that this service made wait is due; zero if unknown
@@ -30,8 +30,12 @@ type service struct {
 }
 
 func newService(r *Relay, c interlock.Claim, slice, of int) *service {
-	return &service{Relay: r, claim: c, slice: slice, of: of, judge: r.options.judgement(), awake: make(chan struct{}, 1), limit: r.options.Batch}
+	return &service{Relay: r, claim: c, slice: slice, of: of, judge: r.options.judgement(), awake: make(chan struct{}, 1), limit: min(r.options.Batch, firstRead)}
 }
+
+// firstRead is the limit of the first read. Rows may be large, and those of all slices are in memory at the
+// same time.
+const firstRead = 16
 
 // awaitReports waits for a while until the hooks have received all events.
 func (s *service) awaitReports() {
