@@ -84,7 +84,7 @@ func testCostOfAMessage(t *testing.T, db *databases.DB) {
 	if single {
 		beginner = autocommitting{c, a}
 	}
-	if single != (db.Dialect == driver.Postgres) {
+	if single != (db.Client == databases.Pgx) {
 		t.Errorf("single statements in one request: %v", single)
 	}
 	db.Do(t, anyNumber.Create)
