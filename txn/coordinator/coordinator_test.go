@@ -414,6 +414,29 @@ func TestFailedDrive(t *testing.T) {
 	})
 }
 
+// TestSlotAfterAFailure: a turn whose claim expires while it waits after a failure of the store keeps
+// no slot. Otherwise Options.Concurrency of them stop the coordinator.
+func TestSlotAfterAFailure(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := idle(t, nil, &Options{Concurrency: 1}, nil)
+		var broken atomic.Bool
+		broken.Store(true)
+		ok(t, r.Handle("odd", protocolFunc(func(t *Turn) error {
+			if broken.Load() {
+				return errDown
+			}
+			return t.End(journal.Entry{Kind: "end"})
+		})))
+		r.serveBegun(t, "1", "odd:x")
+		synctest.Wait() // it waits
+		r.claim.Expired.Store(true)
+		wantKind(t, <-r.served, interlock.Definite, interlock.ErrExpired)
+		broken.Store(false)
+		r.serve(t, 2)
+		r.wantEnded(t, "1")
+	})
+}
+
 // TestMisuse: each mistake has an error with the next step.
 func TestMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -281,11 +281,11 @@ var failurePause = backoff.Policy{First: 100 * time.Millisecond, Max: 10 * time.
 // run drives until the transaction rests and no other writer has appended.
 func (t *Turn) run() {
 	defer t.server.work.Done()
+	defer t.releaseSlot() // of a Pause that returned false
 	returned := false
 	defer func() {
 		if !returned { // user code ended the goroutine
 			t.server.failed(t.id, &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: failure.ErrNoReturn})
-			t.releaseSlot()
 			t.server.drop(t)
 		}
 	}()
