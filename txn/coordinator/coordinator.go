@@ -77,6 +77,7 @@ type Coordinator struct {
 	alongside   []func(context.Context) error
 	lastPolled  time.Time     // when a server last polled for all shards
 	nextPoll    time.Duration // until the next poll; 0 means Options.Poll
+	earlyPoll   *time.Timer   // requests it; nil before the first one
 	pollNow     chan struct{} // holds one: a server polls at once
 
 	listenMu      sync.Mutex // guards the next two; the notifier never takes it

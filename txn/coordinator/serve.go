@@ -298,7 +298,11 @@ func (c *Coordinator) schedulePoll(found bool) {
 		c.nextPoll = 0
 		return
 	}
-	time.AfterFunc(c.nextPoll, func() {
+	if c.earlyPoll != nil { // also after a poll that overlapped another one
+		c.earlyPoll.Reset(c.nextPoll)
+		return
+	}
+	c.earlyPoll = time.AfterFunc(c.nextPoll, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.requestPoll()

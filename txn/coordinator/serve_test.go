@@ -233,6 +233,38 @@ func TestIdle(t *testing.T) {
 	})
 }
 
+// slowPolls finds transactions of another process with each poll, at first after about three seconds.
+type slowPolls struct {
+	*memory.Journal
+	fast  atomic.Bool
+	polls atomic.Int64
+}
+
+func (s *slowPolls) DueShards(_ context.Context, shards []int, _ time.Time) ([]int, error) {
+	n := s.polls.Add(1)
+	if !s.fast.Load() {
+		time.Sleep(3*time.Second + time.Duration(n%7)*3*time.Millisecond)
+	}
+	return shards[:1], nil
+}
+
+// TestSlowPolls: polls that overlap because the store is slow are not repeated each on its own.
+func TestSlowPolls(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := &slowPolls{Journal: memory.NewJournal()}
+		r := idleOf(t, 8, store, nil, succeed)
+		r.run(t)
+		time.Sleep(time.Minute)
+		store.fast.Store(true)
+		time.Sleep(10 * time.Second)
+		before := store.polls.Load()
+		time.Sleep(time.Second)
+		if n := store.polls.Load() - before; n > int64(time.Second/shortestPoll)+1 {
+			t.Errorf("%d polls in a second", n)
+		}
+	})
+}
+
 // TestClockSetBack: polls do not wait until the clock reaches its former time.
 func TestClockSetBack(t *testing.T) {
 	c := &Coordinator{options: Options{Poll: time.Second}, servers: map[int]*server{7: nil}}
