@@ -140,7 +140,7 @@ func (c *committer) prewrite(ctx context.Context) error {
 	expires := c.tx.expires()
 	place := func(r record, key string) (record, answer) { return prewrite(r, c.lock(key, expires)) }
 	return each(c.batches, func(b batch) error {
-		for n := 1; ; n++ {
+		for {
 			answers, err := b.place.apply(ctx, b.cells, true, place)
 			if err != nil {
 				return err
@@ -295,11 +295,11 @@ func every(ctx context.Context, interval time.Duration, fn func(ctx context.Cont
 
 // onePhase commits a transaction whose keys are all in the oracle's store by one write, in which
 // the oracle issues the commit timestamp. So every snapshot above it is read after the
-// write. It returns false if nothing was written and locks have to be placed. The caller's
-// cancellation does not end it: it finds out the outcome within cleanTimeout.
+// write. It returns false if nothing was written and locks have to be placed, which fails once ctx has
+// ended. A later end of ctx does not end it: it finds out the outcome within cleanTimeout.
 func (c *committer) onePhase(ctx context.Context) (bool, error) {
 	b, oracle := c.batches[0], c.tx.db.oracle
-	if len(c.batches) > 1 || len(b.cells) == driver.MaxSwaps || !oracle.Commits(b.place.store) || !c.tx.comparesReads() {
+	if ctx.Err() != nil || len(c.batches) > 1 || len(b.cells) == driver.MaxSwaps || !oracle.Commits(b.place.store) || !c.tx.comparesReads() {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanTimeout, errNoTime)

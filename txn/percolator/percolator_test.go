@@ -523,6 +523,24 @@ func TestUpdateReturnsTheErrorOfItsFunction(t *testing.T) {
 	})
 }
 
+// TestCommitAfterItsContext: a transaction whose context has ended writes nothing, neither with locks nor in one phase.
+func TestCommitAfterItsContext(t *testing.T) {
+	for _, open := range []func(*world, *process, *Options) *DB{(*world).open, (*world).openAlone} {
+		inWorld(t, func(w *world) {
+			db := open(w, &process{}, nil)
+			ctx, end := context.WithCancelCause(w.Context())
+			err := db.Update(ctx, func(tx *Tx) error {
+				end(interlock.ErrLost)
+				return add(tx, "a", 1)
+			})
+			testbed.WantKind(t, err, interlock.Definite, interlock.ErrLost)
+			if got := w.values(db, "a"); got[0] != 0 {
+				t.Errorf("it is %d", got[0])
+			}
+		})
+	}
+}
+
 // TestPhantoms: a serializable transaction does not commit if a key appeared in a range
 // that it has scanned. A full page ends that range.
 func TestPhantoms(t *testing.T) {
