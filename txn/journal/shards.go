@@ -101,8 +101,12 @@ func setShards(ctx context.Context, store driver.Journal, shards int, begin func
 	if err := begin(stored); err != nil {
 		return 0, err
 	}
-	if now, err := store.Shards(ctx, stored, -shards); err != nil || now != -shards {
-		return 0, errors.Join(err, changing(now, shards))
+	now, err := store.Shards(ctx, stored, -shards)
+	if err == nil {
+		err = changing(now, shards)
+	}
+	if err != nil {
+		return 0, err
 	}
 	all := max(stored, shards)
 	if stored <= 0 { // all shards that can have been in use, also by a change that has not ended
@@ -117,7 +121,7 @@ func setShards(ctx context.Context, store driver.Journal, shards int, begin func
 			return moved, err
 		}
 	}
-	now, err := store.Shards(ctx, -shards, shards)
+	now, err = store.Shards(ctx, -shards, shards)
 	if err == nil && now != shards {
 		err = changing(now, shards)
 	}

@@ -116,6 +116,27 @@ func TestStartersOfTheOldNumber(t *testing.T) {
 	}
 }
 
+// noAnswer answers no change of the number of shards.
+type noAnswer struct{ *memory.Journal }
+
+func (s noAnswer) Shards(ctx context.Context, from, to int) (int, error) {
+	if to != 0 {
+		return 0, &interlock.Error{Op: "read shards", Kind: interlock.Uncertain, Err: context.DeadlineExceeded}
+	}
+	return s.Journal.Shards(ctx, from, to)
+}
+
+// TestSetShardsWithoutAnswer: the error of the store is the whole error. The number of shards is not known then.
+func TestSetShardsWithoutAnswer(t *testing.T) {
+	store := memory.NewJournal()
+	ok(t, open(t, store, &journal.Options{Shards: 8}).CheckShards(t.Context()))
+	_, err := journal.SetShards(t.Context(), noAnswer{store}, 5)
+	wantKind(t, err, interlock.Uncertain, context.DeadlineExceeded)
+	if errors.As(err, new(*journal.ShardsError)) {
+		t.Error(err)
+	}
+}
+
 // TestSetShardsWaitsForLentTransactions: a transaction that the user's transaction begins
 // before a change and commits after it is moved as well.
 func TestSetShardsWaitsForLentTransactions(t *testing.T) {
