@@ -29,9 +29,10 @@ func (c *Consumer[A]) GiveUp(session context.Context, drain, bound time.Duration
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
+	answers := c.Commit(ctx, parts) // also those of others that share the commit
 	var failed error
-	for _, err := range c.Commit(ctx, parts) {
-		if err != nil && !errors.Is(err, interlock.ErrLost) {
+	for _, a := range parts {
+		if err := answers[a]; err != nil && !errors.Is(err, interlock.ErrLost) {
 			failed = err
 		}
 	}

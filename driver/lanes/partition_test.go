@@ -285,6 +285,23 @@ func TestDeadLetterOfEndedAssignment(t *testing.T) {
 	}
 }
 
+// TestGiveUpReportsItsOwnPartitions: a commit is shared, and another partition of it may fail.
+func TestGiveUpReportsItsOwnPartitions(t *testing.T) {
+	failed := errors.New("not stored")
+	for _, own := range []bool{false, true} {
+		c, a := newBare()
+		c.Commit = func(context.Context, []*bare) map[*bare]error {
+			if own {
+				return map[*bare]error{a: failed}
+			}
+			return map[*bare]error{a: nil, {}: failed}
+		}
+		if err := c.GiveUp(t.Context(), time.Second, time.Second, a); errors.Is(err, failed) != own {
+			t.Errorf("its own failure: %v, reported: %v", own, err)
+		}
+	}
+}
+
 // bare is a driver that stores nothing.
 type bare struct{ Assignment }
 
