@@ -54,7 +54,7 @@ type Consumer struct {
 
 	life  context.Context
 	end   context.CancelCauseFunc
-	loops sync.WaitGroup
+	loops sync.WaitGroup // renew, and each Receive
 
 	settling chan struct{} // capacity 1: two settlements at once might each leave the last message to the other
 
@@ -96,6 +96,9 @@ func Join(store Store, name string, o driver.QueueOptions, notifier driver.Notif
 
 // Receive blocks until there are messages; see [driver.QueueConsumer].
 func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]*driver.Received, error) {
+	if c.enter() {
+		defer c.loops.Done()
+	}
 	ctx, stop := join.Context(ctx, c.life)
 	defer stop()
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
@@ -119,6 +122,17 @@ func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]*dri
 		}
 		c.wait(ctx, pause)
 	}
+}
+
+// enter counts a Receive, whose leases Close releases. It returns false after Close.
+func (c *Consumer) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.life.Err() != nil {
+		return false
+	}
+	c.loops.Add(1)
+	return true
 }
 
 // outlast returns a context that ends claimGrace after ctx. Only the answer to a claim names the leases:
@@ -233,7 +247,9 @@ func (c *Consumer) holding() (held []Held, grants map[Held]*Grant) {
 // Close releases all leases; see [driver.QueueConsumer].
 func (c *Consumer) Close(ctx context.Context) error {
 	c.unlisten()
+	c.mu.Lock()
 	c.end(interlock.ErrClosed)
+	c.mu.Unlock()
 	if err := join.Wait(ctx, c.loops.Wait); err != nil {
 		return err
 	}

@@ -145,6 +145,41 @@ func TestEndOfReceiveLeavesNoLease(t *testing.T) {
 	})
 }
 
+// TestCloseDuringReceive: the leases of a claim under way are released, so that their messages need not wait for
+// their end and have not been attempted.
+func TestCloseDuringReceive(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		store := &releases{}
+		c, err := Join(store, "q", driver.QueueOptions{}, nil)
+		testbed.OK(t, err)
+		received := make(chan []*driver.Received)
+		go func() {
+			some, _ := c.Receive(context.Background(), driver.QueueLimit{Messages: 1, Bytes: 1})
+			received <- some
+		}()
+		time.Sleep(50 * time.Millisecond)
+		testbed.OK(t, c.Close(t.Context()))
+		some := <-received
+		if len(store.settled) != 1 || !store.settled[0].Finished || len(store.settled[0].Outcomes) > 0 {
+			t.Errorf("released %+v", store.settled)
+		}
+		if len(some) != 1 || !errors.Is(context.Cause(some[0].Claim.Context()), interlock.ErrReleased) {
+			t.Errorf("%d messages are left", len(some))
+		}
+	})
+}
+
+// releases records what is settled.
+type releases struct {
+	late
+	settled []Settled
+}
+
+func (r *releases) Settle(_ context.Context, settled []Settled) (lost []Held, err error) {
+	r.settled = append(r.settled, settled...)
+	return nil, nil
+}
+
 // unanswered settles, and loses its first answers. Whatever is held is gone then.
 type unanswered struct {
 	plenty
