@@ -1,8 +1,8 @@
 package percolator
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -202,7 +202,7 @@ func (c *committer) commit(ctx context.Context) error {
 			c.finish(ctx, a.at)
 			return nil
 		case a.outcome == unknown:
-			return failed("commit", c.primary, interlock.Uncertain, errors.New("its record was collected before it could be asked"))
+			return failed("commit", c.primary, interlock.Uncertain, errCollected)
 		case a.outcome != tooEarly:
 			c.rollback(ctx)
 			return because("commit", c.primary, a)
@@ -322,6 +322,7 @@ func (c *committer) onePhase(ctx context.Context) (bool, error) {
 		if a, err = c.decide(ctx, b, 0); err == nil && a.outcome != unknown {
 			return a.outcome == committed, nil
 		}
+		err = cmp.Or(err, errCollected)
 	}
 	return false, failed("commit", c.primary, interlock.Uncertain, err)
 }

@@ -161,9 +161,7 @@ func TestCollectedInOnePhase(t *testing.T) {
 			_, err := other.Collect(w.Context(), 0)
 			testbed.OK(t, err)
 		}
-		if err := tx.Commit(w.Context()); interlock.Kind(err) != interlock.Uncertain {
-			t.Errorf("it returned %v", err)
-		}
+		testbed.WantKind(t, tx.Commit(w.Context()), interlock.Uncertain, errCollected)
 	})
 }
 

@@ -26,7 +26,8 @@ var (
 	// ErrDone means that the transaction was committed or rolled back before.
 	ErrDone = errors.New("the transaction has ended")
 
-	errAborted = errors.New("its locks expired, and another transaction rolled it back")
+	errAborted   = errors.New("its locks expired, and another transaction rolled it back")
+	errCollected = errors.New("its record was collected before it could be asked")
 )
 
 func failed(op, key string, kind interlock.ErrorKind, err error) error {
