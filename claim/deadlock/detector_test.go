@@ -309,6 +309,40 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// TestModesOnANewBoard: in the round in which a detector meets a board, it knows nothing of the wait there. The wait
+// ends in the next one.
+func TestModesOnANewBoard(t *testing.T) {
+	for _, mode := range []Mode{WoundWait, WaitDie} {
+		virtual.Test(t, func(t *testing.T) {
+			near, far := newSystem(t), newSystem(t)
+			older := newDetector(t, &Options{Mode: mode}).Task(t.Context(), "older", 1)
+			younger := newDetector(t, &Options{Mode: mode}).Task(t.Context(), "younger", 0)
+			x, err := near.acquire(younger, "x")
+			testbed.OK(t, err)
+			y, err := far.locks.Acquire(t.Context(), "y")
+			testbed.OK(t, err)
+			held, err := near.acquire(older, "held") // so that its wait is published
+			testbed.OK(t, err)
+			var all sync.WaitGroup
+			all.Go(func() {
+				if x, err := near.acquire(older, "x"); err != nil {
+					t.Error(err)
+				} else {
+					x.Release(older)
+				}
+			})
+			time.Sleep(time.Second)
+			ctx, cancel := context.WithTimeout(younger, time.Second)
+			defer cancel()
+			if _, err = far.acquire(ctx, "y"); errors.As(err, new(*Error)) != (mode == WoundWait) {
+				t.Errorf("%v: it ended with %v", mode, err)
+			}
+			testbed.OK(t, errors.Join(x.Release(younger), y.Release(younger), held.Release(older)))
+			all.Wait()
+		})
+	}
+}
+
 // TestBoardIsLost: a board that loses all notes, as in a failover, delays the detection of a
 // deadlock, but does not prevent it. (TiKV 5028, 6126, 6985: its detector forgot waits when its
 // leader changed.)

@@ -154,6 +154,9 @@ func (l link) judge(suspected []link) *verdict {
 
 // prevent applies the rule of a preventing mode to the waits of this task.
 func (l link) prevent(mode Mode, h notes) *verdict {
+	if len(l.Waits) == 0 { // no board of its waits was read
+		return nil
+	}
 	switch mode {
 	case WoundWait:
 		for _, held := range l.Holds {
