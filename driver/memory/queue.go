@@ -158,7 +158,9 @@ func (q *Queue) Resume(name, key string) error {
 		q.mu.Unlock()
 		return fail.New("resume key", key, interlock.Definite, fmt.Errorf("it is not parked"))
 	}
-	g.parked, g.ready = false, time.Now()
+	if g.parked = false; !g.leased {
+		g.ready = time.Now()
+	}
 	q.mu.Unlock()
 	q.notifier.Notify(name)
 	return nil

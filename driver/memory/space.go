@@ -46,7 +46,7 @@ func (s *Space) renew(c *call, ttl time.Duration) bool {
 	who, effects := s.table.renew(now, c.req.Name, c.req.Owner, now.Add(ttl))
 	s.notify(effects)
 	if who == nil {
-		delete(s.wakes, c.req.Owner)
+		s.notify([]granted{{c.req.Name, c.req.Owner}}) // a waiter whose place has expired waits again
 	}
 	return who != nil
 }
@@ -107,7 +107,7 @@ func (s *Space) state(now boottime.Instant, name string) driver.LockState {
 	return state
 }
 
-// notify wakes the new holders.
+// notify wakes the waiting calls of owners.
 func (s *Space) notify(effects []granted) {
 	for _, g := range effects {
 		if wake := s.wakes[g.owner]; wake != nil {

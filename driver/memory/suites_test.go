@@ -226,6 +226,42 @@ func (q queues) Resume(t *testing.T, name, key string) {
 }
 
 // Age advances virtual time.
+// TestResumeDuringALease: a parked key stays with the consumer that still has messages of it.
+func TestResumeDuringALease(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		q := memory.NewQueue()
+		testbed.OK(t, q.Add("q", driver.QueueMessage{Key: "k"}, driver.QueueMessage{Key: "k"}))
+		join := func() driver.QueueConsumer {
+			c, err := q.Join(t.Context(), "q", driver.QueueOptions{})
+			testbed.OK(t, err)
+			t.Cleanup(func() { testbed.OK(t, c.Close(context.Background())) })
+			return c
+		}
+		limit := driver.QueueLimit{Messages: 10, Bytes: 1000}
+		first, second := join(), join()
+		all, err := first.Receive(t.Context(), limit)
+		testbed.OK(t, err)
+		settle := func(m *driver.Received, o driver.Outcome) {
+			for _, err := range first.Settle(t.Context(), []driver.Settlement{{Received: m, Outcome: o}}) {
+				testbed.OK(t, err)
+			}
+		}
+		settle(all[0], driver.Park)
+		testbed.OK(t, q.Resume("q", "k"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if got, err := second.Receive(ctx, limit); err == nil {
+			t.Errorf("%d messages of a leased key are delivered", len(got))
+		}
+		settle(all[1], driver.Release)
+		got, err := second.Receive(t.Context(), limit)
+		testbed.OK(t, err)
+		if len(got) != 2 {
+			t.Errorf("%d messages are delivered", len(got))
+		}
+	})
+}
+
 func (q queues) Age(_ *testing.T, _ string, d time.Duration) { time.Sleep(d) }
 
 // branches is a barrier with counters.
@@ -379,6 +415,39 @@ func TestPlain(t *testing.T) {
 	drivertest.RunAdvisory(t, harness(func(s *memory.Space) driver.Fenced {
 		return drivertest.Advisory(s.OpenPlain(&memory.Options{TTL: ttl}))
 	}))
+}
+
+// TestWaiterOfAPausedProcess: a waiter whose place expired, because its process did not renew it, waits again.
+func TestWaiterOfAPausedProcess(t *testing.T) {
+	space := memory.NewSpace()
+	holder, waiter := space.Open(nil), space.Open(&memory.Options{TTL: 50 * time.Millisecond})
+	defer holder.Close(t.Context())
+	defer waiter.Close(t.Context())
+	_, err := holder.Acquire(t.Context(), driver.Request{Name: "a", Owner: "holder"})
+	testbed.OK(t, err)
+	paused := make(chan struct{}) // the process does not renew
+	proceed := sync.OnceFunc(func() { close(paused) })
+	defer proceed()
+	_, err = waiter.Acquire(t.Context(), driver.Request{Name: "b", Owner: "paused",
+		Events: driver.Events{Renewed: func(time.Duration, error) { <-paused }}})
+	testbed.OK(t, err)
+	waiting, answer := make(chan struct{}, 100), make(chan error, 1)
+	go func() {
+		_, err := waiter.Acquire(t.Context(), driver.Request{Name: "a", Owner: "waiter",
+			Events: driver.Events{Waiting: func(driver.Place) { waiting <- struct{}{} }}})
+		answer <- err
+	}()
+	<-waiting
+	waiters := func() int {
+		state, err := holder.Lock(t.Context(), "a")
+		testbed.OK(t, err)
+		return len(state.Waiters)
+	}
+	testbed.Eventually(t, "the place has expired", 10*time.Second, func() bool { return waiters() == 0 })
+	proceed()
+	testbed.Eventually(t, "it waits again", 10*time.Second, func() bool { return waiters() == 1 })
+	testbed.OK(t, holder.Release(t.Context(), "a", "holder"))
+	testbed.OK(t, <-answer)
 }
 
 // harness runs the whole suite in virtual time.
