@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -196,8 +197,7 @@ func (r *Runtime) Coordinator() *coordinator.Coordinator { return r.coordinator 
 
 // Start serves this process's share of the shards until [Runtime.Close]. It returns once the
 // process takes part. From then on the transactions of its shards are driven, first those that
-// another process left. It fails if the processes of the group have another number of shards. ctx
-// bounds the start only.
+// another process left. ctx bounds the start only.
 func (r *Runtime) Start(ctx context.Context) error {
 	if err := r.begin(); err != nil {
 		return &interlock.Error{Op: "start runtime", Kind: interlock.Bug, Err: err}
@@ -256,9 +256,11 @@ func (r *Runtime) Health(ctx context.Context) error {
 	return err
 }
 
-// join shares the shards with the other processes.
+// join shares the shards with the other processes. The number of shards is part of the group's name: after
+// [journal.SetShards] there is another group, and the journal refuses the processes of the former one.
 func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, err error) {
-	g, err := partition.Join(ctx, r.locks, r.values, r.options.Group, partition.Layout{Partitions: r.journal.Shards()}, &partition.Options{
+	shards := r.journal.Shards()
+	g, err := partition.Join(ctx, r.locks, r.values, fmt.Sprintf("%s.%d", r.options.Group, shards), partition.Layout{Partitions: shards}, &partition.Options{
 		Work: func(ctx context.Context, p partition.Partition) error {
 			return r.coordinator.Serve(ctx, p.Claim, p.Index)
 		},

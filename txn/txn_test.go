@@ -168,6 +168,27 @@ func TestJournalsAreSeparate(t *testing.T) {
 	})
 }
 
+// TestShardsChange: once the number of shards was changed, processes share the new number.
+func TestShardsChange(t *testing.T) {
+	systems(t, func(t *testing.T, url string) {
+		b, err := backend.Open(t.Context(), url) // so that memory stays
+		ok(t, err)
+		defer b.Close(context.Background())
+		before := open(t, url, &txn.Options{Shards: 8})
+		ok(t, before.Close(t.Context()))
+		store, err := journal.OpenStore(t.Context(), b, "")
+		ok(t, err)
+		_, err = journal.SetShards(t.Context(), store, 4)
+		ok(t, err)
+		after := open(t, url, nil)
+		for i := range 10 {
+			if _, err := after.book.Do(t.Context(), after.engine, fmt.Sprint(i), "book"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // TestMisuse: invalid options are refused when the process starts.
 func TestMisuse(t *testing.T) {
 	first := open(t, "memory://misuse", &txn.Options{Shards: 8})
