@@ -225,7 +225,6 @@ func (q queues) Resume(t *testing.T, name, key string) {
 	testbed.OK(t, q.Queue.Resume(name, key))
 }
 
-// Age advances virtual time.
 // TestResumeDuringALease: a parked key stays with the consumer that still has messages of it.
 func TestResumeDuringALease(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
@@ -262,6 +261,7 @@ func TestResumeDuringALease(t *testing.T) {
 	})
 }
 
+// Age advances virtual time.
 func (q queues) Age(_ *testing.T, _ string, d time.Duration) { time.Sleep(d) }
 
 // branches is a barrier with counters.
