@@ -48,7 +48,7 @@ type LockOptions = backend.LockOptions
 
 // Options of a runtime; nil and the zero value work.
 type Options struct {
-	// Journal is the name of the journal; empty means the store's default. [New] does not use
+	// Journal is the name of the journal; empty means [journal.DefaultName]. [New] does not use
 	// it.
 	Journal string
 	// Shards is the number of shards of the journal; 0 means the journal's own, or 64 if it

@@ -168,6 +168,24 @@ func TestJournalsAreSeparate(t *testing.T) {
 	})
 }
 
+// TestDefaultJournal: its name, given explicitly, is that of the same journal on every backend. Two journals would share
+// one group, and each process would serve only some shards of its own.
+func TestDefaultJournal(t *testing.T) {
+	systems(t, func(t *testing.T, url string) {
+		first := open(t, url, &txn.Options{Shards: 8})
+		named := open(t, url, &txn.Options{Journal: journal.DefaultName})
+		for i := range 10 {
+			id := fmt.Sprint(i)
+			if err := named.book.Start(t.Context(), named.engine, id, "book"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := first.engine.Wait(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // TestShardsChange: once the number of shards was changed, processes share the new number.
 func TestShardsChange(t *testing.T) {
 	systems(t, func(t *testing.T, url string) {

@@ -359,12 +359,12 @@ func (j *Journal) Unscheduled(ctx context.Context) (int, error) { return j.store
 // ErrNoTables means that the database has no tables of the name given to [FindStore].
 var ErrNoTables = errors.New("the journal does not exist")
 
-// DefaultName is the default name of a journal's tables.
+// DefaultName is the default name of a journal, and of its tables in a database.
 const DefaultName = "interlock_journal"
 
 // OpenStore opens the store of a journal on a backend, for [New]: keys below the prefix name in
 // etcd, the journal of that name in memory, tables whose names begin with name in a database
-// ([NewTable]). Empty means each backend's default. It creates missing tables; a user without the
+// ([NewTable]). Empty means [DefaultName]: in etcd no prefix. It creates missing tables; a user without the
 // right to do so can use tables that an administrator has created. A backend without journals is
 // rejected: see [CheckURL]. The backend closes what it opens.
 func OpenStore(ctx context.Context, b *backend.Backend, name string) (driver.Journal, error) {
@@ -389,6 +389,9 @@ func CheckURL(u *backend.URL) error {
 func store(ctx context.Context, b *backend.Backend, name string, create bool) (driver.Journal, error) {
 	if err := CheckURL(b.URL()); err != nil {
 		return nil, err
+	}
+	if name == DefaultName {
+		name = ""
 	}
 	if j, ok, err := b.Journal(ctx, name); ok || err != nil {
 		return j, err
