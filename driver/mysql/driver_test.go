@@ -87,14 +87,19 @@ func TestCost(t *testing.T) {
 			acquire(t, d, r)
 			release(t, d, r)
 			admin.status(t, "Questions")
-			before, commits := admin.status(t, "Questions"), admin.status(t, "Handler_commit")
 			const rounds = 50
-			for range rounds {
-				r := request("cost")
-				acquire(t, d, r)
-				release(t, d, r)
+			var n, commits int64
+			for attempt := 0; attempt < 3 && n != 2*rounds; attempt++ { // a former borrower's connection may end meanwhile
+				commits = admin.status(t, "Handler_commit")
+				before := admin.status(t, "Questions")
+				for range rounds {
+					r := request("cost")
+					acquire(t, d, r)
+					release(t, d, r)
+				}
+				n = admin.status(t, "Questions") - before - 1
 			}
-			if n := admin.status(t, "Questions") - before - 2; n != 2*rounds {
+			if n != 2*rounds {
 				t.Errorf("%d requests for %d times acquire and release", n, rounds)
 			}
 			if n := admin.status(t, "Handler_commit") - commits; m.name == "session" && n > 1 {
