@@ -393,14 +393,7 @@ func TestFailedDrive(t *testing.T) {
 			Foreign: func(e observe.CoordinatorForeign) { told.Add(e.Transaction + ": nobody knows " + e.Type) },
 		}
 		r := idle(t, nil, &Options{Recheck: time.Minute, Hooks: hooks}, nil)
-		var broken atomic.Bool
-		broken.Store(true)
-		ok(t, r.Handle("odd", protocolFunc(func(t *Turn) error {
-			if broken.Load() {
-				return errDown
-			}
-			return t.End(journal.Entry{Kind: "end"})
-		})))
+		repaired := r.handleBroken(t, "odd")
 		r.serveBegun(t, "1", "odd:x")
 		r.begin(t, "2", "none:x")
 		synctest.Wait()
@@ -408,7 +401,7 @@ func TestFailedDrive(t *testing.T) {
 		if strings.Count(text, ";") != 1 || !strings.Contains(text, `2: nobody knows none:x`) {
 			t.Fatal(text)
 		}
-		broken.Store(false)
+		repaired.Store(true)
 		time.Sleep(2 * time.Minute)
 		r.wantEnded(t, "1")
 	})
@@ -419,19 +412,12 @@ func TestFailedDrive(t *testing.T) {
 func TestSlotAfterAFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, &Options{Concurrency: 1}, nil)
-		var broken atomic.Bool
-		broken.Store(true)
-		ok(t, r.Handle("odd", protocolFunc(func(t *Turn) error {
-			if broken.Load() {
-				return errDown
-			}
-			return t.End(journal.Entry{Kind: "end"})
-		})))
+		repaired := r.handleBroken(t, "odd")
 		r.serveBegun(t, "1", "odd:x")
 		synctest.Wait() // it waits
 		r.claim.Expired.Store(true)
 		wantKind(t, <-r.served, interlock.Definite, interlock.ErrExpired)
-		broken.Store(false)
+		repaired.Store(true)
 		r.serve(t, 2)
 		r.wantEnded(t, "1")
 	})

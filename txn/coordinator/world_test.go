@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,6 +104,19 @@ func idleOf(t *testing.T, shards int, store driver.Journal, o *Options, do func(
 func (r *rig) serve(t *testing.T, n int64) {
 	t.Helper()
 	r.claim, r.stop, r.served = txntest.Serve(t, r.Serve, n)
+}
+
+// handleBroken adds a protocol that ends its transactions, and cannot drive them before repaired is true.
+func (r *rig) handleBroken(t *testing.T, name string) (repaired *atomic.Bool) {
+	t.Helper()
+	repaired = new(atomic.Bool)
+	ok(t, r.Handle(name, protocolFunc(func(t *Turn) error {
+		if !repaired.Load() {
+			return errDown
+		}
+		return t.End(journal.Entry{Kind: "end"})
+	})))
+	return repaired
 }
 
 // serveBegun serves the shard, and begins a transaction there.
