@@ -469,10 +469,16 @@ func (t *Turn) call(task Task) error {
 		defer cancel()
 	}
 	err := Call(branch.With(ctx, c), task.Do)
-	if class, _ := branch.ClassOf(err); t.server.ctx.Err() == nil {
-		at.answered(err == nil || class == branch.ClassFail || class == branch.ClassInProgress)
+	if t.server.ctx.Err() == nil {
+		at.answered(isAnswer(err))
 	}
 	return err
+}
+
+// isAnswer reports whether the target has decided: it succeeded, refused, or still works.
+func isAnswer(err error) bool {
+	class, _ := branch.ClassOf(err)
+	return err == nil || class == branch.ClassFail || class == branch.ClassInProgress
 }
 
 // Call calls do. A panic is an error of unknown outcome. An error without the target's answer, after ctx has
@@ -484,8 +490,7 @@ func Call(ctx context.Context, do func(context.Context) error) (err error) {
 		}
 	}()
 	err = do(ctx)
-	class, _ := branch.ClassOf(err)
-	if err != nil && ctx.Err() != nil && class != branch.ClassFail && class != branch.ClassInProgress && !errors.Is(err, context.Cause(ctx)) {
+	if !isAnswer(err) && ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)) {
 		err = fmt.Errorf("%v: %w", context.Cause(ctx), err) // the cause does not classify the error
 	}
 	return err
