@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 )
 
 // link connects a session's client to the servers. It reads the length of the session from the
-// server's greeting, which the client does not expose, and can be closed permanently. It is
-// the client's zk.HostProvider and zk.Dialer.
+// server's greeting, which the client does not expose, keeps the last transaction that a server
+// showed, and can be closed permanently. It is the client's zk.HostProvider and zk.Dialer.
 type link struct {
 	ctx  context.Context // ends with the driver
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -30,6 +31,8 @@ type link struct {
 	conn    *wire
 	granted time.Duration
 	cut     bool
+	seen    int64 // the last transaction that an answer showed
+	watched int64 // a transaction up to which no event of a watch was missed
 }
 
 var (
@@ -89,13 +92,14 @@ func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, e
 		raw.Close()
 		return nil, errCut
 	}
-	w := &wire{greeted: greeted{Conn: raw, patience: l.patience}, link: l, server: addr, buffer: bufio.NewReader(raw)}
 	if l.conn != nil {
 		l.conn.Close() // the client does not close it when a session has expired
-		w.watches = make(chan struct{})
+		if l.conn.watching {
+			l.watched = l.seen
+		}
 	}
-	l.conn = w
-	return w, nil
+	l.conn = newWire(l, raw, addr)
+	return l.conn, nil
 }
 
 // noteSilence records that a connection to a server failed, if it did because there was no
@@ -131,70 +135,94 @@ func (l *link) length() time.Duration {
 	return l.granted
 }
 
-// wire is one connection.
+// wire is one connection. It conceals the transactions of answers from the client, and writes them into
+// its requests. The client would write and read its last transaction in two goroutines without a lock;
+// and it would set its watches as of an answer that was quicker, and miss what happened between
+// two connections.
 type wire struct {
 	greeted
-	link     *link
-	server   string
-	buffer   *bufio.Reader // the client reads the length of each answer by itself
-	greeting [12]byte      // its length, the version of the protocol, milliseconds
-	known    int           // bytes of the greeting
-	read     int           // bytes in all
-	// watches is closed when the client sets its watches again; nil over the first connection.
-	watches chan struct{}
-	set     sync.Once
-	settled bool // nothing is held back any more
+	link   *link
+	server string
+	buffer *bufio.Reader // the client reads the length of each message by itself
+	read   int           // bytes of the present message that the client has read
+	length int           // bytes of the present message; 0 before the greeting
+	answer bool          // the present message is not the greeting
+	opened bool          // the client has sent its first request
+
+	// link.mu
+	setting  uint32 // the number of the last request that sets watches
+	watching bool   // the client's watches are set
 }
 
-// settling bounds how long answers over another connection are held back until the client sets its
-// watches again. It does not, if it has none.
-const settling = 20 * time.Millisecond
+// newWire returns the link's next connection. link.mu is held.
+func newWire(l *link, raw net.Conn, server string) *wire {
+	return &wire{greeted: greeted{Conn: raw, patience: l.patience}, link: l, server: server,
+		buffer: bufio.NewReader(raw), watching: l.conn == nil}
+}
 
-// Write notes that the client sets its watches. It is called with whole requests: their length,
-// number and operation. The first one, which opens the session, has no number.
+// Write is called with whole requests: their length, number and operation. The first one, which opens
+// the session, has a version, the last transaction, a time and the session instead.
 func (w *wire) Write(p []byte) (int, error) {
 	const setWatches = 101
-	if w.watches != nil && len(p) >= 12 && binary.BigEndian.Uint32(p[4:]) != 0 && binary.BigEndian.Uint32(p[8:]) == setWatches {
-		w.set.Do(func() { close(w.watches) })
+	switch {
+	case !w.opened:
+		w.opened = true
+		p = slices.Clone(p)
+		w.link.mu.Lock()
+		if binary.BigEndian.Uint64(p[20:]) == 0 { // a new session
+			w.link.seen, w.link.watched = 0, 0
+		}
+		binary.BigEndian.PutUint64(p[8:], uint64(w.link.seen))
+		w.link.mu.Unlock()
+	case binary.BigEndian.Uint32(p[8:]) == setWatches:
+		p = slices.Clone(p)
+		w.link.mu.Lock()
+		w.setting, w.watching = binary.BigEndian.Uint32(p[4:]), false
+		binary.BigEndian.PutUint64(p[12:], uint64(w.link.watched))
+		w.link.mu.Unlock()
 	}
 	return w.Conn.Write(p)
 }
 
-// settle holds back what follows the greeting of another connection. To set its watches, the client
-// reads its last transaction id without a lock: after an answer to a request that it had queued,
-// it could miss events of the interruption.
-func (w *wire) settle() {
-	if w.settled || w.known < len(w.greeting) || w.read < 4+int(binary.BigEndian.Uint32(w.greeting[:])) {
-		return
+// Read returns what the server sends, with 0 for the transactions of answers.
+func (w *wire) Read(p []byte) (int, error) {
+	if w.read == w.length {
+		head, err := w.buffer.Peek(20) // the length, and the number, transaction and error of an answer
+		w.heard = w.heard || len(head) > 0
+		w.note(head, err)
+		if err != nil {
+			return 0, err
+		}
 	}
-	if w.settled = true; w.watches == nil {
-		return
+	n, err := w.buffer.Read(p[:min(len(p), w.length-w.read)])
+	if w.answer {
+		clear(p[min(n, max(0, 8-w.read)):min(n, max(0, 16-w.read))])
 	}
-	bound := time.NewTimer(settling)
-	defer bound.Stop()
-	select {
-	case <-w.watches:
-	case <-bound.C:
-	}
+	w.read += n
+	return n, err
 }
 
-// Read parses the greeting, the first message of a server.
-func (w *wire) Read(p []byte) (int, error) {
-	w.settle()
-	n, err := w.buffer.Read(p)
-	w.read += n
-	w.heard = w.heard || n > 0
-	if w.known == len(w.greeting) {
-		return n, err
-	}
+// note notes the next message, or that there is none. The greeting has a version and its milliseconds where
+// others have their number and transaction.
+func (w *wire) note(head []byte, err error) {
 	w.link.mu.Lock()
 	defer w.link.mu.Unlock()
-	w.known += copy(w.greeting[w.known:], p[:n])
-	if w.known == len(w.greeting) {
-		w.link.granted = time.Duration(binary.BigEndian.Uint32(w.greeting[8:])) * time.Millisecond
+	if w.link.noteSilence(w.server, err); err != nil {
+		return
 	}
-	w.link.noteSilence(w.server, err)
-	return n, err
+	w.answer = w.length > 0
+	w.read, w.length = 0, 4+int(binary.BigEndian.Uint32(head))
+	if !w.answer {
+		w.link.granted = time.Duration(binary.BigEndian.Uint32(head[8:])) * time.Millisecond
+		return
+	}
+	number, transaction := binary.BigEndian.Uint32(head[4:]), int64(binary.BigEndian.Uint64(head[8:]))
+	if int32(number) > 0 && transaction > 0 { // neither an event nor the answer to a ping
+		w.link.seen = transaction
+	}
+	if number == w.setting && binary.BigEndian.Uint32(head[16:]) == 0 {
+		w.watching = true
+	}
 }
 
 // quiet drops the client's log: errors and events report everything.
