@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,10 +130,10 @@ var (
 // act returns an action of g that first returns the errors in fails, and then its step's
 // name.
 func (g *target) act(name string, fails ...error) Action[string, string] {
-	calls := 0
+	var calls atomic.Int32
 	return Step(name, func(ctx context.Context, input string) (string, error) {
-		if calls++; calls <= len(fails) && fails[calls-1] != nil {
-			return "", fails[calls-1]
+		if call := int(calls.Add(1)); call <= len(fails) && fails[call-1] != nil {
+			return "", fails[call-1]
 		}
 		return input + ">" + name, g.take(From(ctx).Key())
 	})
