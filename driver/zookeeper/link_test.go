@@ -81,8 +81,13 @@ func TestTransactionsOfALink(t *testing.T) {
 	connect(5, 12)
 	watches(7, 12)
 	answered(7, 13, 0)
+	watches(8, 12) // a long list is sent in parts
+	answered(9, 14, 0)
+	connect(5, 14)
+	watches(10, 12)
+	answered(10, 15, 0)
 	connect(0, 0)
-	watches(8, 0)
+	watches(11, 0)
 }
 
 // packet returns the fields behind their length.
