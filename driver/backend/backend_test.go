@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -185,6 +189,24 @@ func TestCloseEnds(t *testing.T) {
 			}
 			path.Heal()
 		})
+	}
+}
+
+// TestProbeAsksAllServers: the first server accepts a connection and says nothing, as one that hangs.
+func TestProbeAsksAllServers(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	testbed.OK(t, err)
+	defer silent.Close()
+	well := httptest.NewTLSServer(http.NotFoundHandler())
+	defer well.Close()
+	trusting := well.Client().Transport.(*http.Transport).TLSClientConfig
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := backend.Probe(ctx, []string{silent.Addr().String(), well.Listener.Addr().String()}, trusting); err != nil {
+		t.Errorf("one of two servers answers, and it returned %v", err)
+	}
+	if err := backend.Probe(t.Context(), []string{"127.0.0.1:1", "127.0.0.1:2"}, nil); !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), ":1:") {
+		t.Errorf("no server listens, and it returned %v", err)
 	}
 }
 

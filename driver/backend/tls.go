@@ -1,9 +1,11 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
+	"sync"
 
 	"github.com/interlock-dev/interlock/driver"
 )
@@ -50,18 +52,30 @@ func Dialer(c *tls.Config) func(ctx context.Context, network, address string) (n
 	return (&tls.Dialer{Config: c}).DialContext
 }
 
-// Probe returns nil if at least one server accepts a connection. The clients of etcd and
-// ZooKeeper wait as long for servers that refuse as for slow ones.
-func Probe(ctx context.Context, servers []string, c *tls.Config) (first error) {
+// Probe returns nil once a server accepts a connection, else the error of the first one. It asks
+// all servers at once: a machine that is switched off refuses nothing, and would use up the time.
+// The clients of etcd and ZooKeeper wait as long for servers that refuse as for slow ones.
+func Probe(ctx context.Context, servers []string, c *tls.Config) error {
 	dial := Dialer(c)
-	for _, server := range servers {
-		conn, err := dial(ctx, "tcp", server)
-		if err == nil {
-			return conn.Close()
-		}
-		if first == nil {
-			first = err
+	ctx, cancel := context.WithCancel(ctx)
+	errs, answers := make([]error, len(servers)), make(chan error, len(servers))
+	var dials sync.WaitGroup
+	defer dials.Wait()
+	defer cancel()
+	for i, server := range servers {
+		dials.Go(func() {
+			conn, err := dial(ctx, "tcp", server)
+			if err == nil {
+				err = conn.Close()
+			}
+			errs[i] = err
+			answers <- err
+		})
+	}
+	for range servers {
+		if <-answers == nil {
+			return nil
 		}
 	}
-	return first
+	return cmp.Or(errs...)
 }
