@@ -306,13 +306,14 @@ func (b *Backend) Notifier(ctx context.Context, name string) (driver.Notifier, e
 	return notifier, nil
 }
 
-// Fence returns the guard of a key-value store; ok is false for other backends.
+// Fence returns the guard of a key-value store, whose marks have a prefix if the store supports it;
+// empty means the setting prefix of the URL. ok is false for other backends.
 func (b *Backend) Fence(prefix string) (f driver.Fence, ok bool) {
 	c, ok := b.conn.(Fencer)
 	if !ok {
 		return nil, false
 	}
-	return c.Fence(prefix), true
+	return c.Fence(cmp.Or(prefix, b.url.Setting("prefix"))), true
 }
 
 // Requests returns the records of idempotent requests; ok is false if the backend stores them

@@ -94,3 +94,15 @@ func lockedRedis(t *testing.T) (addr string) {
 	}
 	return addr
 }
+
+// The prefix of a URL is that of --prefix, for marks too.
+func TestMarksHaveThePrefixOfTheURL(t *testing.T) {
+	t.Parallel()
+	url := backends["etcd"](t)
+	run(t, 0, "guard", "enter", "job", "--token", "890214828572692480", "--backend", url+"?prefix=app/")
+	for args, want := range map[string]string{"--prefix app/": "job: token 890214828572692480 by ", "--prefix other/": "job: no token has entered\n"} {
+		if out, _ := run(t, 0, append([]string{"guard", "show", "job", "--backend", url}, strings.Fields(args)...)...); !strings.HasPrefix(out, want) {
+			t.Errorf("%s: it printed %s", args, out)
+		}
+	}
+}
