@@ -160,8 +160,10 @@ func (b *Backend) Connection() Connection { return b.conn }
 const patience = 2 * time.Second
 
 // Close closes everything that was opened on the backend, then disconnects. Held claims expire
-// by their leases. It blocks until that is done or ctx ends. It waits at most 2 s for the client
-// to disconnect, which then ends in the background. On a nil Backend it does nothing.
+// by their leases. It blocks until that is done or ctx ends; locks in etcd, ZooKeeper and Consul
+// ignore the end of ctx, and clean up for at most 1 s, or some seconds in ZooKeeper. It waits at
+// most 2 s for the client to disconnect, which then ends in the background. On a nil Backend it
+// does nothing.
 func (b *Backend) Close(ctx context.Context) error {
 	if b == nil {
 		return nil
