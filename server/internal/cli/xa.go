@@ -48,28 +48,28 @@ participants, only the journal is read.`,
 }
 
 // manage calls use with an engine that serves nothing, within --timeout. The engine lacks the
-// participants that cannot be reached; missing is their error.
+// participants that cannot be reached within a --timeout of their own; missing is their error.
 func (x *xa) manage(ctx context.Context, use func(_ context.Context, _ *journal.Journal, _ *twopc.Engine, missing error) error) error {
-	return x.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
-		var participants []twopc.Defined
-		var missing error
-		for _, text := range x.participants {
-			p, disconnect, err := x.participant(ctx, text)
-			if codeOf(err) == exitUnreachable {
-				missing = errors.Join(missing, err)
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			defer disconnect()
-			participants = append(participants, p)
+	var participants []twopc.Defined
+	var missing error
+	for _, text := range x.participants {
+		p, disconnect, err := x.participant(ctx, text)
+		if codeOf(err) == exitUnreachable {
+			missing = errors.Join(missing, err)
+			continue
 		}
+		if err != nil {
+			return err
+		}
+		defer disconnect()
+		participants = append(participants, p)
+	}
+	return x.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
 		c, err := coordinator.New(j, nil)
 		if err != nil {
 			return err
 		}
-		m, err := twopc.New(c, nil, participants...)
+		m, err := twopc.New(c, &twopc.Options{Timeout: x.app.timeout}, participants...)
 		if err != nil {
 			return usage("%w", err)
 		}
@@ -92,6 +92,8 @@ func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(
 	if err != nil {
 		return nil, nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, x.app.timeout)
+	defer cancel()
 	p, disconnect, err := target.Participant(ctx, name, x.namespace)
 	if codeOf(err) == exitUnreachable {
 		problem := "cannot reach %v: %w"
@@ -140,8 +142,10 @@ func (x *xa) lsCommand() *cobra.Command {
 			}
 			v := xaList{InDoubt: []doubtView{}}
 			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine, missing error) (err error) {
-				v.find(ctx, m, missing)
 				v.Transactions, err = x.journalCommands.find(ctx, j, xaProtocol, f)
+				if err == nil {
+					v.find(c.Context(), m, missing) // the engine bounds the answer of each participant
+				}
 				return err
 			}); err != nil {
 				return err

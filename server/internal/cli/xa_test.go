@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -166,5 +168,25 @@ func TestXAByHand(t *testing.T) {
 		if strings.Contains(out, "no branch is in doubt") || !strings.Contains(out, "transfer/42") {
 			t.Errorf("%q: no participant was asked for branches in doubt, and it said %s", participants, out)
 		}
+	}
+}
+
+// A participant that does not answer uses up the time of no other one, and not that of the journal.
+func TestXAListsWithoutSilentParticipants(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	testbed.OK(t, err)
+	defer silent.Close()
+	well := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `[{"transaction":"transfer/7.100000000000","branch":"west"}]`)
+	}))
+	defer well.Close()
+	out, said := run(t, 69, "xa", "ls", "-o", "json", "--timeout", "2s", "--backend", backends["etcd"](t),
+		"--participant", "north=postgres://"+silent.Addr().String()+"/bank", "--participant", "south=http://"+silent.Addr().String(), "--participant", "west="+well.URL)
+	if !strings.Contains(out, `"transaction":"transfer/7.100000000000"`) || !strings.Contains(out, `"transactions":[]`) {
+		t.Errorf("it printed %s", out)
+	}
+	if !strings.Contains(said, "participant north: cannot reach postgres://") || !strings.Contains(said, "the call took longer than 2s") {
+		t.Errorf("it said %s", said)
 	}
 }
