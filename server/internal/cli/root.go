@@ -146,6 +146,14 @@ func withAdvice(err error) error {
 // refusesForNow is the error of a backend that was reached; see backend.Answered.
 const refusesForNow = "%v answers, but refuses for now: %w"
 
+// doubt returns a note if a change may be done although it failed.
+func (a *app) doubt(err error) string {
+	if a.changes && errors.Is(err, interlock.ErrUncertain) {
+		return "; the change may be done: look before you repeat it"
+	}
+	return ""
+}
+
 // backendError adds the backend and the next step to an error of its connection or rights.
 func (a *app) backendError(t backend.Target, err error) error {
 	var own *exitError
@@ -183,11 +191,7 @@ func (a *app) backendError(t backend.Target, err error) error {
 		return fail(exitUnreachable, refusesForNow, t, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		note := ""
-		if a.changes && errors.Is(err, interlock.ErrUncertain) {
-			note = "; the change may be done: look before you repeat it"
-		}
-		err = fmt.Errorf("no answer within %v%s", a.timeout, note)
+		err = fmt.Errorf("no answer within %v%s", a.timeout, a.doubt(err))
 	}
 	if a.backendGiven() {
 		return fail(exitUnreachable, "cannot reach %v: %w", t, err)

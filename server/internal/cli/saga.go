@@ -53,7 +53,7 @@ func (l *journalCommands) on(ctx context.Context, open func(backend.Target, cont
 	defer j.Close()
 	err = use(ctx, j)
 	if err != nil && bounded && errors.Is(ctx.Err(), context.DeadlineExceeded) { // it was reached
-		return fail(exitUnreachable, "%v did not answer completely within %v; raise --timeout", target, l.app.timeout)
+		return fail(exitUnreachable, "%v did not answer completely within %v; raise --timeout%s", target, l.app.timeout, l.app.doubt(err))
 	}
 	return l.app.backendError(target, l.refused(target, err))
 }
