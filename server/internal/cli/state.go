@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"os"
@@ -95,13 +96,16 @@ func devEndpoint() string {
 }
 
 // writeAtomically replaces a file by a line of JSON, so that a reader sees the old text or the new
-// one.
+// one. The file keeps its permissions; a new one has those of the user's umask.
 func writeAtomically(file string, content any) error {
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*")
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+"."+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(json.NewEncoder(f).Encode(content), f.Close())
+	if info, old := os.Stat(file); old == nil {
+		err = f.Chmod(info.Mode().Perm())
+	}
+	err = errors.Join(err, json.NewEncoder(f).Encode(content), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), file)
 	}
