@@ -36,10 +36,12 @@ type waitFlags struct {
 	noRenew bool
 }
 
+const ttlUsage = "lease duration after this process dies, instead of ?ttl= of the URL; renewed after each third of it"
+
 func (w *waitFlags) add(f *pflag.FlagSet) {
 	f.DurationVar(&w.wait, "wait", 0, "wait at most this long for the lock, and for an unreachable backend; 0 does not wait (default: no limit, and --timeout)")
 	f.BoolVar(&w.noWait, "no-wait", false, "do not wait at all")
-	f.DurationVar(&w.ttl, "ttl", 30*time.Second, "lease duration after this process dies; renewed after each third of it")
+	f.DurationVar(&w.ttl, "ttl", 30*time.Second, ttlUsage)
 	f.BoolVar(&w.noRenew, "no-renew", false, "do not renew the lock; it is lost when --ttl is over")
 }
 
@@ -57,13 +59,17 @@ func (w *waitFlags) check(f *pflag.FlagSet) error {
 	return nil
 }
 
-// checkTTL rejects a TTL that the backend cannot grant, before any request.
-func (a *app) checkTTL(ttl time.Duration) error {
+// resolveTTL replaces the default of --ttl by the setting ttl of the URL, if it has one. It rejects a
+// TTL that the backend cannot grant, before any request.
+func (a *app) resolveTTL(f *pflag.FlagSet, ttl *time.Duration) error {
 	target, err := a.target()
 	if err != nil {
 		return err
 	}
-	return ttlError(ttl, target.CheckTTL(ttl))
+	if inURL, err := time.ParseDuration(target.Setting("ttl")); err == nil && !f.Changed("ttl") {
+		*ttl = inURL
+	}
+	return ttlError(*ttl, target.CheckTTL(*ttl))
 }
 
 // ttlError adds the flag to an error about the TTL.

@@ -82,11 +82,16 @@ of the path. A name is resolved first: beyond loopback, private addresses are ca
 only if --allow-network has them, or a flag names the address itself. Link-local ones
 always need --allow-network. --sign-secret-file signs calls as Standard Webhooks has
 it, and --client-cert and --client-key show a certificate.`,
-		RunE: func(c *cobra.Command, _ []string) error { return a.coordinate(c.Context(), f) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := a.resolveTTL(c.Flags(), &f.ttl); err != nil {
+				return err
+			}
+			return a.coordinate(c.Context(), f)
+		},
 	}
 	f.add(c)
 	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:7461", "`host:port` for requests; port 0 picks a free one")
-	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "time after which others take over the work of a dead coordinator")
+	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "time after which others take over the work of a dead coordinator, instead of ?ttl= of the URL")
 	c.Flags().StringArrayVar(&f.participants, "participant", nil, "`NAME=URL` of a service in two-phase commits, http:// or https://; the same in all that share the journal")
 	c.Flags().StringArrayVar(&f.allow, "allow", nil, "call only addresses below this `URL`; required beyond loopback")
 	c.Flags().StringArrayVar(&f.sweeps, "sweep", nil, "send the participant at this `URL` its low-water marks, every 10 minutes")
@@ -191,9 +196,6 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	}
 	target, err := a.target()
 	if err != nil {
-		return err
-	}
-	if err := a.checkTTL(f.ttl); err != nil {
 		return err
 	}
 	options, err := f.options()

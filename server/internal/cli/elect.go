@@ -62,7 +62,7 @@ after a crash, a failover or a network partition, two commands may run for a whi
 
 func (f *electFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.DurationVar(&f.ttl, "ttl", 30*time.Second, "lease duration after this process dies; renewed after each third of it")
+	flags.DurationVar(&f.ttl, "ttl", 30*time.Second, ttlUsage)
 	flags.DurationVar(&f.grace, "grace", 0, "time between TERM and KILL (default: 5s, or a sixth of --ttl if that is shorter)")
 	flags.BoolVar(&f.shell, "shell", false, "COMMAND is a script for /bin/sh, the ARGUMENTs are its $1…")
 	flags.BoolVar(&f.noStdin, "no-stdin", false, "the command reads /dev/null")

@@ -108,7 +108,7 @@ func (j *job) prepare(c *cobra.Command, args []string) error {
 	}
 	name, words := args[0], args[1:]
 	j.name, j.report.Lock = name, name
-	if err := cmp.Or(f.check(c.Flags()), checkName(name), checkHeld(name), j.app.checkTTL(f.ttl)); err != nil {
+	if err := cmp.Or(f.check(c.Flags()), checkName(name), checkHeld(name), j.app.resolveTTL(c.Flags(), &f.ttl)); err != nil {
 		return err
 	}
 	policy, ok := policies[f.onSuspend]
@@ -245,7 +245,7 @@ func (a *app) holdCommand() *cobra.Command {
 "interlock lock", which stops the command itself.`,
 		ValidArgsFunction: a.completeFirst(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := cmp.Or(f.check(c.Flags()), checkName(args[0]), checkHeld(args[0])); err != nil {
+			if err := cmp.Or(f.check(c.Flags()), checkName(args[0]), checkHeld(args[0]), a.resolveTTL(c.Flags(), &f.ttl)); err != nil {
 				return err
 			}
 			return a.hold(c.Context(), args[0], f)

@@ -419,3 +419,21 @@ func saysOf(t *testing.T, p *testbed.Process, pattern string) {
 	wanted := regexp.MustCompile(pattern)
 	testbed.Eventually(t, pattern, patience, func() bool { return wanted.MatchString(p.Stderr()) })
 }
+
+// The TTL of a URL counts unless there is a --ttl.
+func TestTheTTLOfTheURL(t *testing.T) {
+	t.Parallel()
+	url := backends["etcd"](t)
+	for flags, want := range map[string]string{"": "7000", "--ttl 9s": "9000"} {
+		args := append([]string{"--backend", url + "?ttl=7s"}, strings.Fields(flags)...)
+		if out, _ := run(t, 0, append([]string{"locks", "hold", "job"}, args...)...); !strings.Contains(out, `"ttl_ms":`+want) {
+			t.Errorf("%q: hold printed %s", flags, out)
+		}
+		for _, command := range []string{"lock", "elect"} {
+			args := append([]string{command, "job"}, args...)
+			if out, _ := run(t, 0, append(args, "--", "sh", "-c", "echo $INTERLOCK_TTL_MS")...); out != want+"\n" {
+				t.Errorf("%q: the command of %s received %s", flags, command, out)
+			}
+		}
+	}
+}
