@@ -15,8 +15,11 @@ import (
 	"github.com/interlock-dev/interlock/server/embedded"
 )
 
-// devStart bounds the start of the development server.
-const devStart = 20 * time.Second
+// devStart bounds the start of the development server, and startPatience its end after a signal.
+const (
+	devStart      = 20 * time.Second
+	startPatience = time.Second
+)
 
 var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
@@ -61,17 +64,48 @@ func (a *app) dev(ctx context.Context, f devFlags) error {
 	}
 	defer remove()
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, devStart)
-	defer cancel()
-	server, err := embedded.Start(ctx, embedded.Options{DataDir: dir, Listen: f.listen})
-	if err != nil {
+	server, err := startUntil(ctx, signals, embedded.Options{DataDir: dir, Listen: f.listen})
+	switch {
+	case err != nil:
 		return devError(err)
+	case server == nil:
+		return nil
 	}
 	record := devRecord{PID: os.Getpid(), Endpoint: server.Endpoint(), DataDir: dir}
 	found := a.announce(record)
 	defer record.remove()
 	a.printReady(record, found, time.Since(begun))
 	return serveUntil(signals, server)
+}
+
+// startUntil starts the server. If a signal comes first, it returns nil, at the latest after
+// startPatience: etcd cannot be interrupted while it restores its data, and ends with the process.
+func startUntil(ctx context.Context, signals <-chan os.Signal, o embedded.Options) (*embedded.Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, devStart)
+	defer cancel()
+	type result struct {
+		server *embedded.Server
+		err    error
+	}
+	started := make(chan result, 1)
+	go func() {
+		server, err := embedded.Start(ctx, o)
+		started <- result{server, err}
+	}()
+	select {
+	case r := <-started:
+		return r.server, r.err
+	case <-signals:
+	}
+	cancel()
+	select {
+	case r := <-started:
+		if r.err == nil {
+			r.server.Close()
+		}
+	case <-time.After(startPatience):
+	}
+	return nil, nil
 }
 
 // announce registers this server for other commands, unless they find a running
