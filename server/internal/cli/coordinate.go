@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -69,7 +70,8 @@ backend: they share the work, and take over from one that dies. On MariaDB one w
 and the others stand by.
 
 Errors, and transactions that wait for a person, are printed on standard error. A signal
-ends it: requests under way are answered, and another one takes over the rest.
+ends it: requests under way are answered, and another one takes over the rest. A second
+signal ends it at once.
 
 Every client that reaches it can start transactions. Beyond loopback it requires --token-file
 and --allow. A request must carry a token of the file as Authorization: Bearer. The
@@ -210,14 +212,19 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	if err != nil {
 		return err
 	}
-	a.tell(&options, f.verbose)
 	signal.Ignore(syscall.SIGPIPE) // messages that nobody reads do not end the service
+	messages := newMessageQueue(a.err)
+	defer messages.close()
+	hooks := a.sayingTo(messages)
+	hooks.tell(&options, f.verbose)
 	ctx, stop := untilStopped(ctx)
+	stop = sync.OnceFunc(stop)
 	defer stop()
+	defer context.AfterFunc(ctx, stop)() // a second signal ends the process
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	s, err := coordinate.Open(opening, coordinate.Config{Backend: target, Journal: f.name, Shards: f.shards, TTL: f.ttl, Keep: f.keep, Prefix: a.prefix,
-		Web: options, Calls: calls, Sweeps: f.sweeps, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: told(a, func(err error) text { return line("%v", withAdvice(err)) }), Log: a.warnings()})
+		Web: options, Calls: calls, Sweeps: f.sweeps, Access: coordinate.Access{TokenFile: f.tokenFile, Hosts: f.hosts, Total: f.total, Each: f.each}, Tell: told(hooks, func(err error) text { return line("%v", withAdvice(err)) }), Log: hooks.warnings()})
 	switch {
 	case err != nil && signalError(ctx) != nil:
 		return nil

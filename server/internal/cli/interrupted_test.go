@@ -1,18 +1,25 @@
 package cli_test
 
 import (
+	"bufio"
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
 // A signal during an export removes the part that was written, so that it can be repeated.
@@ -43,6 +50,73 @@ func TestACoordinatorThatConnectsCanBeStopped(t *testing.T) {
 	if said := p.Stderr(); said != "" {
 		t.Errorf("it said %q", said)
 	}
+}
+
+// A coordinator whose journal is silent shuts down within its bounds, and at once after a second signal.
+func TestASecondSignalEndsACoordinator(t *testing.T) {
+	t.Parallel()
+	program(t)
+	server := testbed.Etcd(t)
+	p, address := coordinating(t, "etcd://"+server.Addr())
+	server.Pause()
+	p.Signal(syscall.SIGTERM)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	testbed.Eventually(t, "it accepts no requests", patience, func() bool {
+		answer, err := client.Get(address + "/healthz")
+		if err == nil {
+			answer.Body.Close()
+		}
+		return err != nil
+	})
+	p.Signal(syscall.SIGTERM)
+	state := p.Wait(patience)
+	if status, _ := state.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGTERM {
+		t.Errorf("it ended with %v: %s", state, p.Stderr())
+	}
+}
+
+// A development server that restores its data ends on a signal: the log that it reads never ends.
+func TestAServerThatRestoresCanBeStopped(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	member := filepath.Join(data, "member")
+	testbed.OK(t, errors.Join(os.MkdirAll(filepath.Join(member, "wal"), 0o700),
+		syscall.Mkfifo(filepath.Join(member, "wal", "0000000000000000-0000000000000000.wal"), 0o600)))
+	p := testbed.Start(t, testbed.Program{Path: program(t), Args: []string{"dev", "--data-dir", data, "--listen", "127.0.0.1:0"}, Env: []string{"XDG_STATE_HOME=" + t.TempDir()}})
+	testbed.Eventually(t, "it opens its data", patience, func() bool { return exists(t, filepath.Join(member, "snap", "db")) })
+	end(t, p, syscall.SIGINT, 0)
+}
+
+// Nobody reads the standard error of a coordinator, and it is full: transactions go on.
+func TestAFullStandardErrorDelaysNoTransaction(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	participant := httptest.NewServer(branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
+		if calls.Add(1) < 3 {
+			return nil, branch.Retry(errors.New("busy"))
+		}
+		return nil, nil
+	}))
+	defer participant.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	reader, writer, err := os.Pipe()
+	testbed.OK(t, err)
+	defer reader.Close()
+	testbed.OK(t, writer.SetWriteDeadline(time.Now().Add(10*time.Millisecond)))
+	_, _ = writer.Write(make([]byte, 1<<20)) // a part fills the pipe
+	cmd := exec.CommandContext(t.Context(), program(t), "coordinate", "--verbose", "--backend", backends["etcd"](t), "--listen", "127.0.0.1:0", "--shards", "4")
+	cmd.Stderr = writer
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	testbed.OK(t, errors.Join(err, cmd.Start(), writer.Close()))
+	line, err := bufio.NewReader(out).ReadString('\n')
+	testbed.OK(t, err)
+	address, _, _ := strings.Cut(strings.TrimPrefix(line, "coordinating on "), ",")
+	body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true,"retry":{"first":"100ms"}}]}`, participant.URL)
+	if _, state := post(t, address+"/v1/sagas/1?wait=20s", body); state != "SUCCEEDED" {
+		t.Errorf("the saga is %s after %d calls", state, calls.Load())
+	}
+	testbed.OK(t, errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()))
 }
 
 // deaf starts a command whose output nobody reads, and returns its end.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -64,6 +66,67 @@ func (a *app) serves(s serving, t text) { _ = a.print(s, t) }
 
 // say writes a line to the standard error. A failure to write is ignored.
 func (a *app) say(format string, args ...any) { a.ask("interlock: "+format+"\n", args...) }
+
+// sayingTo returns a copy whose messages go to another writer.
+func (a *app) sayingTo(w io.Writer) *app {
+	b := *a
+	b.err = w
+	return &b
+}
+
+// A messageQueue prints messages in its own goroutine: a terminal whose output is stopped, or a full
+// pipe, delays no service that reports something. Beyond mostMessages it drops them.
+type messageQueue struct {
+	messages  chan []byte
+	end, done chan struct{}
+}
+
+// mostMessages is how many messages wait until they are printed, and messagePatience how long close
+// waits for them.
+const (
+	mostMessages    = 1000
+	messagePatience = time.Second
+)
+
+func newMessageQueue(out io.Writer) *messageQueue {
+	q := &messageQueue{messages: make(chan []byte, mostMessages), end: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(q.done)
+		for {
+			select {
+			case m := <-q.messages:
+				_, _ = out.Write(m)
+				continue
+			default:
+			}
+			select {
+			case m := <-q.messages:
+				_, _ = out.Write(m)
+			case <-q.end:
+				return
+			}
+		}
+	}()
+	return q
+}
+
+// Write implements [io.Writer]. It does not block.
+func (q *messageQueue) Write(message []byte) (int, error) {
+	select {
+	case q.messages <- bytes.Clone(message):
+	default:
+	}
+	return len(message), nil
+}
+
+// close prints the messages that wait. What blocks for too long ends with the process.
+func (q *messageQueue) close() {
+	close(q.end)
+	select {
+	case <-q.done:
+	case <-time.After(messagePatience):
+	}
+}
 
 // sayError reports the error of a command, as one line in JSON.
 func (a *app) sayError(err error, asJSON bool) {
