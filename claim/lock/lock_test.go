@@ -544,6 +544,21 @@ func TestWaitIsBounded(t *testing.T) {
 	})
 }
 
+// TestAPastFailureIsNotTheReasonOfAWait: a failed request before the grant does not hide that the
+// lock is held.
+func TestAPastFailureIsNotTheReasonOfAWait(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, d := b.process(&lock.Options{Wait: time.Second, Hooks: &observe.Lock{Log: observe.Silent}})
+		d.loseAcquires = 1
+		c := b.acquire(l)
+		_, err := l.Acquire(b.Context(), name)
+		if held := (*interlock.HeldError)(nil); !errors.As(err, &held) || held.Owner != c.Owner() {
+			b.Errorf("the wait for a held lock ended with: %v", err)
+		}
+		b.release(c)
+	})
+}
+
 func TestClose(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		holder, _ := b.process(nil)

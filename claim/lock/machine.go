@@ -52,7 +52,7 @@ type place struct {
 	passes    int     // hand-overs inside the process so far
 	granted   reading // at the begin of its first claim
 	failed    int     // requests in a row that failed
-	trouble   error   // of the last one; nil once it has its place
+	trouble   error   // of the last one; nil once it has its place or its grant
 	uncertain bool    // one of them may have had an effect
 	queued    bool    // it was in the backend's queue
 	contender
@@ -199,7 +199,7 @@ func (g *gate) granted(p *place, token interlock.Token, r reading) {
 		g.contend()
 		return
 	}
-	p.granted = r
+	p.granted, p.failed, p.trouble = r, 0, nil
 	g.deliver(p, token, r)
 }
 
