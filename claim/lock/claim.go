@@ -192,9 +192,11 @@ func (h *hold) cause() error {
 	return h.ended
 }
 
+const opHold = "hold lock until the work was done"
+
 // orEndedEarly adds the end of the claim to err, if it ended before the work.
 func (h *hold) orEndedEarly(err error) error {
-	return h.locker.driverName.EndedEarly("hold lock until the work was done", h.gate.name, err, h.cause())
+	return h.locker.driverName.EndedEarly(opHold, h.gate.name, err, h.cause())
 }
 
 // release releases h once; further calls wait for the answer to the first. The caller flushes the reports of h

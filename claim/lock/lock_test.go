@@ -763,6 +763,27 @@ func TestReentrantCallsShareTheClaim(t *testing.T) {
 	})
 }
 
+// TestAReentrantCallThatOutlivesTheClaim returns that its work was not done under the lock.
+func TestAReentrantCallThatOutlivesTheClaim(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		l, _ := b.process(&lock.Options{Reentrant: true})
+		ended := make(chan error, 1)
+		testbed.OK(b, l.Do(b.Context(), name, func(ctx context.Context, _ interlock.Claim) error {
+			go func() {
+				ended <- l.Do(ctx, name, func(ctx context.Context, _ interlock.Claim) error {
+					<-ctx.Done()
+					return nil
+				})
+			}()
+			synctest.Wait()
+			return nil
+		}))
+		if err := <-ended; !errors.Is(err, interlock.ErrReleased) || interlock.Kind(err) != interlock.Uncertain {
+			b.Errorf("the inner call ended with %v", err)
+		}
+	})
+}
+
 // TestAReentrantCallAfterALossAsksAgain: a claim that has ended is not shared, and
 // work that it ended under gets that error.
 func TestAReentrantCallAfterALossAsksAgain(t *testing.T) {

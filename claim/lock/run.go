@@ -136,8 +136,8 @@ func newLocker(d driver.Fenced, o *Options) (*locker, error) {
 
 func (l *locker) do(ctx context.Context, name string, fn func(context.Context, claim) error) (err error) {
 	if c, ok := l.sharedBy(ctx, name); ok {
-		if err = fn(ctx, c); c.h.cause() != nil {
-			err = c.h.orEndedEarly(err)
+		if err = fn(ctx, c); !c.Valid() { // also if the caller that acquired it has released it
+			err = errors.Join(err, l.driverName.New(opHold, name, interlock.Uncertain, c.h.cause()))
 		}
 		return err
 	}
