@@ -53,6 +53,27 @@ func TestLockDelayLeavesRoomToRenew(t *testing.T) {
 	})
 }
 
+// The later the renewals, the less room there is for a delay.
+func TestLockDelayAndRenewEveryShareTheLease(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		d := b.space.Open(&memory.Options{TTL: ttl})
+		testbed.CloseAfter(b, d)
+		most := ttl*49/100 - ttl/6
+		if _, err := lock.NewFenced(d, &lock.Options{RenewEvery: ttl / 2, LockDelay: most + 1}); !errors.Is(err, interlock.ErrUnmet) {
+			b.Errorf("a delay that ends the claim before its renewal: %v", err)
+		}
+		l, err := lock.NewFenced(d, &lock.Options{RenewEvery: ttl / 2, LockDelay: most})
+		testbed.OK(b, err)
+		testbed.CloseAfter(b, l)
+		c := b.acquire(l)
+		time.Sleep(5 * ttl)
+		if !c.Valid() {
+			b.Error("a claim that is renewed ended")
+		}
+		b.release(c)
+	})
+}
+
 // An answer that comes late does not revive a claim that was seen to end, though
 // the driver's own lease goes on.
 func TestAClaimThatEndedEarlyStaysEnded(t *testing.T) {

@@ -69,8 +69,8 @@ type Options struct {
 	// owner, if no renewal is confirmed. Requests of a holder that crashed or was paused then
 	// have that time to complete. It delays nothing after a release. It does not replace a
 	// guard, because requests can take longer. The maximum is 49 % of the driver's TTL, because
-	// renewals need the rest. If the driver's claims do not expire by time, the error is an
-	// [*interlock.UnmetError]. 0 means none.
+	// renewals need the rest; a RenewEvery above a third of the TTL lowers it by the difference. If
+	// the driver's claims do not expire by time, the error is an [*interlock.UnmetError]. 0 means none.
 	LockDelay time.Duration
 	// MaxHold ends every claim after this time, even if it is renewed; 0 means never. The cause
 	// is an interlock.ErrExpired. The backend keeps the name until the claim is released, as Do
@@ -151,14 +151,15 @@ func (o Options) checkLockDelay(g interlock.Guarantees) error {
 	unmet := func(format string, args ...any) error {
 		return &interlock.UnmetError{Driver: g.Driver, Unmet: []string{fmt.Sprintf(format, args...)}}
 	}
-	most := g.TTL/2 - g.TTL/100
+	every := cmp.Or(o.RenewEvery, g.TTL/3)
+	most := g.TTL/2 - g.TTL/100 - max(0, every-g.TTL/3)
 	switch {
 	case o.LockDelay == 0:
 		return nil
 	case g.TTL <= 0 || g.Liveness == interlock.Connection || g.Liveness == interlock.LivenessUnstated:
 		return unmet("LockDelay needs claims that live by time, these live by %s", g.Liveness)
 	case o.LockDelay > most:
-		return unmet("LockDelay is %v, at most %v leave room to renew a lease of %v", o.LockDelay, most, g.TTL)
+		return unmet("LockDelay is %v, at most %v leave room to renew a lease of %v every %v", o.LockDelay, most, g.TTL, every)
 	}
 	return nil
 }
