@@ -341,6 +341,42 @@ func TestCloseEndsCandidatesAndObservers(t *testing.T) {
 	})
 }
 
+// TestCloseEndsPausesOfCandidates: of one that stands back, and of one whose values do not answer.
+func TestCloseEndsPausesOfCandidates(t *testing.T) {
+	for what, campaign := range map[string]func(*bench) (*elect.Election, *office){
+		"stands back": func(b *bench) (*elect.Election, *office) {
+			patient := func(o *elect.Options) { o.StandBack = time.Hour }
+			leader := b.run(b.Context(), b.on(barging{b.space.Open(&memory.Options{TTL: ttl})}, "a", patient))
+			leader.leads(0)
+			testbed.OK(b, leader.term.HandOver(b.Context(), "nobody"))
+			e := b.on(barging{b.space.Open(&memory.Options{TTL: ttl})}, "b", patient)
+			heir := b.run(b.Context(), e)
+			leader.resign(nil)
+			time.Sleep(10 * time.Minute) // the pauses have grown
+			return e, heir
+		},
+		"takes office": func(b *bench) (*elect.Election, *office) {
+			values := &silent{Values: b.space.Values()}
+			values.hushed.Store(true)
+			e, _ := b.candidate("a", func(o *elect.Options) { o.Values = values })
+			return e, b.run(b.Context(), e)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, func(b *bench) {
+				e, o := campaign(b)
+				testbed.OK(b, e.Close(b.Context()))
+				synctest.Wait()
+				closed := time.Now()
+				<-o.done
+				if late := time.Since(closed); late > 0 || !errors.Is(o.err, interlock.ErrClosed) {
+					b.Errorf("Run ended %v after Close: %v", late, o.err)
+				}
+			})
+		})
+	}
+}
+
 // silent are values that do not answer while hushed is set.
 type silent struct {
 	driver.Values

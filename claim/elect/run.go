@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/internal/process"
 	"github.com/interlock-dev/interlock/internal/report"
 )
@@ -38,7 +39,7 @@ func (e *Election) Run(ctx context.Context, name string, lead func(ctx context.C
 		return e.driverName.New("campaign", name, interlock.Definite, context.Cause(ctx))
 	}
 	for n := 0; ; n++ {
-		if n > 0 && !e.patience(n).Wait(ctx, n) {
+		if n > 0 && !e.pause(ctx, e.patience(n), n) {
 			return e.driverName.New("campaign", name, interlock.Definite, context.Cause(ctx))
 		}
 		c, err := e.locks.Acquire(ctx, name)
@@ -77,7 +78,16 @@ func (e *Election) letOthers(ctx context.Context, name string) bool {
 	if !led || boottime.Now().Sub(ended) >= most {
 		return true
 	}
-	return backoff.Policy{First: most, Max: most}.Wait(ctx, 1)
+	return e.pause(ctx, backoff.Policy{First: most, Max: most}, 1)
+}
+
+// pause waits before the next campaign, until ctx or the election ends. It reports false if ctx has
+// ended; after Close the lock refuses the campaign.
+func (e *Election) pause(ctx context.Context, p backoff.Policy, n int) bool {
+	waiting, stop := join.Context(ctx, e.ctx)
+	defer stop()
+	p.Wait(waiting, n)
+	return ctx.Err() == nil
 }
 
 // noteEnd records the end of our term, for as long as letOthers needs it.
@@ -125,7 +135,10 @@ func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Inst
 	leading, cancel := context.WithCancelCause(c.Context())
 	defer cancel(interlock.ErrReleased)
 	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-	if err := t.takeOffice(leading); err != nil {
+	entering, stop := join.Context(leading, e.ctx)
+	err = t.takeOffice(entering)
+	stop()
+	if err != nil {
 		return false, err
 	}
 	called, elected = true, boottime.Now()

@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -52,9 +53,9 @@ func (f *Fenced) Keep(ctx context.Context, name string, fn func(ctx context.Cont
 		} else {
 			report.Add(&f.l.reports, nil, f.l.options.Hooks.Restarting, observe.LockRestarting{Name: name, Failed: failed, Err: err})
 		}
-		if !restarts.Wait(ctx, max(failed, 1)) {
-			return context.Cause(ctx)
-		}
+		waiting, stop := join.Context(ctx, f.l.ctx) // after Close, Do returns its error
+		restarts.Wait(waiting, max(failed, 1))
+		stop()
 	}
 }
 

@@ -92,6 +92,28 @@ func TestKeepEnds(t *testing.T) {
 	})
 }
 
+// TestKeepEndsWithTheLock: Close ends the pause after a failure.
+func TestKeepEndsWithTheLock(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		locks, _ := b.process(&lock.Options{Hooks: &observe.Lock{Log: observe.Silent}})
+		ended := make(chan error, 1)
+		go func() {
+			ended <- locks.Keep(b.Context(), name, func(context.Context, interlock.Claim) error { return errors.New("again") })
+		}()
+		time.Sleep(5 * time.Minute) // the pauses have grown
+		testbed.OK(b, locks.Close(b.Context()))
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, interlock.ErrClosed) {
+				t.Errorf("Keep returned %v", err)
+			}
+		default:
+			t.Errorf("Keep ended after Close with %v", <-ended)
+		}
+	})
+}
+
 // TestKeepStandsBy: one process works, the other waits for as long as it takes and takes
 // over; Options.Wait ends no Keep and is no failure.
 func TestKeepStandsBy(t *testing.T) {
