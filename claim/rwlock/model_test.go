@@ -210,6 +210,28 @@ func TestWithoutSealAStoppedWriterWritesWhileOthersRead(t *testing.T) {
 	})
 }
 
+// TestDowngradeKeepsAStoppedWriterOut: also if the writer that becomes a reader has written nothing.
+func TestDowngradeKeepsAStoppedWriterOut(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		w := newWorld(b, true)
+		stopped, dies, end := w.process()
+		defer end()
+		c, err := stopped.AcquireWrite(w.Context(), name)
+		testbed.OK(w, err)
+		dies()
+		l, _, endWriter := w.process()
+		defer endWriter()
+		next, err := l.AcquireWrite(w.Context(), name)
+		testbed.OK(w, err)
+		r, err := next.Downgrade(w.Context())
+		testbed.OK(w, err)
+		if late := w.write(w.Context(), c); !errors.Is(late, interlock.ErrStaleToken) || !r.Valid() {
+			b.Errorf("a write of a former writer, while a reader is valid (%v): %v", r.Valid(), late)
+		}
+		testbed.OK(w, r.Release(w.Context()))
+	})
+}
+
 func TestAFailingSealReadsNothing(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		boom := errors.New("boom")

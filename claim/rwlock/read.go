@@ -86,14 +86,19 @@ func (l *Lock) read(ctx context.Context, name string, door take) (*ReadClaim, er
 	return &ReadClaim{name, own, l.holding(own.Context(), name, own)}, nil
 }
 
-// share acquires a lock for one reader while it holds the door. If it returns an error, it has
-// released the lock.
+// share acquires a lock for one reader while it holds the door.
 func (l *Lock) share(ctx context.Context, name string, n names, take take) (*lock.Claim, error) {
 	door, err := take(ctx, n.door)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = door.Release(ctx) }() // Hooks.ReleaseFailed reports errors
+	return l.shareUnder(ctx, name, n, door)
+}
+
+// shareUnder acquires a lock for one reader under a claim on the door. If it returns an error, it
+// has released the lock.
+func (l *Lock) shareUnder(ctx context.Context, name string, n names, door *lock.Claim) (*lock.Claim, error) {
 	own, err := l.locks.Acquire(ctx, n.reader())
 	if err != nil {
 		return nil, err

@@ -48,10 +48,10 @@ type Options struct {
 	// reader.
 	Lock *lock.Options
 	// Seal raises the mark of the guard to the token of door; fence.Store.Enter without writes
-	// does that. A reader calls it while it holds the door, before it reads. After it, an
-	// earlier writer that was paused can no longer write while others read. Nil means that the
-	// guard rejects such a writer only once another writer has entered. Seal must respect ctx,
-	// which ends with the door's claim.
+	// does that. A reader calls it while it holds the door, before it reads, and so does
+	// [WriteClaim.Downgrade]. After it, an earlier writer that was paused can no longer write while
+	// others read. Nil means that the guard rejects such a writer only once another writer has
+	// entered. Seal must respect ctx, which ends with the door's claim.
 	Seal func(ctx context.Context, name string, door interlock.Claim) error
 }
 

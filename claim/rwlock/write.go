@@ -25,16 +25,13 @@ var _ interlock.Claim = (*WriteClaim)(nil)
 // Downgrade replaces the write claim by a read claim. No other process writes in between, and
 // others may read once Downgrade returns. The write claim has ended then. After an error the
 // caller holds neither claim. Readers see what was written through a guard under the write
-// claim. Downgrade blocks for the backend's replies while ctx lasts.
+// claim. Downgrade calls Options.Seal with the write claim, and blocks for the backend's replies
+// while ctx lasts.
 func (w *WriteClaim) Downgrade(ctx context.Context) (*ReadClaim, error) {
 	bounded, stop := join.Context(ctx, w.Claim.Context())
 	defer stop()
 	// A later writer lists the readers once the door is free, and finds this one.
-	own, err := w.lock.locks.Acquire(bounded, w.names.reader())
-	if err == nil && !w.Valid() {
-		_ = own.Release(ctx) // Hooks.ReleaseFailed reports errors
-		err = errTurnOver
-	}
+	own, err := w.lock.shareUnder(bounded, w.name, w.names, w.Claim)
 	_ = w.Claim.Release(ctx) // Hooks.ReleaseFailed reports errors
 	if err != nil {
 		return nil, w.lock.fail(ctx, w.name, err)
