@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"sort"
+	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock/internal/failure"
 )
@@ -22,7 +23,8 @@ type Layout struct {
 	// of the keys.
 	Partitions int `json:"partitions,omitempty"`
 	// Splits divide the keys, in byte order, into len(Splits)+1 ranges: partition i has the
-	// keys from Splits[i-1] inclusive to Splits[i] exclusive. They must be strictly increasing.
+	// keys from Splits[i-1] inclusive to Splits[i] exclusive. They must be strictly increasing,
+	// and UTF-8; keys can have any bytes.
 	Splits []string `json:"splits,omitempty"`
 }
 
@@ -34,9 +36,12 @@ func (l Layout) Validate() error {
 	case l.Count() < 1 || l.Count() > MaxPartitions:
 		return failure.Bug("use layout", "", "a layout has 1 to %d partitions, not %d", MaxPartitions, l.Count())
 	}
-	for i := 1; i < len(l.Splits); i++ {
-		if l.Splits[i-1] >= l.Splits[i] {
-			return failure.Bug("use layout", "", "Splits must rise, and %q is followed by %q", l.Splits[i-1], l.Splits[i])
+	for i, split := range l.Splits {
+		switch {
+		case !utf8.ValidString(split): // JSON would change it
+			return failure.Bug("use layout", "", "Splits must be UTF-8, and %q is not", split)
+		case i > 0 && l.Splits[i-1] >= split:
+			return failure.Bug("use layout", "", "Splits must rise, and %q is followed by %q", l.Splits[i-1], split)
 		}
 	}
 	return nil

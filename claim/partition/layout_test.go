@@ -62,7 +62,7 @@ func TestGrowingMovesNoMore(t *testing.T) {
 func TestLayoutsAreChecked(t *testing.T) {
 	for _, l := range []Layout{
 		{}, {Partitions: -1}, {Partitions: MaxPartitions + 1}, {Partitions: 2, Splits: []string{"a"}},
-		{Splits: []string{"b", "a"}}, {Splits: []string{"a", "a"}},
+		{Splits: []string{"b", "a"}}, {Splits: []string{"a", "a"}}, {Splits: []string{"a", "\x80"}},
 	} {
 		if err := l.Validate(); interlock.Kind(err) != interlock.Bug || err == nil {
 			t.Errorf("%+v: %v", l, err)
