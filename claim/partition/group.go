@@ -45,21 +45,13 @@ func Open(ctx context.Context, url, group string, l Layout, o *Options) (*Group,
 	if err != nil {
 		return nil, err
 	}
-	g, err := openOn(ctx, b, group, l, o)
+	values, err := b.Values(ctx, "")
+	var d driver.Fenced
+	if err == nil {
+		d, err = b.Fenced(ctx, backend.LockOptions{})
+	}
 	if err != nil {
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
-	}
-	return g, nil
-}
-
-func openOn(ctx context.Context, b *backend.Backend, group string, l Layout, o *Options) (*Group, error) {
-	values, err := b.Values(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	d, err := b.Fenced(ctx, backend.LockOptions{})
-	if err != nil {
-		return nil, err
 	}
 	return joinOn(ctx, d, values, group, l, o, b)
 }
@@ -75,7 +67,25 @@ func Join(ctx context.Context, d driver.Fenced, values driver.Values, group stri
 	return joinOn(ctx, d, values, group, l, o, nil)
 }
 
+// joinOn is Join. If it fails, it closes b.
 func joinOn(ctx context.Context, d driver.Fenced, values driver.Values, group string, l Layout, o *Options, b *backend.Backend) (*Group, error) {
+	g, err := newGroup(d, values, group, l, o)
+	if err != nil && b != nil {
+		err = errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	g.backend = b
+	if err := g.join(ctx, l); err != nil {
+		_ = g.Leave(ctx) // if ctx has ended, it continues in the background
+		return nil, err
+	}
+	return g, nil
+}
+
+// newGroup returns a group that is not joined.
+func newGroup(d driver.Fenced, values driver.Values, group string, l Layout, o *Options) (*Group, error) {
 	options, err := o.resolve()
 	if err != nil {
 		return nil, err
@@ -87,15 +97,11 @@ func joinOn(ctx context.Context, d driver.Fenced, values driver.Values, group st
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{self: Member{options.Identity, options.Address}, locks: locks, backend: b, options: options,
+	g := &Group{self: Member{options.Identity, options.Address}, locks: locks, options: options,
 		partitions: make(map[int]*partition), gone: make(chan struct{})}
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
 	if g.view, err = follow(d, values, group, listener{g.reconcile, g.failed}); err != nil {
 		g.cancel(err)
-		return nil, err
-	}
-	if err := g.join(ctx, l); err != nil {
-		_ = g.Leave(ctx) // if ctx has ended, it continues in the background
 		return nil, err
 	}
 	return g, nil

@@ -2,7 +2,9 @@ package partition_test
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/claim/partition/partitiontest"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
@@ -104,6 +107,60 @@ func TestADriverThatShowsNothingIsRefused(t *testing.T) {
 	_, err := partition.Join(t.Context(), blind{d}, memory.NewSpace().Values(), "g", partition.Layout{Partitions: 1}, nil)
 	if unmet, ok := err.(*interlock.UnmetError); !ok || len(unmet.Unmet) != 2 {
 		t.Errorf("got %v", err)
+	}
+}
+
+// single is a connection to memory that can be closed once. singles are those to single://.
+type single struct {
+	space  *memory.Space
+	closed bool
+}
+
+var singles []*single
+
+func init() {
+	space := memory.NewSpace()
+	backend.Register(backend.Scheme{Kind: "single", Form: "single://name", Abilities: backend.Values,
+		Connect: func(context.Context, *backend.URL) (backend.Connection, error) {
+			singles = append(singles, &single{space: space})
+			return singles[len(singles)-1], nil
+		}})
+}
+
+func (s *single) Fenced(context.Context, backend.LockOptions) (backend.Locks, error) {
+	return s.space.Open(nil), nil
+}
+
+func (s *single) Values(context.Context, string) (driver.Values, error) { return s.space.Values(), nil }
+
+func (s *single) Close() error {
+	if s.closed {
+		return errors.New("it was closed before")
+	}
+	s.closed = true
+	return nil
+}
+
+// TestOpenDisconnectsOnce: the error of Open is the reason why it cannot join, and no other.
+func TestOpenDisconnectsOnce(t *testing.T) {
+	open := func(partitions int, identity string) (*partition.Group, error) {
+		return partition.Open(t.Context(), "single://x", "g", partition.Layout{Partitions: partitions}, &partition.Options{Identity: identity})
+	}
+	g, err := open(4, "a")
+	testbed.OK(t, err)
+	_, another := open(5, "b")
+	_, invalid := open(4, strings.Repeat("c", 300))
+	if _, ok := another.(*partition.LayoutError); !ok {
+		t.Errorf("another layout: %v", another)
+	}
+	if interlock.Kind(invalid) != interlock.Bug {
+		t.Errorf("an invalid identity: %v", invalid)
+	}
+	testbed.OK(t, g.Leave(t.Context()))
+	for i, s := range singles {
+		if !s.closed {
+			t.Errorf("connection %d is open", i)
+		}
 	}
 }
 
