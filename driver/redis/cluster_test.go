@@ -49,6 +49,37 @@ func TestCluster(t *testing.T) {
 	t.Run("FailoverUnderLoad", func(t *testing.T) { failOverUnderLoad(t, c, client) })
 }
 
+// TestASilentMasterFailsOnlyItsSlots: while a master does not answer, or lacks its replica, locks
+// on the others are renewed.
+func TestASilentMasterFailsOnlyItsSlots(t *testing.T) {
+	t.Parallel()
+	c := testbed.RedisCluster(t, true, "--cluster-node-timeout", "60000") // none fails over
+	client := dialCluster(t, c)
+	const ttl = 2 * time.Second
+	plain := openWith(t, client, &Options{TTL: ttl})
+	confirmed := openWith(t, With(client, Settings{Replicas: 1}), &Options{TTL: ttl})
+	onMaster := []string{"b", "c", "a"} // see storesOnCluster
+	grants := map[*Driver][]driver.Grant{}
+	for _, name := range onMaster {
+		for tag, d := range map[string]*Driver{"plain": plain, "confirmed": confirmed} {
+			_, g := take(t, d, "{"+name+"}"+tag)
+			grants[d] = append(grants[d], g)
+		}
+	}
+	c.Servers[0].Pause()
+	defer c.Servers[0].Resume()
+	c.Servers[2+3].Kill() // the replica of the third master
+	since := time.Now()
+	testbed.Eventually(t, "more than a TTL has passed", bound, func() bool { return time.Since(since) > ttl+ttl/4 })
+	for d, want := range map[*Driver][]bool{plain: {false, true, true}, confirmed: {false, true, false}} {
+		for i, g := range grants[d] {
+			if held := g.Lease.Remaining() > 0; held != want[i] {
+				t.Errorf("confirmed %v: the lock on master %d is held: %v", d == confirmed, i, held)
+			}
+		}
+	}
+}
+
 func TestClusterIsRefusedByOtherClients(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"redis://h:1?cluster=yes", "redis://h:1?cluster=true&master_set=m", "redis://h:1/3?cluster=true",

@@ -387,8 +387,7 @@ func (c *conn) leave() {
 // isPlain reports whether a run of s needs only the script: no confirmation, and no
 // protection against moving slots.
 func (c *conn) isPlain(s *script, r request) bool {
-	confirm := !s.reads && !r.passing && settingsOf(c.client).confirms()
-	return !confirm && c.client.Mode() != rueidis.ClientModeCluster
+	return !s.confirms(c.client, r) && c.client.Mode() != rueidis.ClientModeCluster
 }
 
 // oneSlot rejects keys that a cluster cannot have in one script.
@@ -405,12 +404,52 @@ func (c *conn) oneSlot(keys []string) error {
 }
 
 // evalAll runs a script on each batch in one pipeline. The error is that of all
-// batches; each result can have its own.
+// batches; each result can have its own. In a cluster each batch is sent by itself, so that
+// a node that does not answer fails only the batches in its slots.
 func (c *conn) evalAll(ctx context.Context, r request, s *script, batches []batch) ([]rueidis.RedisResult, error) {
+	if c.client.Mode() == rueidis.ClientModeCluster && len(batches) > 1 {
+		return c.evalApart(ctx, r, s, batches), nil
+	}
 	return do(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
 		return c.send(ctx, r, s, batches)
 	})
 }
+
+// evalApart sends all batches at the same time, each with its own outcome. With confirmations
+// each has its own connection: then atOnce start at once, and the next ones when these are
+// answered, or after turnFor.
+func (c *conn) evalApart(ctx context.Context, r request, s *script, batches []batch) []rueidis.RedisResult {
+	turns := make(chan struct{}, len(batches))
+	if s.confirms(c.client, r) {
+		turns = make(chan struct{}, atOnce)
+	}
+	results := make([]rueidis.RedisResult, len(batches))
+	var all sync.WaitGroup
+	for i := range batches {
+		turns <- struct{}{}
+		end := sync.OnceFunc(func() { <-turns })
+		all.Go(func() {
+			defer end()
+			defer time.AfterFunc(turnFor, end).Stop()
+			one, err := do(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
+				return c.send(ctx, r, s, batches[i:i+1])
+			})
+			if err != nil {
+				one = []rueidis.RedisResult{rueidis.NewErrorResult(err)}
+			}
+			results[i] = one[0]
+		})
+	}
+	all.Wait()
+	return results
+}
+
+// A batch has a turn of evalApart until it is answered, but not for longer than turnFor: a node
+// that does not answer must not delay the batches of others.
+const (
+	atOnce  = 16
+	turnFor = 50 * time.Millisecond
+)
 
 // load loads the scripts into the server, so that the first use of each costs no
 // more than the others.

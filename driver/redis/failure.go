@@ -35,6 +35,8 @@ func failure(r request, err error) error {
 	var answer *rueidis.RedisError
 	kind := interlock.Uncertain
 	switch {
+	case errors.As(err, new(*interlock.Error)):
+		return err // classified already
 	case errors.Is(err, errUnconfirmed): // also if an answer gives the reason
 	case errors.As(err, &answer):
 		kind = kindOf(answer.Error())
@@ -43,8 +45,6 @@ func failure(r request, err error) error {
 		}
 	case driver.NeverSent(err) || slices.ContainsFunc(unsentErrors, func(e error) bool { return errors.Is(err, e) }):
 		kind = interlock.Retryable
-	case errors.As(err, new(*interlock.Error)):
-		return err // classified already
 	case slices.ContainsFunc(closedErrors, func(e error) bool { return errors.Is(err, e) }):
 		err = fmt.Errorf("the server closed the connection before it answered; it has stopped, or has maxclients connections: %w", err)
 	}

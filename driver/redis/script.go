@@ -5,7 +5,6 @@ import (
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -170,14 +169,19 @@ func (s *script) runOne(ctx context.Context, client rueidis.Client, b batch) rue
 	return result
 }
 
-// run executes the batches in one pipeline. With Settings.Replicas or Fsync, an error
-// may mean that the writes are not confirmed; r.passing disables that check.
+// confirms reports whether a run of s by r waits for a confirmation of its writes.
+func (s *script) confirms(client rueidis.Client, r request) bool {
+	return !s.reads && !r.passing && settingsOf(client).confirms()
+}
+
+// run executes the batches in one pipeline, and in a cluster one batch. With Settings.Replicas or
+// Fsync, an error may mean that the writes are not confirmed; r.passing disables that check.
 func (s *script) run(ctx context.Context, client rueidis.Client, r request, batches []batch) ([]rueidis.RedisResult, error) {
-	confirm := !s.reads && !r.passing && settingsOf(client).confirms()
+	confirm := s.confirms(client, r)
 	if client.Mode() == rueidis.ClientModeCluster && len(batches) > 0 {
 		s, batches = s.unbroken(batches)
 		if confirm {
-			return s.runApart(ctx, client, batches)
+			return s.runApart(ctx, client, batches[0])
 		}
 	}
 	commands := make(rueidis.Commands, len(batches))
@@ -216,33 +220,22 @@ func (s *script) resend(ctx context.Context, client rueidis.Client, batches []ba
 	return resent
 }
 
-// atOnce is how many batches runApart executes in parallel, each on its own connection.
-const atOnce = 16
-
-// runApart executes each batch on an exclusive connection to its node of a cluster,
-// because WAIT covers the writes of its own connection.
-func (s *script) runApart(ctx context.Context, client rueidis.Client, batches []batch) ([]rueidis.RedisResult, error) {
-	results, lacks := make([]rueidis.RedisResult, len(batches)), make([]error, len(batches))
-	settings, turns := settingsOf(client), make(chan struct{}, atOnce)
-	var all sync.WaitGroup
-	for i, b := range batches {
-		turns <- struct{}{}
-		all.Go(func() {
-			defer func() { <-turns }()
-			lacks[i] = client.Dedicated(func(node rueidis.DedicatedClient) error {
-				answers := node.DoMulti(ctx, append(rueidis.Commands{s.known(node.B(), b)}, confirmation(node.B(), settings, false)...)...)
-				if isUnknown(answers[0].Error()) {
-					answers = node.DoMulti(ctx, append(rueidis.Commands{s.text(node.B(), b)}, confirmation(node.B(), settings, false)...)...)
-				}
-				if results[i] = answers[0]; results[i].Error() != nil {
-					return nil
-				}
-				return confirmed(settings, answers[1:])
-			})
-		})
-	}
-	all.Wait()
-	return results, errors.Join(lacks...)
+// runApart executes a batch on an exclusive connection to its node of a cluster, because
+// WAIT covers the writes of its own connection.
+func (s *script) runApart(ctx context.Context, client rueidis.Client, b batch) (results []rueidis.RedisResult, err error) {
+	settings := settingsOf(client)
+	err = client.Dedicated(func(node rueidis.DedicatedClient) error {
+		answers := node.DoMulti(ctx, append(rueidis.Commands{s.known(node.B(), b)}, confirmation(node.B(), settings, false)...)...)
+		if isUnknown(answers[0].Error()) {
+			answers = node.DoMulti(ctx, append(rueidis.Commands{s.text(node.B(), b)}, confirmation(node.B(), settings, false)...)...)
+		}
+		results = answers[:1]
+		if results[0].Error() != nil {
+			return nil
+		}
+		return confirmed(settings, answers[1:])
+	})
+	return results, err
 }
 
 // milliseconds formats a time for the scripts.
