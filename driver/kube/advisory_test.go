@@ -45,6 +45,21 @@ type withoutFaults struct{ *system }
 
 func (withoutFaults) Faults() drivertest.Faults { return nil }
 
+// testAdvisoryIsSwept: released Leases without tokens do not stay either.
+func testAdvisoryIsSwept(s *scene) {
+	a, err := OpenAdvisory(s.Context(), s.config(), &Options{Namespace: s.namespace})
+	testbed.OK(s, err)
+	defer a.Close(context.Background())
+	for _, name := range []string{"job-1", "job/2"} {
+		_, err := a.Acquire(s.Context(), driver.Request{Name: name, Owner: "o"})
+		testbed.OK(s, err)
+		testbed.OK(s, a.Release(s.Context(), name, "o"))
+	}
+	if left := s.sweptTo(a.d, sweepSize, 0); len(left) > 0 {
+		s.Errorf("left: %v", left)
+	}
+}
+
 // testAdvisoryBesideFenced: they exclude each other; the advisory term shows no
 // token and keeps the base, and tokens rise over it.
 func testAdvisoryBesideFenced(s *scene) {

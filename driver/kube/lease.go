@@ -21,7 +21,7 @@ const (
 	holderKey = domain + "holder"  // holder of the token's term; another holder is foreign
 	tokenKey  = domain + "token"   // of the term, once it was renewed, or noToken
 	nameKey   = domain + "name"    // of an escaped lock, for display
-	touchKey  = domain + "touched" // only to change the revision
+	touchKey  = domain + "touched" // when a release wrote it, to change the revision or for sweep
 	breaksKey = domain + "breaks"  // forced releases
 )
 

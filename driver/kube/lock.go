@@ -326,7 +326,7 @@ func (d *Driver) leave(ctx context.Context, c *contender) (done bool, err error)
 	if named || !c.now.exists() {
 		clearHolder(draft, d.options.Now())
 	}
-	if !named {
+	if !named || d.advisory { // a released Lease without tokens has nothing else that shows sweep whose it is
 		draft.Annotations[touchKey] = d.options.Now().UTC().Format(time.RFC3339Nano)
 	}
 	rctx, cancel := d.bounded(ctx)

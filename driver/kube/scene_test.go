@@ -56,6 +56,7 @@ func TestDriver(t *testing.T) {
 		"TokensOverASweep":                testTokensOverASweep,
 		"ServerClockJumps":                testServerClockJumps,
 		"AdvisoryBesideFenced":            testAdvisoryBesideFenced,
+		"AdvisoryIsSwept":                 testAdvisoryIsSwept,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
