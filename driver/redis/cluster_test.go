@@ -50,7 +50,7 @@ func TestCluster(t *testing.T) {
 }
 
 // TestASilentMasterFailsOnlyItsSlots: while a master does not answer, or lacks its replica, locks
-// on the others are renewed.
+// on the others are renewed, and guards there write.
 func TestASilentMasterFailsOnlyItsSlots(t *testing.T) {
 	t.Parallel()
 	c := testbed.RedisCluster(t, true, "--cluster-node-timeout", "60000") // none fails over
@@ -66,11 +66,21 @@ func TestASilentMasterFailsOnlyItsSlots(t *testing.T) {
 			grants[d] = append(grants[d], g)
 		}
 	}
+	fence, raise := NewFence(client), driver.Raise{Resource: "c", Token: tokenOf(t, 5, 0)}
+	testbed.OK(t, fence.Enter(t.Context(), raise))
 	c.Servers[0].Pause()
 	defer c.Servers[0].Resume()
 	c.Servers[2+3].Kill() // the replica of the third master
 	since := time.Now()
 	testbed.Eventually(t, "more than a TTL has passed", bound, func() bool { return time.Since(since) > ttl+ttl/4 })
+	for i := range 3 { // each reads the policies of all nodes first
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		if err := fence.Enter(soon, raise); err != nil {
+			t.Errorf("entry %d at a guard on a healthy master: %v", i, err)
+		}
+		cancel()
+		fence.conn.evicts.forget()
+	}
 	for d, want := range map[*Driver][]bool{plain: {false, true, true}, confirmed: {false, true, false}} {
 		for i, g := range grants[d] {
 			if held := g.Lease.Remaining() > 0; held != want[i] {

@@ -192,17 +192,40 @@ func nodesOf(client rueidis.Client) []rueidis.Client {
 	return slices.Collect(maps.Values(client.Nodes()))
 }
 
+// othersFor is how long policies waits for other nodes after the first answer, so that one that
+// does not answer delays nothing for long.
+const othersFor = recheck / 4
+
 // policies returns those of the server, or of the nodes of a cluster that answer,
 // each once: a replica may be the next master.
 func (c *conn) policies(ctx context.Context) ([]string, error) {
+	ctx, stop := context.WithCancel(ctx)
+	nodes := nodesOf(c.client)
+	answers, errs := make(chan string, len(nodes)), make(chan error, len(nodes))
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer stop()
+	for _, node := range nodes {
+		asking.Go(func() {
+			if p, err := c.policy(ctx, node); err != nil {
+				errs <- err
+			} else {
+				answers <- p
+			}
+		})
+	}
 	var found []string
 	var failed error
-	for _, node := range nodesOf(c.client) {
-		p, err := c.policy(ctx, node)
-		if err != nil {
-			failed = err
-		} else {
-			found = append(found, p)
+	var late <-chan time.Time
+	for n := 0; n < len(nodes); n++ {
+		select {
+		case p := <-answers:
+			if found = append(found, p); late == nil {
+				late = time.After(othersFor)
+			}
+		case failed = <-errs:
+		case <-late:
+			n = len(nodes)
 		}
 	}
 	if len(found) == 0 {
