@@ -40,7 +40,7 @@ func (s *Sequencer[T]) step(ctx context.Context, k *entry, in input) (r result) 
 // operate carries out an operation and returns its outcome.
 func (s *Sequencer[T]) operate(ctx context.Context, k *entry, e effect) input {
 	in := input{kind: done}
-	hand := s.hand(e, &in.began)
+	hand := s.hand(e, e.offered && !k.machine.foreign, &in.began)
 	switch e.kind {
 	case load:
 		in.state, in.err = s.store.Load(ctx, s.stream, k.key)
@@ -57,11 +57,11 @@ func (s *Sequencer[T]) operate(ctx context.Context, k *entry, e effect) input {
 	return in
 }
 
-// hand returns the function that passes events to the handler.
-func (s *Sequencer[T]) hand(e effect, began *bool) func(context.Context, T) error {
+// hand returns the function that passes events to the handler. called reports that there is a caller to receive a panic.
+func (s *Sequencer[T]) hand(e effect, called bool, began *bool) func(context.Context, T) error {
 	return func(ctx context.Context, in T) (err error) {
 		*began = true
-		if !e.offered { // there is no caller to receive the panic
+		if !called {
 			defer contain(e.events[0].Key, &err)
 		}
 		for _, event := range e.events {
@@ -240,6 +240,8 @@ func (s *Sequencer[T]) take(missing Hole, events []Event, err error) {
 		return
 	}
 	for _, e := range asked {
-		_, _ = s.offer(ctx, k, e, true) // one that fails stays missing, and its hole open
+		if _, err := s.offer(ctx, k, e, true); err != nil { // it stays missing, and its hole open
+			s.note(k, effect{kind: noteFailed, err: err}, &result{})
+		}
 	}
 }

@@ -395,6 +395,34 @@ func TestPanic(t *testing.T) {
 	})
 }
 
+// TestPanicOfLateEvent: a panic of the handler for an event that the source returned too late has no caller. It ended the
+// process. It is a failure, and the event stays missing.
+func TestPanicOfLateEvent(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		var j journal
+		bad := true
+		s := over(t, &sequence.Memory{}, func(_ context.Context, _ struct{}, d sequence.Delivery) error {
+			if d.Late && bad {
+				panic("x")
+			}
+			j.add("a%d", d.Seq)
+			return nil
+		}, &j, sequence.Options{Fetch: func(ctx context.Context, _ sequence.Hole) ([]sequence.Event, error) {
+			<-ctx.Done()
+			time.Sleep(time.Minute) // it ignores its context
+			return []sequence.Event{event("a", 2), event("a", 3)}, nil
+		}})
+		offers(t, s, "a", "1=delivered 4=held")
+		time.Sleep(time.Minute)
+		j.take()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		j.want(t, "failed(a, 0) failed(a, 0)")
+		bad = false
+		offers(t, s, "a", "2=late 5=delivered 3=late")
+	})
+}
+
 var errOdd = errors.New("odd")
 
 // TestBadInput: invalid input is an error.
