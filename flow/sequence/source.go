@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -13,8 +14,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/internal/process"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // Defaults of [SourceOptions].
@@ -84,6 +87,7 @@ type flight struct {
 	event    Event
 	offering bool
 	ended    bool
+	earlier  chan struct{} // of a refused event; capacity 1: an earlier event of its key has arrived
 }
 
 // Consume starts a Source of a queue. event returns the event of a message, whose key and position the
@@ -199,12 +203,15 @@ func (f *Source) accept(m *driver.Received) {
 	})
 }
 
-// enqueue adds an event to those to offer. The mutex is held.
+// enqueue adds an event to those to offer, and ends the pause of the one that was first until now. The mutex is held.
 func (f *Source) enqueue(x *flight) {
 	all := f.keys[x.event.Key]
 	at := len(all)
 	for at > 0 && x.event.Before(all[at-1].event.Position) {
 		at--
+	}
+	if at == 0 && len(all) > 0 && all[0].earlier != nil {
+		hints.Signal(all[0].earlier)
 	}
 	f.keys[x.event.Key] = slices.Insert(all, at, x)
 }
@@ -254,9 +261,19 @@ func (f *Source) tend(key string) {
 			failures = 0
 			continue
 		}
-		ctx, cancel := join.Context(f.intake, x.message.Claim.Context())
-		sourceRetries.Wait(ctx, failures)
-		cancel()
+		f.pause(x, failures)
+	}
+}
+
+// pause waits before an event is offered again. An earlier event of its key ends the pause: it may be the missing one.
+func (f *Source) pause(x *flight, failures int) {
+	pause := time.NewTimer(sourceRetries.Delay(failures, rand.Float64()))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-x.earlier:
+	case <-x.message.Claim.Context().Done():
+	case <-f.intake.Done():
 	}
 }
 
@@ -282,8 +299,10 @@ func (f *Source) try(x *flight) bool {
 			f.release(x)
 			abandoned = outcome == Held // watch was earlier
 		case outcome != Held:
-			again = true
-			f.enqueue(x)
+			again, x.earlier = true, make(chan struct{}, 1)
+			if f.enqueue(x); f.keys[x.event.Key][0].event.Before(x.event.Position) {
+				hints.Signal(x.earlier) // it came meanwhile
+			}
 		}
 	})
 	if again && err != nil {
@@ -332,7 +351,7 @@ func (x *flight) done(o driver.Outcome, reason error) {
 	x.ended = true
 	s := driver.Settlement{Received: x.message, Outcome: o}
 	if reason != nil {
-		s.Reason = fmt.Sprintf("%.2000s", reason.Error())
+		s.Reason = sqltable.Clean(fmt.Sprintf("%.2000s", reason.Error()))
 	}
 	x.source.ended = append(x.source.ended, s)
 	delete(x.source.claims[x.message.Claim], x)

@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 var ok = testbed.OK
@@ -104,13 +105,18 @@ func (p *pipe) consume(o *Options) (*Source, func(context.Context)) {
 	return f, end
 }
 
+// count returns how many events the handler has taken.
+func (p *pipe) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.taken)
+}
+
 // wait waits until the handler has taken some events, in this order for each key.
 func (p *pipe) wait(want ...string) {
 	p.Helper()
 	testbed.Eventually(p.T, fmt.Sprintf("%v are taken", want), testbed.Patience, func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return len(p.taken) >= len(want)
+		return p.count() >= len(want)
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,6 +250,46 @@ func TestSourceOffersAgain(t *testing.T) {
 	f, _ := p.consume(&Options{Buffer: 1, Wait: 300 * time.Millisecond})
 	p.wait("a/2", "a/3", "a/4", "a/5")
 	p.left(f, 0)
+}
+
+// TestSourceOffersEarlierEventsAtOnce: an event does not wait until a later one of its key, which was refused, is offered
+// again. It was passed over as missing if that took longer than Options.Wait.
+func TestSourceOffersEarlierEventsAtOnce(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		p := newPipe(t)
+		p.add("a/2", "a/3")
+		s, err := New("q", &p.store, p.handle, &Options{Buffer: 1, Wait: time.Hour})
+		ok(t, err)
+		defer s.Close(context.Background())
+		added, refused := make(chan time.Time, 1), 0
+		f, err := s.Consume(t.Context(), p.queue, "q", parseEvent, &SourceOptions{Lease: time.Hour, Trouble: func(error) {
+			if refused++; refused == 8 { // the next pause is at least 5 s / 8
+				p.add("a/1")
+				added <- time.Now()
+			}
+		}})
+		ok(t, err)
+		defer f.Close(context.Background())
+		at := <-added
+		for p.count() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if took := time.Since(at); took > 100*time.Millisecond {
+			t.Errorf("a/1 was offered after %v", took)
+		}
+		p.wait("a/1", "a/2", "a/3")
+	})
+}
+
+// TestSourceReasons: the reason of a dead letter is text that every queue stores. A queue in a database refused others,
+// together with the outcomes of other messages, again and again.
+func TestSourceReasons(t *testing.T) {
+	f := &Source{}
+	x := &flight{source: f, message: &driver.Received{}}
+	x.done(driver.Dead, errors.New("bad \xff\x00"))
+	if got := f.ended[0].Reason; got != "bad \uFFFD\uFFFD" {
+		t.Errorf("%q", got)
+	}
 }
 
 func TestSourceBadInput(t *testing.T) {
