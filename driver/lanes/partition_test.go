@@ -285,6 +285,41 @@ func TestDeadLetterOfEndedAssignment(t *testing.T) {
 	}
 }
 
+// TestDeadLettersAreWrittenOnce: a commit fails after dead letters are written. The repetition commits, and writes none again.
+func TestDeadLettersAreWrittenOnce(t *testing.T) {
+	c, a := newBare()
+	var written []int64
+	c.DeadLetters = func(_ context.Context, dead []driver.Settlement) []error {
+		for _, s := range dead {
+			written = append(written, s.Place)
+		}
+		return make([]error, len(dead))
+	}
+	failed := errors.New("not stored")
+	c.Commit = func(context.Context, []*bare) map[*bare]error { return map[*bare]error{a: failed} }
+	c.Update(func() {
+		for i := range int64(3) {
+			c.Arrive(a, i, []byte("k"), 1)
+		}
+	})
+	all, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 3, Bytes: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := []driver.Settlement{{Received: all[0], Later: all[1:], Outcome: driver.Dead}}
+	for _, want := range []error{failed, failed, nil} {
+		if want == nil {
+			c.Commit = func(context.Context, []*bare) map[*bare]error { return nil }
+		}
+		if answer := c.Settle(t.Context(), dead)[0]; !errors.Is(answer, want) {
+			t.Errorf("settled: %v, want %v", answer, want)
+		}
+	}
+	if !slices.Equal(written, []int64{0, 1, 2}) || a.Offsets.Prefix() != 3 {
+		t.Errorf("the dead letters %v are written, and the offset to commit is %d", written, a.Offsets.Prefix())
+	}
+}
+
 // TestGiveUpReportsItsOwnPartitions: a commit is shared, and another partition of it may fail.
 func TestGiveUpReportsItsOwnPartitions(t *testing.T) {
 	failed := errors.New("not stored")

@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -43,7 +44,8 @@ func (c *Consumer[A]) Settle(ctx context.Context, settlements []driver.Settlemen
 	return answers
 }
 
-// writeDeadLetters writes dead letters. They are durable before their messages count as completed.
+// writeDeadLetters writes dead letters. They are durable before their messages count as completed. It skips those that are
+// completed: an earlier call has written them, and its commit failed.
 func (c *Consumer[A]) writeDeadLetters(ctx context.Context, settlements []driver.Settlement, answers []error) {
 	var dead []driver.Settlement
 	var of []int
@@ -54,14 +56,29 @@ func (c *Consumer[A]) writeDeadLetters(ctx context.Context, settlements []driver
 		case !a.Valid(): // a partition that is given up commits outcomes until it is removed
 			answers[i] = c.Problem("settle", s.ID, interlock.Definite, interlock.ErrLost)
 		default:
-			dead, of = append(dead, *s), append(of, i)
+			for m := range s.All() {
+				if c.isDelivered(a, m) {
+					one := *s
+					one.Received, one.Later = m, nil
+					dead, of = append(dead, one), append(of, i)
+				}
+			}
 		}
 	}
 	if len(dead) > 0 {
 		for n, err := range c.DeadLetters(ctx, dead) {
-			answers[of[n]] = err
+			answers[of[n]] = cmp.Or(answers[of[n]], err)
 		}
 	}
+}
+
+// isDelivered reports whether a message is in the hands of the consumer.
+func (c *Consumer[A]) isDelivered(a A, m *driver.Received) bool {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	o := a.base().Offsets
+	i, found := o.find(m.Place)
+	return found && o.pending[i].delivered
 }
 
 // complete notes what was handled, and returns the assignments to commit. back reports whether there
