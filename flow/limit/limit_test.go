@@ -344,6 +344,9 @@ func TestFailure(t *testing.T) {
 			if _, err := l.Allow(t.Context(), "k", limit.Rate{}); interlock.Kind(err) != interlock.Bug {
 				t.Errorf("%v: a bad rate: %v", c.o.OnFailure, err)
 			}
+			if d, _ := l.Take(t.Context(), limit.Charge{Key: "k", Rate: r, Cost: 6}); c.o.OnFailure == limit.Share && (d.Allowed || d.RetryAfter != time.Second) {
+				t.Errorf("a charge above the share: %+v", d)
+			}
 		}
 		g := &gated{gate: make(chan struct{})}
 		l := gate(t, g, &limit.Options{Timeout: 25 * time.Millisecond, OnFailure: limit.Admit})

@@ -71,6 +71,8 @@ func (l *Limits) failed(ctx context.Context, call driver.LimitCall, err error) (
 	if o.OnFailure == Share {
 		if a := o.Local.Take(ctx, o.shares(call)); a[0].Err == nil {
 			d = l.judge(call, a[0].Decisions)
+		} else {
+			d.RetryAfter = aboveShare
 		}
 	}
 	if o.OnFailure == Admit {
@@ -84,6 +86,9 @@ func (l *Limits) failed(ctx context.Context, call driver.LimitCall, err error) (
 	}
 	return d, nil
 }
+
+// aboveShare is when a charge above its share may be made again. Only the store can admit it.
+const aboveShare = time.Second
 
 // shares returns the call with the rates of this process. A charge above its share is refused.
 func (o *Options) shares(call driver.LimitCall) []driver.LimitCall {
