@@ -164,23 +164,25 @@ func attempt[T any](ctx context.Context, p *Policy, call func(context.Context) (
 	if p.breaker != nil && !p.breaker.TryAcquirePermit() {
 		return v, &RejectedError{Reason: "the circuit breaker is open", NoRetry: true}
 	}
-	failed := true // also if call panics
-	defer func() { p.record(failed, err) }()
+	failed, cancelled := true, false // also if call panics
+	defer func() { p.record(failed, cancelled, err) }()
 	v, err = call(ctx)
 	var rejected *RejectedError
-	failed = err != nil && !errors.As(err, &rejected) && !errors.Is(ctx.Err(), context.Canceled) && p.o.IsFailure(err)
+	cancelled = err != nil && errors.Is(ctx.Err(), context.Canceled)
+	failed = err != nil && !errors.As(err, &rejected) && !cancelled && p.o.IsFailure(err)
 	return v, err
 }
 
-// record reports rejections to the throttle and failures to the breaker.
-func (p *Policy) record(failed bool, err error) {
+// record reports rejections to the throttle and failures to the breaker. A cancelled call says nothing about the backend;
+// only a trial call must report something.
+func (p *Policy) record(failed, cancelled bool, err error) {
 	if _, found := errors.AsType[*RejectedError](err); found {
 		p.throttle.RecordFailure()
 	} else {
 		p.throttle.RecordSuccess()
 	}
 	switch {
-	case p.breaker == nil:
+	case p.breaker == nil, cancelled && p.breaker.IsClosed():
 	case failed:
 		p.breaker.RecordFailure()
 	default:

@@ -116,6 +116,23 @@ func TestThrottle(t *testing.T) {
 	}
 }
 
+// TestBreakerAndCancelledCalls: if most callers leave, those that stay decide.
+func TestBreakerAndCancelledCalls(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		p := policy(t, nil)
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 {
+			_, _ = answers(gone, p, errBroken)
+			_, _ = answers(gone, p, errBroken)
+			_, _ = answers(t.Context(), p, errBroken)
+		}
+		if calls, err := answers(t.Context(), p, errBroken); calls != 0 {
+			t.Errorf("20 of 20 calls failed, beside 40 cancelled ones, and the breaker is closed: %v", err)
+		}
+	})
+}
+
 func TestBreaker(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		p := policy(t, &Options{IsFailure: func(err error) bool { return err == errBroken }})
