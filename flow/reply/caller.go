@@ -42,8 +42,9 @@ const opCall = "call"
 //
 //   - a [RefusedError] or an [ErrCancelled]: the message has no effects, and never will
 //   - an [ErrMismatch], Definite: the id belongs to another message
-//   - Uncertain, with the cause of ctx: the message was sent, and may have effects, now or later
-//   - an error of Send, with its kind
+//   - Uncertain, with the cause of ctx or an error of the database: the message was sent, and may have
+//     effects, now or later
+//   - an error of Send, or of the database before it, with its kind
 func (c *Caller[T]) Call(ctx context.Context, m queue.Message) ([]byte, error) {
 	if m.ID == "" || len(m.ID) > 255 {
 		return nil, failure.Bug(opCall, m.ID, "the id has %d bytes; 1 to 255 are allowed", len(m.ID))
@@ -104,8 +105,11 @@ func (c *Caller[T]) wait(ctx context.Context, id string, notified <-chan struct{
 				Err: fmt.Errorf("no result yet; call again with the same id, or cancel: %w", context.Cause(ctx))}
 		}
 		recorded, err := c.look(ctx, id)
-		if kind := interlock.Kind(err); err == nil && recorded.state != none || err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
-			return recorded, err
+		switch kind := interlock.Kind(err); {
+		case err == nil && recorded.state != none:
+			return recorded, nil
+		case err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug):
+			return record{}, &interlock.Error{Op: opCall, Name: id, Kind: interlock.Uncertain, Err: fmt.Errorf("its result cannot be read; call again with the same id: %w", err)}
 		}
 	}
 }

@@ -42,7 +42,7 @@ func TestReply(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, world){
 			"a call has its result": testCall, "a repeated call": testRepeated, "a refusal": testRefusal, "another message": testMismatch,
 			"a lost answer of the commit": testLostCommit, "cancel": testCancel, "cancel against handlers": testCancelRace,
-			"a call ends with its context": testContext, "results are swept": testSweep, "what cannot be": testBadInput, "costs": testCosts, "a notifier": testNotifier,
+			"a call ends with its context": testContext, "a result that cannot be read": testUnreadable, "results are swept": testSweep, "what cannot be": testBadInput, "costs": testCosts, "a notifier": testNotifier,
 		} {
 			for _, where := range []string{"in the database", "elsewhere"} {
 				t.Run(name+", the queue is "+where, func(t *testing.T) {
@@ -316,6 +316,19 @@ func testContext(t *testing.T, w world) {
 	failed := errors.New("the broker is away")
 	caller = reply.NewCaller(w.DB, reply.Table{}, nil, func(context.Context, queue.Message) error { return failed })
 	if _, err := caller.Call(t.Context(), call("2")); err != failed {
+		t.Errorf("%v", err)
+	}
+}
+
+// testUnreadable: the database refuses to read the result of a message that was sent. It may have effects.
+func testUnreadable(t *testing.T, w world) {
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, func(context.Context, queue.Message) error {
+		w.Exec(t, `drop table interlock_reply`)
+		return nil
+	})
+	_, err := caller.Call(t.Context(), call("1"))
+	testbed.WantKind(t, err, interlock.Uncertain, interlock.ErrUncertain)
+	if !strings.Contains(err.Error(), "a table is missing") {
 		t.Errorf("%v", err)
 	}
 }
