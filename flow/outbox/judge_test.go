@@ -117,6 +117,14 @@ func TestPlanFits(t *testing.T) {
 	}
 }
 
+// TestPlanOfCutRows: a row whose payload was not kept is not sent, nor are those behind it of its lane. Other lanes continue.
+func TestPlanOfCutRows(t *testing.T) {
+	rows := []row{{id: 1, lane: 1, parked: true, cut: true}, {id: 2, lane: 2}, {id: 3, lane: 1}, {id: 4, lane: 2, cut: true}, {id: 5, lane: 2}, {id: 6, lane: 3}}
+	if b := plan(picture{rows: rows, each: 9}, nil, maxBatchBytes); !slices.Equal(ids64(b.send), []int64{2, 6}) || len(b.park) > 0 || !b.full {
+		t.Errorf("%+v", b)
+	}
+}
+
 func TestImpossibleOptions(t *testing.T) {
 	for _, o := range []Options{{Batch: -1}, {Batch: 1001}, {Attempts: -1}, {GiveUp: -1}, {Poison: 7}, {AfterDeadLetter: -1},
 		{MinPause: -1}, {MinPause: 2, MaxPause: 1}, {MaxPoll: -1}, {MinPoll: 2, MaxPoll: 1}, {Publish: -1}, {Drain: -1}} {

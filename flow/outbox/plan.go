@@ -11,6 +11,7 @@ type row struct {
 	id     int64 // in the order of delivery
 	lane   int64
 	parked bool
+	cut    bool          // the payload was not kept: those before it in the read fill a batch
 	early  time.Duration // until it may be sent; not above 0 if it may now
 	age    time.Duration
 	// Of the lane, if it waits: whether it is due, the failures of the message at its head, and the
@@ -57,6 +58,8 @@ func (b batch) underway() []row { return slices.Concat(b.send, b.park) }
 //   - Free lane: all rows are sent.
 //   - Waiting lane: rows are parked, none is sent.
 //   - Due lane: the parked rows are sent, and then later rows if no other row is parked.
+//
+// A row that is cut remains for the next batch, as do those behind it of its lane.
 func plan(pic picture, held map[int64]bool, maxBytes int) batch {
 	p := planner{batch: batch{idle: pic.idle}, held: held, parked: map[int64]parkedRows{}}
 	for _, r := range pic.rows {
@@ -65,8 +68,15 @@ func plan(pic picture, held map[int64]bool, maxBytes int) batch {
 			p.parked[r.lane] = parkedRows{count: q.count + 1, most: pic.each, last: r.id, failing: r.attempts > 0}
 		}
 	}
-	size := 0
+	size, cut := 0, map[int64]bool{}
 	for _, r := range pic.rows {
+		if r.cut {
+			cut[r.lane] = true
+		}
+		if cut[r.lane] {
+			p.full = true
+			continue
+		}
 		if size += len(r.Payload); size > maxBytes && size > len(r.Payload) {
 			p.full = true
 			break

@@ -122,14 +122,18 @@ const (
 		case when l.lane is null then 0 when {due} then 1 else 2 end, coalesce(l.attempts, 0), coalesce(l.head, 0)`
 )
 
-// rows returns the rows of a query: parked ones of lanes, or others if lanes is nil.
+// rows returns the rows of a query: parked ones of lanes, or others if lanes is nil. It keeps the payloads of one batch.
 func (s store) rows(ctx context.Context, query string, args []any, lanes []dueLane) (found []row, err error) {
+	size := 0
 	err = s.Each(ctx, query, args, func(scan func(...any) error) error {
 		r := row{parked: lanes != nil}
 		var headers string
 		var early, age, lists int64
 		if err := scan(&r.id, &r.ID, &r.Topic, &r.Key, &headers, &r.lane, &early, &age, &r.Payload, &lists, &r.attempts, &r.head); err != nil {
 			return err
+		}
+		if size += len(r.Payload); size > maxBatchBytes {
+			r.Payload, r.cut = nil, true
 		}
 		var err error
 		r.Headers, err = decoded(headers)

@@ -11,6 +11,33 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
+// TestReadSize: a read keeps the payloads of one batch, whatever its limit: after small messages that is hundreds. The other
+// messages remain for the next batch.
+func TestReadSize(t *testing.T) {
+	db, table := databases.Open(t, testbed.Postgres(t), databases.Pgx), Table{Slices: 1}
+	var large []Message
+	for i := range 12 {
+		large = append(large, Message{Topic: "t", Key: fmt.Sprint(i % 2), Payload: make([]byte, MaxPayload)})
+	}
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		if err := table.Create(ctx, sql); err != nil {
+			return err
+		}
+		return table.Add(ctx, sql, large...)
+	})
+	s, err := table.open("read", db.Begun(t, driver.ReadCommitted))
+	testbed.OK(t, err)
+	p, _, err := s.pausing(time.Minute).ready(t.Context(), 0, 100, nil)
+	testbed.OK(t, err)
+	size := 0
+	for _, r := range p.rows {
+		size += len(r.Payload)
+	}
+	if b := plan(p, nil, maxBatchBytes); len(p.rows) != len(large) || size != maxBatchBytes || len(b.send) != 8 || !b.full {
+		t.Errorf("%d rows with %d bytes of payload, of which %d are sent, full: %v", len(p.rows), size, len(b.send), b.full)
+	}
+}
+
 // TestReadCost: a read visits the messages that it returns, and those under way, but not the rest of a
 // backlog, also without statistics.
 func TestReadCost(t *testing.T) {
