@@ -91,6 +91,28 @@ func TestDeletedMessages(t *testing.T) {
 	c.Record(driver.Ack, got...)
 }
 
+// TestPositionIsDeleted: an operator has deleted the position of a partition. The next consumer begins with the first
+// message, under a higher token.
+func TestPositionIsDeleted(t *testing.T) {
+	s := newScene(t)
+	s.add("a/1")
+	c := s.join(s.queue(nil))
+	was := c.Take(1)
+	c.Record(driver.Ack, was...)
+	c.Leave()
+	bucket, err := s.js.KeyValue(t.Context(), DefaultBucket)
+	testbed.OK(t, err)
+	for p := range partitions {
+		testbed.OK(t, bucket.Delete(t.Context(), fmt.Sprintf("%s.%s.q.position.%d", DefaultGroup, s.prefix, p)))
+	}
+	c = s.join(s.queue(nil))
+	again := c.Take(1)
+	if again[0].ID != "a/1" || again[0].Claim.Token() <= was[0].Claim.Token() {
+		t.Errorf("received %s under %v after %v", again[0].ID, again[0].Claim.Token(), was[0].Claim.Token())
+	}
+	c.Record(driver.Ack, again...)
+}
+
 // lagging is a client of a cluster that puts consumers on a replica without the latest messages.
 type lagging struct{ jetstream.JetStream }
 
@@ -237,6 +259,9 @@ func TestQueueBadInput(t *testing.T) {
 		if _, err := OpenQueue("nats://"+s.addr, o); interlock.Kind(err) != interlock.Bug || err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if _, err := OpenQueue("nats://"+s.addr+"/shop:eu", nil); interlock.Kind(err) != interlock.Bug || err == nil {
+		t.Errorf("a prefix that no key can have: %v", err)
 	}
 	newStream(t, s.js, s.prefix+"-one", s.prefix+".split.0")
 	newStream(t, s.js, s.prefix+"-two", s.prefix+".split.3")

@@ -86,7 +86,12 @@ func (a *assignment) takeOver() error {
 	if err != nil {
 		return err
 	}
-	if revision, err = s.bucket.Update(ctx, s.positionKey(a.Partition), value, revision); err != nil {
+	if revision == 0 { // also if an operator has deleted it
+		revision, err = s.bucket.Create(ctx, s.positionKey(a.Partition), value)
+	} else {
+		revision, err = s.bucket.Update(ctx, s.positionKey(a.Partition), value, revision)
+	}
+	if err != nil {
 		return err
 	}
 	s.Update(func() {

@@ -90,6 +90,8 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 		err = fmt.Errorf("%d partitions; 1 to %d are allowed", p.Partitions, maxPartitions)
 	case !lanes.IsName(p.Group) || strings.Contains(p.Group, ".") || !lanes.IsName(p.Bucket) || strings.Contains(p.Bucket, "."):
 		err = fmt.Errorf("the group %.300q or the bucket %.300q is invalid: use letters, digits, - and _", p.Group, p.Bucket)
+	case prefix != "" && !lanes.IsName(prefix):
+		err = fmt.Errorf("the prefix %.300q is invalid for queues, whose keys in the bucket have it: use letters, digits, ., - and _", prefix)
 	case p.DeadLetters != "" && !legal(p.DeadLetters):
 		err = fmt.Errorf("%.300q cannot be the subject of dead letters", p.DeadLetters)
 	}

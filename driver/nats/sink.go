@@ -114,5 +114,5 @@ func (s *Sink) message(m driver.Message) (*nats.Msg, error) {
 
 // reserved reports whether a header is one of ours, or an instruction to the server.
 func reserved(name string) bool {
-	return name == "" || strings.EqualFold(name, HeaderKey) || len(name) >= 5 && strings.EqualFold(name[:5], "Nats-")
+	return name == "" || strings.EqualFold(name, HeaderKey) || strings.EqualFold(name, HeaderLetter) || len(name) >= 5 && strings.EqualFold(name[:5], "Nats-")
 }

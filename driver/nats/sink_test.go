@@ -176,6 +176,7 @@ func TestSinkRefusals(t *testing.T) {
 		"space":                 {driver.Message{ID: "6", Topic: "a b"}, interlock.Definite},
 		"system":                {driver.Message{ID: "7", Topic: "$JS.API.INFO"}, interlock.Definite},
 		"header of the server":  {driver.Message{ID: "8", Topic: "small", Headers: map[string]string{"nats-rollup": "all"}}, interlock.Definite},
+		"header of our own":     {driver.Message{ID: "10", Topic: "small", Headers: map[string]string{HeaderLetter: "1"}}, interlock.Definite},
 		"line break in headers": {driver.Message{ID: "9", Topic: "small", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, interlock.Definite},
 		"no id":                 {driver.Message{Topic: "small"}, interlock.Bug},
 	} {
