@@ -142,23 +142,28 @@ func (l ledger) expiredMaria(ctx context.Context, item lockedItem, n int64, exce
 	if seen != item.changes {
 		return nil, 0, l.Outdated()
 	}
-	var due []heldLine
-	err = l.Each(ctx, `select reservation, position, n from {lines} {maria force index (due)}
-		where item = ? and state = 'held' and expires_at <= {start} and reservation <> {?}
-		order by expires_at limit ?`, []any{item.name, except, n},
-		func(scan func(...any) error) error {
-			g := heldLine{item: item.name}
-			err := scan(&g.reservation, &g.position, &g.n)
-			due = append(due, g)
-			return err
-		})
-	for i := 0; i < len(due) && sum < n && err == nil; i++ {
-		var found bool
-		found, err = l.Row(ctx, `select n from {lines} where reservation = ? and position = ? and state = 'held' for update skip locked`,
-			[]any{due[i].reservation, due[i].position}, &due[i].n)
-		if found {
-			sum += due[i].n
-			expired = append(expired, due[i])
+	for tried, more := 0, true; more && sum < n && err == nil; {
+		var due []heldLine
+		limit := n - sum + int64(tried) // those that are locked do not count
+		err = l.Each(ctx, `select reservation, position, n from {lines} {maria force index (due)}
+			where item = ? and state = 'held' and expires_at <= {start} and reservation <> {?}
+			order by expires_at, reservation limit ?`, []any{item.name, except, limit},
+			func(scan func(...any) error) error {
+				g := heldLine{item: item.name}
+				err := scan(&g.reservation, &g.position, &g.n)
+				due = append(due, g)
+				return err
+			})
+		more = int64(len(due)) == limit
+		for ; tried < len(due) && sum < n && err == nil; tried++ {
+			var found bool
+			g := due[tried]
+			found, err = l.Row(ctx, `select n from {lines} where reservation = ? and position = ? and state = 'held' for update skip locked`,
+				[]any{g.reservation, g.position}, &g.n)
+			if found {
+				sum += g.n
+				expired = append(expired, g)
+			}
 		}
 	}
 	return expired, sum, err

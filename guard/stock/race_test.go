@@ -149,6 +149,7 @@ func TestOverlaps(t *testing.T) {
 		"a sale beside one that is cancelled is a sale": testSaleBesideCancelled,
 		"a unique index behind it undoes a sale":        testUniqueIndexBehind,
 		"an id forgotten just now was not reused":       testForgottenMeanwhile,
+		"a locked reservation hides no other":           testLockedExpired,
 	})
 }
 
@@ -218,6 +219,27 @@ func testSaleBesideCancelled(t *testing.T, w world) {
 		func(ctx context.Context, db driver.SQL) error { return w.Cancel(ctx, db, "gone") },
 		func(ctx context.Context, db driver.SQL) error { return w.Confirm(ctx, db, "sold") }))
 	w.has(t, "a", 2, 0, 1)
+}
+
+// testLockedExpired: the reservation that expired first is being cancelled, and waits for another item. The units of the
+// next one are taken.
+func testLockedExpired(t *testing.T, w world) {
+	w.set(t, "a", 5)
+	w.set(t, "b", 2)
+	ok(t, w.hold("first", time.Hour, one("a"), one("b")))
+	ok(t, w.hold("second", time.Hour, one("b")))
+	w.lapse(t, "first", 3*time.Hour)
+	w.lapse(t, "second", 2*time.Hour)
+	busy := w.Begun(t, driver.ReadCommitted)
+	ok(t, w.Hold(t.Context(), busy, "busy", time.Hour, one("a")))
+	cancelled := make(chan error, 1)
+	go func() { cancelled <- w.cancel("first") }()
+	testbed.Eventually(t, "the cancellation waits", bound, func() bool { return w.Waiting(t) == 1 })
+	ok(t, w.hold("third", time.Hour, one("b")))
+	ok(t, busy.Commit(t.Context()))
+	ok(t, <-cancelled)
+	w.has(t, "b", 2, 1, 0)
+	wantSettled(t, w.confirm("second"), "second", driver.StockExpired)
 }
 
 // testUniqueIndexBehind: a buyer books without the stock.
