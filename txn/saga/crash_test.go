@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/observe"
@@ -339,5 +341,55 @@ func TestBegunElsewhere(t *testing.T) {
 		r.serve(t, 1)
 		ok(t, txntest.Second(r.engine.Wait(t.Context(), "1")))
 		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "sent:p", "done:p", "decide:commit", "end:")
+	})
+}
+
+// unlisted is a journal whose unfinished transactions cannot be listed until a channel is closed.
+type unlisted struct {
+	*memory.Journal
+	until chan struct{}
+}
+
+func (j *unlisted) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
+	select {
+	case <-j.until:
+		return j.Journal.Due(ctx, shard, behind, limit)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// TestStartDuringTakeOver: a start that is repeated at the next owner, before that has found the saga, begins
+// nothing: the former owner may have called the pivot, so its outcome is unknown until the target gives it.
+func TestStartDuringTakeOver(t *testing.T) {
+	onTarget(t, func(t *testing.T, g *target) {
+		gate := make(chan struct{})
+		defer close(gate)
+		var calls atomic.Int64
+		d := Define("order", Step("pay", func(ctx context.Context, _ string) (string, error) {
+			switch n := calls.Add(1); {
+			case n == 1: // its process crashes after the effect
+				ok(t, g.take(From(ctx).Key()))
+				<-gate
+				return "", errNetwork
+			case n < 10:
+				return "", Retry(errNetwork)
+			}
+			return "paid", g.take(From(ctx).Key())
+		}).Pivot().Retry(Policy{Attempts: 2}))
+		r := serveBegun(t, nil, d, "1", "in")
+		synctest.Wait()
+		store := &unlisted{r.store.Journal, make(chan struct{})}
+		next, err := build(open(t, store, journal.Options{Shards: 1, Patience: time.Second}), &settings{}, d)
+		ok(t, err)
+		txntest.Serve(t, next.coordinator.Serve, 2)
+		ok(t, d.Start(t.Context(), next, "1", "in"))
+		synctest.Wait()
+		close(store.until)
+		o, err := next.Wait(t.Context(), "1")
+		if ok(t, err); o.State != Succeeded {
+			t.Errorf("%+v", o)
+		}
+		same(t, "effects", g.did(), "1/pay/do")
 	})
 }

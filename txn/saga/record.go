@@ -3,6 +3,7 @@ package saga
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -50,6 +51,9 @@ type begun struct {
 	Deadline int64           `json:"deadline,omitempty"` // milliseconds since 1970
 	Start    int64           `json:"start,omitempty"`    // of the first call, at the earliest: milliseconds since 1970
 	Notify   bool            `json:"notify,omitempty"`   // OnEnd is called before the end record
+	// Run is random. Two starts never write the same record: the journal would tell both that they began
+	// the saga, and the later one would not know of the calls of the first.
+	Run uint64 `json:"run,omitempty"`
 }
 
 // sending is the data of a sent record, whose Step is the step's key.
@@ -112,7 +116,7 @@ func record(kind, step string, data any) journal.Entry { return coordinator.Reco
 
 // begin returns the begin record of a saga.
 func begin(input json.RawMessage, deadline, start time.Time, notify bool) journal.Entry {
-	return record(recordBegin, "", begun{Input: input, Deadline: millis(deadline), Start: millis(start), Notify: notify})
+	return record(recordBegin, "", begun{Input: input, Deadline: millis(deadline), Start: millis(start), Notify: notify, Run: 1 + rand.Uint64N(1<<53-1)})
 }
 
 // millis returns a time for records; 0 means none.
