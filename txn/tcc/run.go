@@ -153,11 +153,11 @@ func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, err
 	if cause != nil {
 		reason = truncated(cause)
 	}
-	ctx, bound := context.WithoutCancel(ctx), m.options.Timeout
+	bound := m.options.Timeout
 	if d == Confirm {
 		bound = m.options.Margin / 2
 	}
-	bounded, stop := context.WithTimeout(ctx, bound)
+	bounded, stop := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer stop()
 	entries, err := r.append(bounded, d, reason)
 	switch {
@@ -271,16 +271,24 @@ func (r *run) attach(ctx context.Context) (Outcome, error) {
 	const op = "run transaction"
 	m := r.engine
 	head, recorded, err := m.read(ctx, op, r.id)
-	if err == nil && recorded.state() == Trying && r.difference(head, recorded) == "" {
-		err = m.coordinator.Await(ctx, r.id, func(ctx context.Context) (bool, error) {
-			head, recorded, err = m.read(ctx, op, r.id)
-			return recorded.state() != Trying, err
-		})
+	if err == nil {
+		err = r.awaitDecision(ctx, &head, &recorded)
 	}
 	if err != nil {
 		return Outcome{}, err
 	}
 	return r.join(head, recorded)
+}
+
+// awaitDecision waits for the decision of a submitted transaction, if it is the same one.
+func (r *run) awaitDecision(ctx context.Context, head *driver.Head, recorded *machine) error {
+	if recorded.state() != Trying || r.difference(*head, *recorded) != "" {
+		return nil
+	}
+	return r.engine.coordinator.Await(ctx, r.id, func(ctx context.Context) (_ bool, err error) {
+		*head, *recorded, err = r.engine.read(ctx, "run transaction", r.id)
+		return recorded.state() != Trying, err
+	})
 }
 
 func (r *run) join(head driver.Head, recorded machine) (Outcome, error) {
@@ -315,19 +323,23 @@ func (r *run) difference(head driver.Head, recorded machine) string {
 	return ""
 }
 
-// follow adopts a decision that another process made during this Run, and cancels what this Run holds
-// beyond it.
+// follow adopts a decision that another process made during this Run, or is making after a Submit, and cancels
+// what this Run holds beyond it.
 func (r *run) follow(ctx context.Context) (Outcome, error) {
-	head, recorded, err := r.readDecision(ctx)
+	clean := context.WithoutCancel(ctx)
+	head, recorded, err := r.readDecision(clean)
+	if err == nil {
+		err = r.awaitDecision(ctx, &head, &recorded)
+	}
 	var other *MismatchError
 	switch {
 	case errors.As(err, &other): // of another protocol
-		r.release(ctx, &machine{})
+		r.release(clean, &machine{})
 		return Outcome{}, err
 	case err != nil:
 		return Outcome{}, &interlock.Error{Op: "run transaction", Name: r.id, Kind: interlock.Uncertain, Err: err}
 	}
-	r.release(ctx, &recorded)
+	r.release(clean, &recorded)
 	return r.join(head, recorded)
 }
 

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -261,4 +263,41 @@ func TestOpenedRecords(t *testing.T) {
 			t.Errorf("%d: it is %v", i, m.state())
 		}
 	}
+}
+
+// TestRunMeetsASubmit: a Run that meets a submitted transaction of its id only when it decides returns the decision
+// of that, not an undecided transaction.
+func TestRunMeetsASubmit(t *testing.T) {
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
+		var tries atomic.Int64
+		hotel.bad = func(c branch.Call) (before, after error) {
+			switch {
+			case c.Operation != branch.Try:
+			case tries.Add(1) == 1: // that of the Run
+				time.Sleep(time.Second)
+			default:
+				time.Sleep(3 * time.Second)
+				return errNetwork, nil
+			}
+			return nil, nil
+		}
+		store := txntest.NewJournal()
+		one, two := serve(t, store, 1, nil, hotel), idle(t, store, nil, nil, hotel)
+		var work sync.WaitGroup
+		work.Go(func() {
+			time.Sleep(100 * time.Millisecond)
+			_, err := two.submit(context.Background(), "1", hotel)
+			wantKind(t, err, interlock.Definite, ErrCancelled)
+		})
+		o, err := one.run(t.Context(), "1", hotel)
+		if wantKind(t, err, interlock.Definite, ErrCancelled); o.Decision != Cancel {
+			t.Errorf("%+v", o)
+		}
+		work.Wait()
+		_, _ = one.Wait(t.Context(), "1")
+		if state := hotel.state("1"); state != "cancelled" {
+			t.Error(state)
+		}
+		two.Close(t.Context())
+	})
 }
