@@ -293,6 +293,9 @@ func (d *drive) report() error {
 	_, after := branch.ClassOf(err)
 	wait := coordinator.Delay(p.First, p.Max, branch.ClassUnknown, after, d.reports, d.Random())
 	d.again, d.timed = d.Now().Add(wait), after > 0
+	if d.m.takeOvers > 0 { // an answer ends the count
+		d.note(d.Now(), false, d.ongoing(err))
+	}
 	coordinator.Emit(d.engine.options.Hooks.Tried, observe.SagaTried{Saga: d.ID(), Type: d.plan.name, Attempt: d.reports, Err: err, Again: wait})
 	return nil
 }

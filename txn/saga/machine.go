@@ -68,7 +68,7 @@ func (m *machine) apply(e journal.Entry) error {
 	if (m.state == "") != (e.Kind == recordBegin) || m.over || m.state == Resolved && !m.atEnd && e.Kind != recordEnd && e.Kind != recordFinished {
 		return errOrder
 	}
-	if m.atEnd && e.Kind != recordEnd && e.Kind != recordTaken && e.Kind != recordCrossed {
+	if m.atEnd && e.Kind != recordEnd && e.Kind != recordTaken && e.Kind != recordTried && e.Kind != recordCrossed {
 		return errOrder
 	}
 	rule := rules[e.Kind]
@@ -167,11 +167,14 @@ func (m *machine) answer(e journal.Entry) error {
 	return nil
 }
 
-// try applies the number of failed attempts, and when the next one is due.
+// try applies the number of failed attempts, and when the next one is due. Of OnEnd it only shows an answer.
 func (m *machine) try(e journal.Entry) error {
 	var w why
 	if err := json.Unmarshal(e.Data, &w); err != nil {
 		return err
+	}
+	if m.atEnd && e.Step == "" {
+		return nil
 	}
 	p := m.find(e.Step)
 	if p == nil || p.fate != inFlight && !slices.Contains(m.undoing(), p) {

@@ -172,7 +172,7 @@ const careful = 2
 
 // takeOver records that a former owner may have made calls and has recorded no answer.
 func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) {
-	if !c.m.mayHaveCalled(now) {
+	if !c.m.mayHaveCalled(now) || c.m.state == Undoing && !c.canUndo() {
 		return
 	}
 	taken := journal.Entry{Kind: recordTaken}
@@ -194,6 +194,11 @@ func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) 
 	}
 	reason := fmt.Sprintf("it was taken over %d times in a row while %s, and no call was answered: its process seems to crash each time", m.takeOvers, what)
 	c.note(now, true, record(recordHalted, "", why{Error: reason}))
+}
+
+// canUndo reports whether the definition has an undo that is next.
+func (c *execution) canUndo() bool {
+	return slices.ContainsFunc(c.m.undoing(), func(p *progress) bool { return c.undoer(p) != nil })
 }
 
 // mayHaveCalled reports whether an owner may have made a call by now.
@@ -259,9 +264,22 @@ func (m *machine) release(e journal.Entry) error {
 
 // handOver records that the owner has not crashed, which ends the count of take-overs.
 func (c *execution) handOver() {
+	if c.m.atEnd && !c.m.over {
+		c.note(time.Time{}, false, c.ongoing(nil))
+		return
+	}
 	calling := c.m.calling()
 	if i := slices.IndexFunc(calling, func(p *progress) bool { return !p.wait }); i >= 0 {
 		p := calling[i]
 		c.note(time.Time{}, false, record(recordTried, p.key, why{Error: p.err, Attempts: p.attempts, By: p.by, Calls: p.calls}))
 	}
+}
+
+// ongoing returns the record that OnEnd is called again: its last call failed, or its owner has not crashed.
+func (c *execution) ongoing(err error) journal.Entry {
+	w := why{Attempts: c.reports}
+	if err != nil {
+		w.Error = coordinator.Truncate(err.Error(), coordinator.MaxFailing)
+	}
+	return record(recordTried, "", w)
 }

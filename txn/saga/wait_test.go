@@ -395,3 +395,37 @@ func TestWaitSaysWhy(t *testing.T) {
 		}
 	})
 }
+
+// TestHandOversBeforeOnEnd: owners that end cleanly while OnEnd fails or hangs do not count as crashed, so OnEnd
+// is called until it succeeds.
+func TestHandOversBeforeOnEnd(t *testing.T) {
+	for name, down := range map[string]func(context.Context) error{
+		"fails": func(context.Context) error { return errNetwork },
+		"hangs": func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) },
+	} {
+		runOnTarget(t, name, func(t *testing.T, g *target) {
+			var up atomic.Bool
+			var reported atomic.Int64
+			d := Define("order", g.undoable("a")).OnEnd(func(ctx context.Context, _ Outcome) error {
+				if !up.Load() {
+					return down(ctx)
+				}
+				reported.Add(1)
+				return nil
+			})
+			r := serveBegun(t, nil, d, "1", "in")
+			for n := int64(2); n < 17; n++ {
+				synctest.Wait()
+				r.quit()
+				r = serve(t, r.store, n, nil, d)
+			}
+			up.Store(true)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			head, _, err := r.store.Read(t.Context(), "1", 0)
+			if ok(t, err); reported.Load() != 1 || head.Ended.IsZero() {
+				t.Errorf("reported %d times, %+v: %v", reported.Load(), head, r.records(t, "1"))
+			}
+		})
+	}
+}

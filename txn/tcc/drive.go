@@ -48,7 +48,7 @@ func (m *Engine) Drive(t *coordinator.Turn) error {
 		}
 		return d.append([]journal.Entry{{Kind: recordRemind}})
 	}
-	if d.m.has(pending) && d.TakenOver() {
+	if d.TakenOver() && len(d.callable()) > 0 {
 		if err := d.countTakeOver(); err != nil {
 			return err
 		}
@@ -67,12 +67,7 @@ func (m *Engine) Drive(t *coordinator.Turn) error {
 // round waits until the next call is due, makes all due calls, and records their results. The wait is in
 // memory, because a new owner would not know of it.
 func (d *drive) round() error {
-	var members []member
-	for _, b := range d.m.members {
-		if _, ok := d.engine.handles[b.resource]; ok && b.fate == pending {
-			members = append(members, b)
-		}
-	}
+	members := d.callable()
 	if len(members) == 0 {
 		return d.unknownResources()
 	}
@@ -83,6 +78,16 @@ func (d *drive) round() error {
 	now := d.Now()
 	members = slices.DeleteFunc(members, func(b member) bool { return d.callsOf(b).at.After(now) })
 	return d.settle(members)
+}
+
+// callable returns the branches to call whose resources this engine has.
+func (d *drive) callable() (members []member) {
+	for _, b := range d.m.members {
+		if _, ok := d.engine.handles[b.resource]; ok && b.fate == pending {
+			members = append(members, b)
+		}
+	}
+	return members
 }
 
 // callsOf returns the calls of a branch.

@@ -203,3 +203,19 @@ func TestStrangeResource(t *testing.T) {
 		}
 	})
 }
+
+// TestManyStrangers: processes that lack the resource of the last branch, and so call nothing, do not halt the
+// transaction.
+func TestManyStrangers(t *testing.T) {
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
+		r := idle(t, nil, nil, nil, hotel)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel)))
+		for n := int64(1); n < 17; n++ {
+			poor := serve(t, r.store, n, nil)
+			poor.stop()
+			<-poor.served
+		}
+		r.serve(t, 17)
+		ok(t, txntest.Second(r.Wait(t.Context(), "1")))
+	})
+}
