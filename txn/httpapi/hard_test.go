@@ -32,6 +32,7 @@ func TestNothingIsDropped(t *testing.T) {
 		`{"name":"a","sleep":"1s","retry":{"attempts":3}}`,
 		`{"parallel":[{"name":"b","do":"%[1]s","uncompensable":true}],"pivot":true}`,
 		`{"parallel":[]}`,
+		`{"parallel":[{"parallel":[{"name":"b","do":"%[1]s","uncompensable":true}]}]}`,
 	} {
 		s.do("POST", "/v1/sagas/1", fmt.Sprintf(`{"type":"x","steps":[`+step+`]}`, shop.url), 400)
 	}

@@ -99,7 +99,7 @@ func stages(plain, undone action, steps []orderStep, grouped bool) (all []stage,
 			}
 			all = append(all, saga.Parallel(group...))
 		case len(of.Parallel) > 0:
-			return nil, fmt.Errorf("a parallel group is inside another one")
+			return nil, badRequest("a parallel group is inside another one")
 		case of.Signal:
 			wait := saga.Signal[json.RawMessage, json.RawMessage](of.Name).Within(time.Duration(of.Within))
 			if of.Else != nil {

@@ -104,7 +104,8 @@ func bug(op, name string, err error) error {
 
 // Start begins a saga with this id, 1 to 200 bytes, unless it exists, and returns as soon as that
 // is durable; see [Engine.Wait]. If it exists with another type or input (as JSON), the error is
-// an [ErrMismatch]. After an Uncertain error the saga may have begun: start it again.
+// an [ErrMismatch]. After an Uncertain error the saga may have begun: start it again. An error of a
+// function of the definition is in the chain of errors; nothing has begun then.
 func (d Definition[I]) Start(ctx context.Context, e *Engine, id string, input I) error {
 	return e.start(ctx, d.plan.key(), id, input, time.Time{})
 }
@@ -230,16 +231,25 @@ func (p plan) opening(id string, input []byte, now, at time.Time) (*execution, e
 	first := begin(input, deadline, at, p.ended != nil)
 	c, err := newExecution(p, driver.Head{Transaction: id}, []journal.Entry{first}, true)
 	if err != nil {
-		return nil, err
+		return nil, notBegun(id, err)
 	}
 	defer c.close()
 	c.pending = []journal.Entry{first}
 	stages, err := c.planner.rest(&c.m)
 	if err != nil || len(stages) == 0 || delayed || stages[0].steps[0].sleep {
-		return c, err
+		return c, notBegun(id, err)
 	}
 	sents := c.sentRecords(stages)
 	return c, c.add(now, false, sents[:min(len(sents), driver.MaxRecords-1)]...)
+}
+
+// notBegun returns the error of a definition's function, in the chain of errors: it is Definite unless it has
+// another kind, because nothing began.
+func notBegun(id string, err error) error {
+	if err == nil || interlock.Kind(err) != interlock.Uncertain {
+		return err
+	}
+	return &interlock.Error{Op: "start saga", Name: id, Kind: interlock.Definite, Err: err}
 }
 
 // opened returns the records of the first append.

@@ -236,6 +236,8 @@ func (c *functionPlanner) rest(m *machine) ([]stage, error) {
 // errAborted is the error of a function, which aborts its saga.
 type errAborted struct{ error }
 
+func (e errAborted) Unwrap() error { return e.error }
+
 // failed interprets the function's error.
 func (c *functionPlanner) failed(m *machine) error {
 	var mistake *DefinitionError

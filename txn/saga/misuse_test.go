@@ -295,3 +295,27 @@ func TestManyWithoutTheUndo(t *testing.T) {
 		wantKind(t, err, interlock.Definite, ErrCompensated)
 	})
 }
+
+// TestDefinitionRefuses: Start returns the error of a definition's function. It is Definite unless it has another
+// kind, because nothing has begun.
+func TestDefinitionRefuses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		busy := &interlock.Error{Op: "read menu", Kind: interlock.Retryable, Err: errSeat}
+		list := func(err error) func(string) ([]Stage[string], error) {
+			return func(string) ([]Stage[string], error) { return nil, err }
+		}
+		body := func(err error) func(*Run, string) error { return func(*Run, string) error { return err } }
+		all := map[interlock.ErrorKind][]Definition[string]{
+			interlock.Definite:  {DefineList("list", list(errSeat)), DefineFunc("func", body(errSeat))},
+			interlock.Retryable: {DefineList("busy list", list(busy)), DefineFunc("busy func", body(busy))},
+		}
+		r := serve(t, nil, 1, nil, all[interlock.Definite][0], all[interlock.Definite][1], all[interlock.Retryable][0], all[interlock.Retryable][1])
+		for kind, definitions := range all {
+			for _, d := range definitions {
+				wantKind(t, d.Start(t.Context(), r.engine, "1", "in"), kind, errSeat)
+			}
+		}
+		_, err := r.engine.Look(t.Context(), "1")
+		wantKind(t, err, interlock.Definite, ErrNone)
+	})
+}
