@@ -155,9 +155,13 @@ func (h HTTP) finish(ctx context.Context, x driver.XID, op branch.Operation) err
 	return err
 }
 
-// call adds the transaction and the branch to the call of ctx, and posts it.
+// call adds the transaction and the branch to the call of ctx, and posts it. A ctx of another transaction is
+// that of the caller of Run, such as a step of a saga.
 func (h HTTP) call(ctx context.Context, x driver.XID, op branch.Operation, input []byte) ([]byte, error) {
 	c := branch.From(ctx)
+	if c.Transaction != x.Transaction {
+		c = branch.Call{}
+	}
 	c.Transaction, c.Branch, c.Operation, c.Attempt = x.Transaction, x.Branch, op, max(c.Attempt, 1)
 	if r, err := parse(x.Transaction); err == nil {
 		c.Begun = r.began

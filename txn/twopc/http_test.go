@@ -368,3 +368,26 @@ func TestHTTPList(t *testing.T) {
 	wantKind(t, err, interlock.Bug, nil)
 	wantKind(t, HTTP{}.Commit(t.Context(), driver.XID{Transaction: "a", Branch: "b"}), interlock.Bug, nil)
 }
+
+// TestRunWithinACall: a participant is called by the names of its own branch, also if Run is called by a step of a
+// saga, and the branch is the only one.
+func TestRunWithinACall(t *testing.T) {
+	r := online(t)
+	outer := branch.Call{Transaction: "saga", Branch: "pay", Step: "3", Operation: branch.Do, Attempt: 7, Begun: time.Now(), Deadline: time.Now().Add(time.Hour), Until: time.Now().Add(time.Minute)}
+	ok(t, r.Run(branch.With(t.Context(), outer), "1", func(ctx context.Context, t *T) error {
+		b, err := r.shop.Join(ctx, t)
+		if err == nil {
+			b.Send([]byte("1"))
+		}
+		return err
+	}))
+	calls := r.service.called()
+	for _, c := range calls {
+		if c.Branch != "shop" || c.Step != "" || c.Attempt != 1 || !c.Until.IsZero() || !c.Deadline.Before(outer.Until) {
+			t.Errorf("%+v", c)
+		}
+	}
+	if len(calls) != 2 {
+		t.Errorf("%d calls", len(calls))
+	}
+}
