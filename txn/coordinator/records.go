@@ -225,7 +225,9 @@ func (r Records[M, O]) each(ctx context.Context, j *journal.Journal, op string, 
 const versionMark = "@v"
 
 func (f Filter) wants(h driver.Head, name string) bool {
-	return (f.Type == "" || f.Type == name || strings.HasPrefix(name, f.Type+versionMark)) && !(f.Unfinished && !h.Ended.IsZero())
+	number, versioned := strings.CutPrefix(name, f.Type+versionMark)
+	versioned = versioned && number != "" && strings.Trim(number, "0123456789") == ""
+	return (f.Type == "" || f.Type == name || versioned) && !(f.Unfinished && !h.Ended.IsZero())
 }
 
 // Heads iterates over the heads of a journal in the order of their ids, page by page. An error

@@ -332,9 +332,10 @@ func (p plan) key() string {
 
 // base returns the name of a definition without the version.
 func base(key string) string {
-	if name, number, versioned := strings.Cut(key, versionMark); versioned {
+	if i := strings.LastIndex(key, versionMark); i >= 0 {
+		number := key[i+len(versionMark):]
 		if n, err := strconv.Atoi(number); err == nil && n > 0 && strconv.Itoa(n) == number {
-			return name
+			return key[:i]
 		}
 	}
 	return key

@@ -130,12 +130,12 @@ func (d Definition[I]) Do(ctx context.Context, e *Engine, id string, input I) (O
 // Start is [Definition.Start] with the name of a definition and an input that is JSON already. It
 // uses the highest version, unless the name ends in "@v" and a number.
 func (e *Engine) Start(ctx context.Context, definition, id string, input json.RawMessage) error {
-	return e.start(ctx, definition, id, input, time.Time{})
+	return e.start(ctx, e.highest(definition), id, input, time.Time{})
 }
 
 // StartAt is [Definition.StartAt] with the arguments of [Engine.Start].
 func (e *Engine) StartAt(ctx context.Context, definition, id string, input json.RawMessage, at time.Time) error {
-	return e.start(ctx, definition, id, input, at)
+	return e.start(ctx, e.highest(definition), id, input, at)
 }
 
 // Begin starts a saga without its definition, which the owner of its shard must have. It has no
@@ -159,9 +159,12 @@ func Begin(ctx context.Context, j *journal.Journal, definition, id string, input
 	return err
 }
 
-// known returns a definition, and an input as JSON.
+// known returns the definition of a key, or the highest version of a name, and an input as JSON.
 func (e *Engine) known(definition, id string, input any) (plan, []byte, error) {
-	p, ok := e.plan(definition)
+	p, ok := e.plans[definition]
+	if !ok {
+		p, ok = e.plans[e.highest(definition)]
+	}
 	if !ok {
 		return p, nil, bug("start saga", id, fmt.Errorf("the engine has no definition %q: add it", definition))
 	}
@@ -172,15 +175,18 @@ func (e *Engine) known(definition, id string, input any) (plan, []byte, error) {
 	return p, text, nil
 }
 
-// plan returns the definition of a name or key, the highest version of a name.
-func (e *Engine) plan(name string) (plan, bool) {
+// highest returns the key of the highest version of a name, or name if there is none.
+func (e *Engine) highest(name string) string {
 	best, found := e.plans[name]
 	for _, p := range e.plans {
 		if p.name == name && (!found || p.version > best.version) {
 			best, found = p, true
 		}
 	}
-	return best, found
+	if !found {
+		return name
+	}
+	return best.key()
 }
 
 func compact(input any) ([]byte, error) {

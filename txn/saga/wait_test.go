@@ -429,3 +429,32 @@ func TestHandOversBeforeOnEnd(t *testing.T) {
 		})
 	}
 }
+
+// TestStartsItsVersion: a definition starts its own version, also if it has none; a start attaches to any version;
+// and a name may contain the mark of versions.
+func TestStartsItsVersion(t *testing.T) {
+	onTarget(t, func(t *testing.T, g *target) {
+		const name = "pay@vendor"
+		all := []Definition[string]{Define(name, g.undoable("a")), Define(name, g.undoable("b")).Version(1), Define(name, g.undoable("c")).Version(2)}
+		r := serve(t, nil, 1, nil, all[0], all[1], all[2])
+		for i, d := range all {
+			o, err := d.Do(t.Context(), r.engine, fmt.Sprint(i), "in")
+			if ok(t, err); o.Type != d.plan.key() {
+				t.Errorf("%q began %q", d.plan.key(), o.Type)
+			}
+			for _, other := range all {
+				ok(t, other.Start(t.Context(), r.engine, fmt.Sprint(i), "in"))
+			}
+		}
+		for kind, want := range map[string]int{name: 3, name + "@v1": 1, "pay": 0} {
+			n := 0
+			for _, err := range r.engine.Operator().List(t.Context(), Filter{Type: kind}) {
+				ok(t, err)
+				n++
+			}
+			if n != want {
+				t.Errorf("%d sagas of type %q", n, kind)
+			}
+		}
+	})
+}
