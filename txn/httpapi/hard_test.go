@@ -234,3 +234,11 @@ func TestForeignPage(t *testing.T) {
 	}
 	s.do("GET", "/v1/sagas/1", "", 404)
 }
+
+// TestClosed: a service that stops refuses a transaction for now, so that its client repeats the request.
+func TestClosed(t *testing.T) {
+	shop, s := open(t)
+	s.web.Close(t.Context())
+	body := fmt.Sprintf(`{"type":"x","branches":[{"name":"a","url":%q}]}`, shop.url)
+	same(t, "kind", s.do("POST", "/v1/tcc/1", body, 503)["kind"], "retryable")
+}

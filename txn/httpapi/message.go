@@ -176,9 +176,12 @@ func showDone(view any, err error) (any, error) {
 	return view, err
 }
 
-// notBegun makes the error of a request that ended before it began anything Retryable.
+// notBegun makes the error of a request that began nothing Retryable: the request ended before, or the service
+// is closed.
 func notBegun(ctx context.Context, err error) error {
-	if ctx.Err() == nil || interlock.Kind(err) != interlock.Definite || !errors.Is(err, context.Cause(ctx)) {
+	kind := interlock.Kind(err)
+	ended := ctx.Err() != nil && kind == interlock.Definite && errors.Is(err, context.Cause(ctx))
+	if closed := kind == interlock.Bug && errors.Is(err, interlock.ErrClosed); !ended && !closed {
 		return err
 	}
 	return &interlock.Error{Op: "serve request", Kind: interlock.Retryable, Err: err}
