@@ -62,10 +62,19 @@ type Options struct {
 	Locks LockOptions
 	// Coordinator has the bounds, the retention, the reconciliation and the hooks of the
 	// coordinator. Without a Notifier in it, [Open] and [On] use that of the backend, if it has one.
+	// The Log of its hooks also receives what the runtime and its locks log.
 	Coordinator *coordinator.Options
 	// Failed is called when the process cannot serve its shards, before a retry. nil logs
 	// warnings, up to 20 in a second.
 	Failed func(error)
+}
+
+// log returns the log of the coordinator's hooks; nil means slog.Default.
+func (o Options) log() *slog.Logger {
+	if o.Coordinator == nil || o.Coordinator.Hooks == nil {
+		return nil
+	}
+	return o.Coordinator.Hooks.Log
 }
 
 // unserved is the event that is logged without Options.Failed.
@@ -171,8 +180,8 @@ func New(ctx context.Context, store driver.Journal, locks driver.Fenced, values 
 	r.options.Group = cmp.Or(r.options.Group, DefaultGroup)
 	if r.options.Failed == nil {
 		var log func(unserved)
-		observe.OnNil(&log, nil, slog.LevelWarn, func(unserved) string { return "transactions are not served here for now" })
-		r.options.Failed = func(err error) { log(unserved{err}) }
+		observe.OnNil(&log, r.options.log(), slog.LevelWarn, func(unserved) string { return "transactions are not served here for now" })
+		r.options.Failed = func(err error) { coordinator.Emit(log, unserved{err}) }
 	}
 	shards, err := r.options.Shards, error(nil)
 	if shards == 0 {
@@ -264,7 +273,7 @@ func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, 
 		Work: func(ctx context.Context, p partition.Partition) error {
 			return r.coordinator.Serve(ctx, p.Claim, p.Index)
 		},
-		Hooks: &observe.Partition{Failed: func(e observe.PartitionFailed) { r.options.Failed(e.Err) }},
+		Hooks: &observe.Partition{Log: r.options.log(), Failed: func(e observe.PartitionFailed) { r.options.Failed(e.Err) }},
 	})
 	if err != nil {
 		return nil, err
@@ -274,7 +283,7 @@ func (r *Runtime) join(ctx context.Context) (leave func(context.Context) error, 
 
 // alone serves all shards under one lock, or waits for it.
 func (r *Runtime) alone(context.Context) (leave func(context.Context) error, err error) {
-	locks, err := lock.NewFenced(r.locks, &lock.Options{Hooks: &observe.Lock{Restarting: func(e observe.LockRestarting) { r.options.Failed(e.Err) }}})
+	locks, err := lock.NewFenced(r.locks, &lock.Options{Hooks: &observe.Lock{Log: r.options.log(), Restarting: func(e observe.LockRestarting) { r.options.Failed(e.Err) }}})
 	if err != nil {
 		return nil, err
 	}
@@ -288,7 +297,8 @@ func (r *Runtime) alone(context.Context) (leave func(context.Context) error, err
 var pauses = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second}
 
 // Go runs work in the background until [Runtime.Close]. If work returns before, panics or ends its
-// goroutine, Go reports that to Options.Failed, and runs it again after a pause of up to 30 s.
+// goroutine, Go reports that to Options.Failed, and runs it again after a pause. Pauses grow to 30 s,
+// and are short again after a run that was longer.
 func (r *Runtime) Go(work func(ctx context.Context) error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -301,9 +311,13 @@ func (r *Runtime) Go(work func(ctx context.Context) error) {
 func (r *Runtime) run(work func(ctx context.Context) error) {
 	r.beside.Go(func() {
 		for failed := 1; r.ctx.Err() == nil; failed++ {
+			began := time.Now()
 			err := coordinator.Contain(r.ctx, "run in the background", "", work)
 			if r.ctx.Err() != nil {
 				return
+			}
+			if time.Since(began) > pauses.Max {
+				failed = 1
 			}
 			r.options.Failed(err)
 			pauses.Wait(r.ctx, failed)

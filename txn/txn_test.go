@@ -1,9 +1,11 @@
 package txn_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -20,6 +22,7 @@ import (
 	_ "github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -335,4 +338,55 @@ func TestGo(t *testing.T) {
 			t.Error("work runs after Close")
 		}
 	}
+}
+
+// TestPausesOfGo: work that ran for long begins again soon, however often it had failed before.
+func TestPausesOfGo(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		d := memory.NewSpace().Open(nil)
+		defer d.Close(context.Background())
+		rt, err := txn.New(t.Context(), memory.NewJournal(), d, nil, &txn.Options{Failed: func(error) {}})
+		ok(t, err)
+		runs, ended, again := 0, time.Time{}, make(chan time.Duration, 1)
+		rt.Go(func(ctx context.Context) error {
+			switch runs++; runs {
+			case 20:
+				time.Sleep(time.Minute)
+				ended = time.Now()
+			case 21:
+				again <- time.Since(ended)
+				<-ctx.Done()
+			}
+			return errors.New("no connection")
+		})
+		if pause := <-again; pause > 200*time.Millisecond {
+			t.Errorf("it begins again after %v", pause)
+		}
+		ok(t, rt.Close(t.Context()))
+	})
+}
+
+// TestLogOfTheRuntime: the log of the coordinator's hooks receives what the runtime and its locks log.
+func TestLogOfTheRuntime(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		byDefault, lines := testbed.CaptureLog(t), bytes.Buffer{}
+		space := memory.NewSpace()
+		d := space.Open(nil)
+		rt, err := txn.New(t.Context(), memory.NewJournal(), d, space.Values(), &txn.Options{Shards: 1, Coordinator: &coordinator.Options{
+			Hooks: &observe.Coordinator{Log: slog.New(slog.NewTextHandler(&lines, nil))}}})
+		ok(t, err)
+		ok(t, rt.Start(t.Context()))
+		time.Sleep(time.Minute)
+		ok(t, d.Close(t.Context())) // its claims are lost
+		time.Sleep(time.Minute)
+		_ = rt.Close(t.Context())
+		for _, want := range []string{"partition lost", "not served here for now"} {
+			if !strings.Contains(lines.String(), want) {
+				t.Errorf("%q is missing:\n%.2000s", want, lines.String())
+			}
+		}
+		if byDefault.Len() > 0 {
+			t.Errorf("the default log has:\n%.2000s", byDefault)
+		}
+	})
 }
