@@ -174,6 +174,9 @@ func (e *ShardsError) Error() string {
 	if e.Stored < 0 {
 		return fmt.Sprintf("a change of the journal to %d shards was begun and has not ended; complete it by SetShards, or `interlock saga shards --set %d`", -e.Stored, -e.Stored)
 	}
+	if e.Stored == 0 {
+		return fmt.Sprintf("the journal was opened with %d shards and has no number of shards now: it was emptied or replaced; open it again, which stores the number", e.Opened)
+	}
 	return fmt.Sprintf("the journal has %d shards and was opened with %d; open it with %d (--shards %d), or stop all that use it and change the number by SetShards, or `interlock saga shards --set %d`",
 		e.Stored, e.Opened, e.Stored, e.Stored, e.Opened)
 }
