@@ -279,23 +279,6 @@ func TestChoices(t *testing.T) {
 	}
 }
 
-// TestManyWithoutTheUndo: processes that lack the undo, and so call nothing, do not halt the saga.
-func TestManyWithoutTheUndo(t *testing.T) {
-	onTarget(t, func(t *testing.T, g *target) {
-		d := Define("order", g.act("b").Undo("unb", func(context.Context, string, *string) error { return errNetwork }), g.undoable("c", Fail(errSeat)))
-		r := serveBegun(t, nil, d, "1", "in")
-		for n := int64(2); n < 17; n++ {
-			synctest.Wait()
-			r.quit()
-			r = serve(t, r.store, n, nil, Define("order", g.undoable("x")))
-		}
-		r.quit()
-		last := serve(t, r.store, 17, nil, Define("order", g.undoable("b")))
-		_, err := last.engine.Wait(t.Context(), "1")
-		wantKind(t, err, interlock.Definite, ErrCompensated)
-	})
-}
-
 // TestDefinitionRefuses: Start returns the error of a definition's function. It is Definite unless it has another
 // kind, because nothing has begun.
 func TestDefinitionRefuses(t *testing.T) {

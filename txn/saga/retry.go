@@ -172,7 +172,7 @@ const careful = 2
 
 // takeOver records that a former owner may have made calls and has recorded no answer.
 func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) {
-	if !c.m.mayHaveCalled(now) || c.m.state == Undoing && !c.canUndo() {
+	if !c.m.mayHaveCalled(now) {
 		return
 	}
 	taken := journal.Entry{Kind: recordTaken}
@@ -194,11 +194,6 @@ func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) 
 	}
 	reason := fmt.Sprintf("it was taken over %d times in a row while %s, and no call was answered: its process seems to crash each time", m.takeOvers, what)
 	c.note(now, true, record(recordHalted, "", why{Error: reason}))
-}
-
-// canUndo reports whether the definition has an undo that is next.
-func (c *execution) canUndo() bool {
-	return slices.ContainsFunc(c.m.undoing(), func(p *progress) bool { return c.undoer(p) != nil })
 }
 
 // mayHaveCalled reports whether an owner may have made a call by now.
