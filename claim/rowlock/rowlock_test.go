@@ -119,7 +119,7 @@ func (w world) transfer(ctx context.Context, random *rand.Rand) error {
 func testMaxHold(t *testing.T, w world) {
 	slow := make(chan observe.RowsSlow, 1)
 	released := make(chan observe.RowsReleased, 1)
-	o := &rowlock.Options{MaxHold: 300 * time.Millisecond, WarnAfter: 50 * time.Millisecond, Hooks: &observe.RowLock{
+	o := &rowlock.Options{MaxHold: 2 * time.Second, WarnAfter: 50 * time.Millisecond, Hooks: &observe.RowLock{
 		Slow:     func(e observe.RowsSlow) { slow <- e },
 		Released: func(e observe.RowsReleased) { released <- e },
 	}}
@@ -184,7 +184,7 @@ func testCutOffWhileWaiting(t *testing.T, w world) {
 		defer cancel()
 		done := make(chan error, 1)
 		go func() {
-			done <- far.scope(ctx, accounts, []string{"a", "b"}, &rowlock.Options{MaxHold: 2 * time.Second},
+			done <- far.scope(ctx, accounts, []string{"a", "b"}, &rowlock.Options{MaxHold: 4 * time.Second},
 				func(context.Context, driver.SQL, []string) error { return nil })
 		}()
 		testbed.Eventually(t, "the lock of a", 20*time.Second, func() bool { return w.isLocked(t, "a") })
@@ -286,7 +286,7 @@ func testIntegerKeys(t *testing.T, w world) {
 func testLostReply(t *testing.T, w world) {
 	proxy := testbed.NewProxy(t, w.Server.Addr())
 	far := world{w.Through(t, proxy)}
-	err := far.scope(t.Context(), accounts, []string{"a"}, &rowlock.Options{MaxHold: time.Second},
+	err := far.scope(t.Context(), accounts, []string{"a"}, &rowlock.Options{MaxHold: 3 * time.Second},
 		func(ctx context.Context, tx driver.SQL, _ []string) error {
 			if err := far.set(ctx, tx, "a", 7); err != nil {
 				return err

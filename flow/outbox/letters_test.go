@@ -107,7 +107,7 @@ func testRetryWaitsForNobody(t *testing.T, db *databases.DB) {
 	relay := db.Begun(t, driver.ReadCommitted)
 	_, err := databases.Value[int64](t.Context(), relay, fmt.Sprintf(`select 1 from interlock_outbox_lane where lane = %d for update`, lane))
 	ok(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	ok(t, db.Try(ctx, func(ctx context.Context, sql driver.SQL) error { return box.Retry(ctx, sql, "b/1") }))
 	ok(t, relay.Rollback(t.Context()))

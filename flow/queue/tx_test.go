@@ -116,7 +116,7 @@ func testZombie(t *testing.T, db *databases.DB) {
 	addIn(t, db, queue.Message{ID: "1", Key: "k"})
 	q := queue.FromTable(db, table, nil)
 	limit := driver.QueueLimit{Messages: 1, Bytes: 1}
-	one, err := q.Join(t.Context(), "q", driver.QueueOptions{Lease: 200 * time.Millisecond})
+	one, err := q.Join(t.Context(), "q", driver.QueueOptions{Lease: time.Second})
 	ok(t, err)
 	was, err := one.Receive(t.Context(), limit)
 	ok(t, err)

@@ -26,7 +26,7 @@ type pipe struct {
 	*testing.T
 	queue *memory.Queue
 	store Memory
-	lease time.Duration
+	lease time.Duration // an hour: nothing comes again because it was not acknowledged in time
 
 	mu    sync.Mutex
 	taken []string
@@ -35,7 +35,7 @@ type pipe struct {
 }
 
 func newPipe(t *testing.T) *pipe {
-	return &pipe{T: t, queue: memory.NewQueue(), lease: 200 * time.Millisecond, fails: map[string]int{}}
+	return &pipe{T: t, queue: memory.NewQueue(), lease: time.Hour, fails: map[string]int{}}
 }
 
 // add adds messages without keys: each may be delivered before the others.
@@ -139,7 +139,6 @@ func (p *pipe) left(f *Source, n int) {
 // an event whose handler fails, panics or ends its goroutine is offered again.
 func TestSource(t *testing.T) {
 	p := newPipe(t)
-	p.lease = time.Hour // nothing comes again because it was not acknowledged in time
 	p.fails["b/2"] = 3
 	p.add("a/3", "a/1", "b/1", "nonsense", "a/0", "a/1", "b/2")
 	f, _ := p.consume(&Options{Wait: time.Hour})
@@ -172,6 +171,7 @@ func TestSourceKeepsOrderOfFailures(t *testing.T) {
 // receives them again.
 func TestSourceKeepsWhatIsHeld(t *testing.T) {
 	p := newPipe(t)
+	p.lease = 200 * time.Millisecond // of a process that dies
 	p.add("a/1", "a/3", "a/4")
 	f, end := p.consume(&Options{Wait: time.Hour})
 	p.wait("a/1")
@@ -223,7 +223,6 @@ func TestSourceForgetsWhatIsReleased(t *testing.T) {
 // Otherwise they would be held as events after a gap.
 func TestSourceReleasesWhatFollows(t *testing.T) {
 	p := newPipe(t)
-	p.lease = time.Hour // the claim lasts while the handlers block
 	p.holds = map[string]chan error{"a/1": make(chan error), "b/1": make(chan error)}
 	p.addInOrder("a/1", "a/2", "b/1")
 	finish := sync.OnceFunc(func() { close(p.holds["b/1"]) })

@@ -177,8 +177,9 @@ func stalledRole(ctx context.Context, _ *crash.Points, args []string) error {
 	return nil
 }
 
-// stallLease is short, so that the test need not wait for long.
-const stallLease = 600 * time.Millisecond
+// stallLease is short, so that the test need not wait for long. It is longer than a busy machine takes
+// from the claim to the stall.
+const stallLease = 3 * time.Second
 
 // TestStoppedAttemptWakesUp: SIGSTOP pauses a process inside its phase, or after it, for
 // longer than its lease. Another attempt does the rest. When the first wakes up, it

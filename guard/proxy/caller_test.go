@@ -268,7 +268,7 @@ func testCleaningBlocksNoCall(t *testing.T, db *databases.DB) {
 		if err := (proxy.Calls{}).Clean(ctx, tx, 0); err != nil {
 			return err
 		}
-		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		short, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
 		_, err := c.Do(short, grant(1, bound), "api", "new", fine)
 		return err
@@ -332,7 +332,7 @@ func TestACallEndsWithItsSession(t *testing.T) {
 			db.Exec(t, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and state = 'idle in transaction'`)
 			select {
 			case <-ctx.Done():
-			case <-time.After(5 * time.Second):
+			case <-time.After(bound):
 				t.Error("it was not told")
 			}
 			wantKind(t, call.Ready(), interlock.Retryable, nil)

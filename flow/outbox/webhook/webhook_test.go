@@ -119,7 +119,7 @@ func TestSwitchedProtocol(t *testing.T) {
 func TestNoAnswerIsUncertain(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
-	s := receiver(t, &webhook.Options{Timeout: 50 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
+	s := receiver(t, &webhook.Options{Timeout: 2 * time.Second}, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(webhook.HeaderID) == "cut" {
 			panic(http.ErrAbortHandler)
 		}
