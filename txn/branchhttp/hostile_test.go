@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
@@ -108,7 +109,7 @@ func TestHostileAnswers(t *testing.T) {
 				next() // waits until the other side closes
 			})
 			call := a(branch.Try)
-			call.Deadline = time.Now().Add(2 * time.Second) // an immediate answer must be read before it
+			call.Deadline = time.Now().Add(5 * time.Second) // an immediate answer must be read before it
 			came := make(chan error, 1)
 			go func() {
 				_, err := caller(t).Post(t.Context(), url, call, []byte(`{}`))
@@ -117,7 +118,7 @@ func TestHostileAnswers(t *testing.T) {
 			select {
 			case err := <-came:
 				mustBe(t, err, c.class, c.kind, c.status)
-			case <-time.After(20 * time.Second):
+			case <-time.After(testbed.Patience):
 				t.Error("the call does not end")
 			}
 		})

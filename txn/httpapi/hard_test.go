@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/httpapi"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -192,7 +193,7 @@ func TestSlowClient(t *testing.T) {
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
 	ok(t, err)
 	defer conn.Close()
-	ok(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	ok(t, conn.SetDeadline(time.Now().Add(testbed.Patience)))
 	_, err = io.WriteString(conn, "POST /v1/sagas/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 	ok(t, err)
 	answer, err := io.ReadAll(conn)
@@ -206,11 +207,11 @@ func TestSlowClient(t *testing.T) {
 func TestWaitOutlivesThePatience(t *testing.T) {
 	shop, s := open(t)
 	shop.down = true
-	httpapi.Patience(s.web, 100*time.Millisecond)
+	httpapi.Patience(s.web, time.Second)
 	for _, c := range []struct{ method, body string }{{"POST", steps(shop)}, {"GET", ""}, {"POST", steps(shop)}} {
 		began := time.Now()
-		same(t, "state", s.do(c.method, "/v1/sagas/1?wait=400ms", c.body, 200)["state"], "RUNNING")
-		if waited := time.Since(began); waited < 400*time.Millisecond {
+		same(t, "state", s.do(c.method, "/v1/sagas/1?wait=1200ms", c.body, 200)["state"], "RUNNING")
+		if waited := time.Since(began); waited < 1200*time.Millisecond {
 			t.Errorf("answered after %v", waited)
 		}
 	}

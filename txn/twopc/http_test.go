@@ -164,7 +164,7 @@ func online(t *testing.T) *remote {
 	t.Cleanup(func() { ok(t, j.Close()) })
 	c, err := coordinator.New(j, &coordinator.Options{Poll: 10 * time.Millisecond})
 	ok(t, err)
-	r.Engine, err = New(c, &Options{Patience: time.Second, Scan: 20 * time.Millisecond, Timeout: 2 * time.Second}, r.north, r.shop)
+	r.Engine, err = New(c, &Options{Patience: 2 * time.Second, Scan: 20 * time.Millisecond, Timeout: 5 * time.Second}, r.north, r.shop)
 	ok(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -198,7 +198,7 @@ func (r *remote) pay(amount int64) func(ctx context.Context, t *T) error {
 // certain waits until nothing is in doubt.
 func (r *remote) certain(t *testing.T) {
 	t.Helper()
-	testbed.Eventually(t, "nothing is in doubt", 10*time.Second, func() bool {
+	testbed.Eventually(t, "nothing is in doubt", testbed.Patience, func() bool {
 		doubts, err := r.InDoubt(t.Context())
 		return err == nil && len(doubts) == 0
 	})

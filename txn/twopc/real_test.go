@@ -262,7 +262,7 @@ func TestHastyScanner(t *testing.T) {
 	end()
 	scans.Wait()
 	ok(t, errors.Join(strange...))
-	bounded, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	bounded, cancel := context.WithTimeout(t.Context(), testbed.Patience)
 	defer cancel()
 	ok(t, teller.finished(bounded))
 	slices.Sort(committed)
@@ -302,7 +302,7 @@ func tell(ctx context.Context, on way, o Options, args []string) error {
 	if err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, testbed.Patience)
 	defer cancel()
 	err = t.Run(bounded, "1", t.move("1"))
 	for interlock.Kind(err) != interlock.Definite && bounded.Err() == nil {
@@ -324,7 +324,7 @@ func finishing(ctx context.Context, at *crash.Points, args []string) error {
 	if err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, testbed.Patience)
 	defer cancel()
 	return t.finished(bounded)
 }
