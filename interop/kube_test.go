@@ -49,7 +49,7 @@ func TestClientGo(t *testing.T) {
 }
 
 // kubeTTL is the lease duration of both sides.
-const kubeTTL = 3 * time.Second
+const kubeTTL = 6 * time.Second // a busy machine renews late
 
 // kubeBed is one Lease with our driver.
 type kubeBed struct {
@@ -108,7 +108,7 @@ func (b *kubeBed) candidate(client kubernetes.Interface, id string, givesUp bool
 	le, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: b.lease},
 			Client: client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: id}},
-		LeaseDuration: kubeTTL, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		LeaseDuration: kubeTTL, RenewDeadline: 4 * time.Second, RetryPeriod: 200 * time.Millisecond,
 		ReleaseOnCancel: givesUp,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {

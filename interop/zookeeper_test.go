@@ -23,8 +23,8 @@ const (
 	kazooVersion   = "2.10.0"
 )
 
-// Sessions of foreign clients are short, so that crashed ones end soon.
-const foreignSession = 2 * time.Second
+// Sessions of foreign clients are short, so that crashed ones end soon, and longer than a busy machine is late.
+const foreignSession = 5 * time.Second
 
 // zkBed is a server with our driver.
 type zkBed struct {
