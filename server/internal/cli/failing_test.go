@@ -85,7 +85,7 @@ func nobodyAt(t *testing.T) string {
 func TestLockWaitsForABackendThatIsAway(t *testing.T) {
 	t.Parallel()
 	path, addr := program(t), nobodyAt(t)
-	waiting := testbed.Command(t, path, "lock", "job", "--wait", "1m", "--backend", "etcd://"+addr, "--timeout", "300ms", "--", "true")
+	waiting := testbed.Command(t, path, "lock", "job", "--wait", "1m", "--backend", "etcd://"+addr, "--timeout", "2s", "--", "true")
 	testbed.Eventually(t, "it reports a retry", patience, func() bool { return strings.Contains(waiting.Stderr(), "; trying again") })
 	s, err := embedded.Start(t.Context(), embedded.Options{DataDir: t.TempDir(), Listen: addr})
 	testbed.OK(t, err)

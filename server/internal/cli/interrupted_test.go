@@ -170,9 +170,9 @@ func TestAWaitEndsAlsoIfTheBackendIsSilent(t *testing.T) {
 			server := start(t)
 			server.Pause()
 			begun := time.Now()
-			p := testbed.Command(t, program(t), "lock", "job", "--wait", "1s", "--timeout", "20s", "--backend", name+"://"+server.Addr(), "--", "true")
+			p := testbed.Command(t, program(t), "lock", "job", "--wait", "1s", "--timeout", "2m", "--backend", name+"://"+server.Addr(), "--", "true")
 			wantCode(t, p, 69)
-			if took := time.Since(begun); took > 10*time.Second {
+			if took := time.Since(begun); took > time.Minute {
 				t.Errorf("it took %v: %s", took, p.Stderr())
 			}
 			if said := p.Stderr(); !strings.Contains(said, "within 1s") && !strings.Contains(said, "cannot reach") {

@@ -421,7 +421,7 @@ func TestCopiesOnAPausedStore(t *testing.T) {
 	store, disconnect, err := target.Journal(t.Context(), "")
 	ok(t, err)
 	defer disconnect()
-	j, err := journal.New(store, &journal.Options{Patience: 500 * time.Millisecond})
+	j, err := journal.New(store, &journal.Options{Patience: 2 * time.Second}) // all copies arrive within it
 	ok(t, err)
 	defer j.Close()
 	c, err := coordinator.New(j, nil)
