@@ -128,7 +128,7 @@ func TestWhoRunsLongIsWaitedFor(t *testing.T) {
 		l.add("A")
 		return nil
 	}}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	err := freely(waiting).act(ctx, []string{"A", "B"}, slow, stepper(&l, "B", 1))
 	if err != nil || l.String() != "A B" {
