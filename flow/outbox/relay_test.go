@@ -263,7 +263,7 @@ func testSinkAway(t *testing.T, db *databases.DB) {
 		}
 	})
 	add(t, db, slices.Concat(keyed("a", 1, 5), keyed("b", 1, 5), keyed("c", 1, 5), keyed("d", 1, 5), keyed("e", 1, 5), keyed("f", 1, 5))...)
-	serve(t, relay(t, db, &sink, outbox.Options{MinPause: 200 * time.Millisecond, MaxPause: time.Second, Hooks: &observe.Outbox{
+	serve(t, relay(t, db, &sink, outbox.Options{MinPause: time.Second, MaxPause: time.Second, Hooks: &observe.Outbox{
 		Paused: func(e observe.OutboxPaused) {
 			if paused.Add(1) == int64(box.Slices) {
 				close(back)

@@ -301,10 +301,10 @@ func testOlderTable(t *testing.T, db *databases.DB) {
 func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 	api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
-			<-time.After(3 * time.Second) // the API takes its time
+			<-time.After(5 * time.Second) // the API takes its time
 		}
 	})
-	by, c := transport(t), grant(1, 3*time.Second) // idle for 2 at most
+	by, c := transport(t), grant(1, 6*time.Second) // idle for 4 at most
 	c.Stubborn = true                              // renewed each time
 	var all sync.WaitGroup
 	all.Go(func() {
