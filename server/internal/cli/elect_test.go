@@ -31,7 +31,7 @@ func leading(t *testing.T, url string, j journal, flags ...string) *testbed.Proc
 	t.Helper()
 	self, err := os.Executable()
 	testbed.OK(t, err)
-	args := append([]string{"elect", "job", "--backend", url, "--ttl", "2s", "--accept-weakness"}, flags...)
+	args := append([]string{"elect", "job", "--backend", url, "--ttl", "5s", "--accept-weakness"}, flags...)
 	return testbed.Start(t, testbed.Program{Path: program(t), Args: append(args, "--", self), Env: j.env(time.Minute, false)})
 }
 

@@ -179,7 +179,7 @@ func TestReleaseAsks(t *testing.T) {
 	t.Parallel()
 	program(t)
 	url := backends["etcd"](t)
-	holder := holding(t, url, "nightly", "--ttl", "3s")
+	holder := holding(t, url, "nightly", "--ttl", "9s")
 	ask := func() *console {
 		c := open(t, program(t), "locks", "release", "nightly", "--reason", "host is gone", "--backend", url)
 		c.sees("nightly is held by ")
@@ -366,7 +366,7 @@ func TestWatch(t *testing.T) {
 func TestWatchSeesAnExpiry(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, url string) {
-		p := holding(t, url, "nightly", "--ttl", "2s")
+		p := holding(t, url, "nightly", "--ttl", "5s")
 		w := watching(t, url, "-o", "json")
 		next(t, w, "nightly", "held")
 		end(t, p, syscall.SIGKILL, -1)

@@ -72,15 +72,15 @@ func TestThreeMinutesOnConsul(t *testing.T) {
 
 func threeMinutes(t *testing.T, locks, guards string) {
 	interlock := program(t)
-	job := func(script string) *testbed.Process {
-		return testbed.Command(t, interlock, "lock", "report", "--ttl", "2s", "--backend", locks, "--", "sh", "-c", script, interlock, guards)
+	job := func(ttl, script string) *testbed.Process {
+		return testbed.Command(t, interlock, "lock", "report", "--ttl", ttl, "--backend", locks, "--", "sh", "-c", script, interlock, guards)
 	}
-	first := job(`echo holding; read _; "$0" guard enter report --backend "$1" --set written-by=first; echo "exit code $?"`)
+	first := job("3s", `echo holding; read _; "$0" guard enter report --backend "$1" --set written-by=first; echo "exit code $?"`)
 	if line := first.Line(patience); line != "holding" {
 		t.Fatalf("it said %q", line)
 	}
 	first.Pause()
-	second := job(`"$0" guard enter report --backend "$1" --set written-by=second`)
+	second := job("1m", `"$0" guard enter report --backend "$1" --set written-by=second`)
 	wantCode(t, second, 0)
 	if line := second.Line(patience); !strings.HasSuffix(line, " entered, 1 key written") {
 		t.Fatalf("it said %q", line)
