@@ -494,7 +494,7 @@ func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
 	t.Parallel()
 	server := mariaDB(t)
 	admin := open(t, server.URL())
-	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Second})
+	d := modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: 9 * time.Second}) // a statement may take 3 s
 	before := request("x")
 	acquire(t, d, before)
 	release(t, d, before)
@@ -509,9 +509,14 @@ func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
 	}
 	r.Events.Renewed = func(time.Duration, error) { tell("renewed") }
 	r.Events.Lost = func(cause error) { tell("lost") }
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if _, err := d.Acquire(ctx, r); interlock.Kind(err) != interlock.Uncertain {
+	acquired := testbed.Later(t, bound, func() error { _, err := d.Acquire(ctx, r); return err })
+	testbed.Eventually(t, "the statement waits", bound, func() bool {
+		return admin.text(t, "select count(*) from information_schema.processlist where state like 'Waiting for table%'") == "1"
+	})
+	cancel()
+	if err := acquired(); interlock.Kind(err) != interlock.Uncertain {
 		t.Fatalf("%v (%v)", err, interlock.Kind(err))
 	}
 	over.Store(true)
@@ -521,7 +526,7 @@ func TestNoWordAfterAnAbandonedAcquire(t *testing.T) {
 	}
 	testbed.Eventually(t, "it is granted", bound, func() bool { return user() != "0" })
 	pinged := admin.status(t, "Com_select")
-	testbed.Eventually(t, "the session is kept alive", bound, func() bool { return admin.status(t, "Com_select") > pinged+3 })
+	testbed.Eventually(t, "the session is kept alive", bound, func() bool { return admin.status(t, "Com_select") > pinged+1 })
 	admin.do(t, "kill "+user())
 	release(t, d, r)
 	if len(told) > 0 {
