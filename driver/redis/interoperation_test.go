@@ -38,13 +38,18 @@ func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
 	release(t, d, "shared", o.owner)
 
 	// It crashes: its key expires, and the first waiter gets the lock.
-	set("PX", "1050")
-	waiter, began = await(t, d, "shared"), time.Now()
-	o = receive(t, waiter, bound)
-	if took := time.Since(began); took < 900*time.Millisecond || took > 1400*time.Millisecond {
-		t.Errorf("granted %v after a foreign lock of 1050 ms was seen; heartbeats alone need 1500 ms", took)
-	}
-	release(t, d, "shared", o.owner)
+	testbed.Eventually(t, "a grant sooner than by heartbeats alone, which need 1500 ms", bound/6, func() bool { // a busy machine needs several tries
+		began := time.Now()
+		set("PX", "1050")
+		waiter := await(t, d, "shared")
+		waiting := time.Now()
+		o := receive(t, waiter, bound)
+		release(t, d, "shared", o.owner)
+		if took := time.Since(began); took < 1040*time.Millisecond {
+			t.Fatalf("granted %v after a foreign lock of 1050 ms was made", took)
+		}
+		return time.Since(waiting) <= 1400*time.Millisecond
+	})
 }
 
 func TestPlainAndQueueModeExcludeEachOther(t *testing.T) {

@@ -119,9 +119,9 @@ func TestForeignValueRaisesTheToken(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
-	d := openOn(t, server.Addr(), &Options{TTL: time.Second})
+	d := openOn(t, server.Addr(), nil)
 	renewed := make(chan error, 64)
-	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{
+	r := driver.Request{Name: "x", Owner: newOwner(), TTL: DefaultTTL, Renew: DefaultTTL / 100, Events: driver.Events{
 		Renewed: func(_ time.Duration, err error) { renewed <- err },
 		Lost:    func(cause error) { renewed <- cause }}}
 	first, err := d.Acquire(t.Context(), r)
