@@ -88,7 +88,7 @@ func TestSweepDoesNotDelayRenewals(t *testing.T) {
 	d, err := OpenTable(t.Context(), o, &TableOptions{TTL: MinTTL}) // sweeps at once
 	testbed.OK(t, err)
 	testbed.CloseAfter(t, d)
-	var r driver.Request
+	r := driver.Request{TTL: 10 * time.Second, Renew: MinTTL / 3} // a busy machine renews late
 	renewed := make(chan error, 100)
 	r.Events.Renewed = func(_ time.Duration, err error) { renewed <- err }
 	g := attempt(t.Context(), d, "x", r)
