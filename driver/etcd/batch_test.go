@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -157,11 +158,20 @@ func TestSeveralNamesGivenUpLate(t *testing.T) {
 	server := serverFor(t)
 	path := testbed.NewProxy(t, server.Addr())
 	operator := dial(t, server.Addr())
-	d := open(t, dial(t, path.Addr()), nil)
+	var giveUp atomic.Pointer[context.CancelFunc] // soon after the next request
+	d := open(t, dial(t, path.Addr(), func(config *clientv3.Config) {
+		intercept(config, func(_ context.Context, _ string, call func() error) error {
+			if cancel := giveUp.Swap(nil); cancel != nil {
+				time.AfterFunc(20*time.Millisecond, *cancel)
+			}
+			return call()
+		})
+	}), nil)
 	path.Delay(50 * time.Millisecond)
 	for i := range 5 {
 		all := askFor(fmt.Sprint(i), "a", "b")
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		giveUp.Store(&cancel)
 		_, err := d.AcquireAll(ctx, all)
 		cancel()
 		if interlock.Kind(err) != interlock.Uncertain {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
@@ -205,9 +206,14 @@ func TestLateEntryOfARefusedRequest(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	var withhold atomic.Bool
+	tired, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
 	d := open(t, dial(t, server.Addr(), func(config *clientv3.Config) {
-		intercept(config, func(ctx context.Context, _ string, call func() error) error {
+		intercept(config, func(ctx context.Context, method string, call func() error) error {
 			if withhold.Load() {
+				if method == pb.KV_Txn_FullMethodName {
+					giveUp()
+				}
 				<-ctx.Done()
 				return ctx.Err()
 			}
@@ -219,9 +225,7 @@ func TestLateEntryOfARefusedRequest(t *testing.T) {
 	r.NoWait = true
 	mustAcquire(t, other, holder)
 	withhold.Store(true)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := d.Acquire(ctx, r.Request); interlock.Kind(err) != interlock.Uncertain {
+	if _, err := d.Acquire(tired, r.Request); interlock.Kind(err) != interlock.Uncertain {
 		t.Fatal(err)
 	}
 	withhold.Store(false)
