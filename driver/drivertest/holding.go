@@ -31,7 +31,11 @@ func testExclusion(s *scene) {
 			wg.Go(func() {
 				for range rounds {
 					c := s.contender(d, lockName)
-					if err := c.try(s.Context()); err != nil {
+					err := c.try(s.Context())
+					if mayRepeat(err) { // a busy backend answers late
+						err = c.repeat()
+					}
+					if err != nil {
 						errs <- err
 						return
 					}

@@ -367,7 +367,7 @@ func testWatchedNamesAreData(s *scene) {
 	for _, name := range oddNames {
 		c := s.contender(d, name)
 		c.req.NoWait = true
-		if err := c.try(s.Context()); errors.Is(err, interlock.ErrName) {
+		if err := c.repeat(); errors.Is(err, interlock.ErrName) {
 			continue
 		} else if err != nil {
 			s.Fatalf("name %q: %v", name, err)
