@@ -70,7 +70,7 @@ func (f five) holders(t testing.TB, key string) []string {
 func TestQuorumSurvivesAMinorityAndNotAMajority(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
-	q := quorumOn(t, servers, QuorumOptions{TTL: 2 * time.Second})
+	q := quorumOn(t, servers, QuorumOptions{TTL: 2 * time.Second, NodeTimeout: 600 * time.Millisecond}) // a busy machine answers late
 	renewed, lost := make(chan error, 100), make(chan error, 1)
 	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{
 		Renewed: func(_ time.Duration, err error) { renewed <- err },
@@ -123,7 +123,7 @@ func TestQuorumSurvivesAMinorityAndNotAMajority(t *testing.T) {
 func TestQuorumDoesNotWaitForAPausedNode(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
-	const nodeTimeout = 800 * time.Millisecond
+	const nodeTimeout = 3 * time.Second
 	q := quorumOn(t, servers, QuorumOptions{TTL: 20 * time.Second, NodeTimeout: nodeTimeout})
 	servers[4].Pause()
 	for range 5 {
@@ -158,7 +158,7 @@ func TestQuorumDoesNotWaitForAPausedNode(t *testing.T) {
 func TestQuorumLocksALostMinorityAgain(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
-	q := quorumOn(t, servers, QuorumOptions{TTL: 1500 * time.Millisecond})
+	q := quorumOn(t, servers, QuorumOptions{TTL: 1500 * time.Millisecond, NodeTimeout: 500 * time.Millisecond})
 	owner := newOwner()
 	lease := takeQuorum(t, q, driver.Request{Name: "x", Owner: owner})
 	servers[0].Restart() // without persistence
@@ -180,7 +180,7 @@ func TestQuorumLocksALostMinorityAgain(t *testing.T) {
 func TestQuorumLosesALostMajority(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
-	q := quorumOn(t, servers, QuorumOptions{TTL: 1500 * time.Millisecond})
+	q := quorumOn(t, servers, QuorumOptions{TTL: 1500 * time.Millisecond, NodeTimeout: 500 * time.Millisecond})
 	lost := make(chan error, 1)
 	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{Lost: func(err error) { lost <- err }}}
 	lease := takeQuorum(t, q, r)
@@ -208,7 +208,7 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	servers := startFive(t)
 	const delay = 2 * time.Second
 	servers.grown(t, delay)
-	o := QuorumOptions{TTL: time.Second, RestartDelay: delay}
+	o := QuorumOptions{TTL: time.Second, RestartDelay: delay, NodeTimeout: 300 * time.Millisecond}
 	first := quorumOn(t, servers, o)
 	second := quorumOn(t, servers, o)
 	openWires(t, second)
