@@ -104,7 +104,7 @@ func TestWaiterWhoseNodeHasAnotherVersion(t *testing.T) {
 	t.Parallel()
 	server := borrow(t)
 	operator := dial(t, server.Addr())
-	d := open(t, &Options{Servers: []string{server.Addr()}, TTL: 2 * time.Second})
+	d := open(t, &Options{Servers: []string{server.Addr()}, TTL: 6 * time.Second})
 	holder, waiter := demand("n", "holder"), demand("n", "waiter")
 	mustAcquire(t, d, holder)
 	done := enqueue(t, d, waiter)
