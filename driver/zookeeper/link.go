@@ -98,7 +98,8 @@ func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, e
 			l.watched = l.seen
 		}
 	}
-	l.conn = newWire(l, raw, addr)
+	l.conn = &wire{greeted: greeted{Conn: raw, patience: l.patience}, link: l, server: addr,
+		buffer: bufio.NewReader(raw), watching: l.conn == nil}
 	return l.conn, nil
 }
 
@@ -151,13 +152,7 @@ type wire struct {
 
 	// link.mu
 	setting  uint32 // the number of the last request that sets watches
-	watching bool   // the client's watches are set
-}
-
-// newWire returns the link's next connection. link.mu is held.
-func newWire(l *link, raw net.Conn, server string) *wire {
-	return &wire{greeted: greeted{Conn: raw, patience: l.patience}, link: l, server: server,
-		buffer: bufio.NewReader(raw), watching: l.conn == nil}
+	watching bool   // the client's watches are set; over the first connection it has none before
 }
 
 // Write is called with whole requests: their length, number and operation. The first one, which opens
