@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
@@ -41,6 +42,31 @@ func TestTransactionPoolerIsRefused(t *testing.T) {
 				t.Fatalf("%v (%v)", err, interlock.Kind(err))
 			}
 		})
+	}
+}
+
+// A process that the pooler started meanwhile, and uses first, is noticed: it takes each turn of ours
+// before the probe holds one open, and leaves us ours afterwards.
+func TestPoolerThatStartsAProcess(t *testing.T) {
+	t.Parallel()
+	pooler := testbed.PgBouncer(t, EmptyServer(t), "transaction", "default_pool_size = 2")
+	connect := func() *pgx.Conn {
+		conn, err := pgx.ConnectConfig(t.Context(), configOf(t, pooler.URL()))
+		testbed.OK(t, err)
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		return conn
+	}
+	conn, other := connect(), connect()
+	first, err := conn.Begin(t.Context())
+	testbed.OK(t, err)
+	ours, err := processOf(t.Context(), conn)
+	testbed.OK(t, err)
+	second, err := other.Begin(t.Context())
+	testbed.OK(t, err)
+	testbed.OK(t, first.Rollback(t.Context()))
+	testbed.OK(t, second.Rollback(t.Context())) // its process is the last one used, and is used next
+	if err := occupied(t.Context(), conn, other, ours); !errors.As(err, new(*PoolerError)) {
+		t.Errorf("got %v", err)
 	}
 }
 

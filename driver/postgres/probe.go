@@ -59,10 +59,10 @@ func (d *dialer) probe(ctx context.Context, conn *pgx.Conn) (string, error) {
 	return pid, nil
 }
 
-// occupied holds a transaction open on other, and requires that it runs in
-// another process and that ours still serves conn.
+// occupied holds a transaction open on other, and requires that it runs in another process than
+// ours, which still serves conn before and meanwhile.
 func occupied(ctx context.Context, conn, other *pgx.Conn, pid string) error {
-	if _, err := processOf(ctx, conn); err != nil { // ours becomes the last one used
+	if err := served(ctx, conn, pid); err != nil { // ours becomes the last one used
 		return err
 	}
 	tx, err := other.Begin(ctx)
@@ -78,6 +78,11 @@ func occupied(ctx context.Context, conn, other *pgx.Conn, pid string) error {
 	if theirs == pid {
 		return &PoolerError{Want: pid, Got: theirs}
 	}
+	return served(ctx, conn, pid)
+}
+
+// served requires that a process serves conn.
+func served(ctx context.Context, conn *pgx.Conn, pid string) error {
 	ours, err := processOf(ctx, conn)
 	if err == nil && ours != pid {
 		return &PoolerError{Want: pid, Got: ours}
