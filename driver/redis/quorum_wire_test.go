@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -115,8 +117,20 @@ func TestNoWireToAYoungNode(t *testing.T) {
 func TestWireKeepsOrder(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
-	q := quorumOn(t, servers, QuorumOptions{TTL: 20 * time.Second, NodeTimeout: 5 * time.Second})
-	q.silence = bound // the wires stay while the servers are stopped
+	var clients []rueidis.Client
+	for _, s := range servers {
+		option, settings, err := clientOption("redis://" + s.Addr())
+		testbed.OK(t, err)
+		option.ConnWriteTimeout = bound
+		client, err := Connect(option, settings)
+		testbed.OK(t, err)
+		t.Cleanup(client.Close)
+		clients = append(clients, client)
+	}
+	q, err := OpenQuorum(t.Context(), clients, &QuorumOptions{RestartDelay: -1, TTL: 2 * time.Minute, NodeTimeout: 30 * time.Second})
+	testbed.OK(t, err)
+	testbed.CloseAfter(t, q)
+	q.silence = bound // connections and wires stay while the servers are stopped
 	openWires(t, q)
 	owner := newOwner()
 	n := q.nodes[0]
