@@ -159,12 +159,9 @@ func Begin(ctx context.Context, j *journal.Journal, definition, id string, input
 	return err
 }
 
-// known returns the definition of a key, or the highest version of a name, and an input as JSON.
+// known returns the definition of a key, and an input as JSON.
 func (e *Engine) known(definition, id string, input any) (plan, []byte, error) {
 	p, ok := e.plans[definition]
-	if !ok {
-		p, ok = e.plans[e.highest(definition)]
-	}
 	if !ok {
 		return p, nil, bug("start saga", id, fmt.Errorf("the engine has no definition %q: add it", definition))
 	}

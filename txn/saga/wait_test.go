@@ -446,6 +446,9 @@ func TestStartsItsVersion(t *testing.T) {
 				ok(t, other.Start(t.Context(), r.engine, fmt.Sprint(i), "in"))
 			}
 		}
+		if err := Define(name, g.undoable("d")).Version(3).Start(t.Context(), r.engine, "3", "in"); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("a version that the engine lacks: %v", err)
+		}
 		for kind, want := range map[string]int{name: 3, name + "@v1": 1, "pay": 0} {
 			n := 0
 			for _, err := range r.engine.Operator().List(t.Context(), Filter{Type: kind}) {
