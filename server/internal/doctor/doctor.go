@@ -119,18 +119,28 @@ func Examine(ctx context.Context, url string, o Options) (Report, error) {
 		return r, err
 	}
 	defer p.close()
-	if err := p.inspect(ctx, &r); err != nil {
-		return r, err
+	return r, r.examine(ctx, p, o)
+}
+
+// examine adds the findings of a probe and of a measurement. A server that stops answering while it
+// is measured is a finding too.
+func (r *Report) examine(ctx context.Context, p probe, o Options) error {
+	if err := p.inspect(ctx, r); err != nil {
+		return err
 	}
 	m, err := measure(ctx, p.ping, o.Watch)
-	if errors.Is(err, errNotServing) {
-		return r, nil // the findings tell why
+	switch {
+	case errors.Is(err, errNotServing):
+		return nil // the findings tell why
+	case errors.Is(context.Cause(ctx), context.Canceled):
+		return err
+	case err != nil:
+		r.add("answers", Critical, "after %v, %d requests were answered, and the next one failed: %v", round(m.watched), m.requests, err)
 	}
-	if err != nil {
-		return r, err
+	if m.requests > 0 {
+		r.judge(m, o)
 	}
-	r.judge(m, o)
-	return r, nil
+	return nil
 }
 
 // add appends a finding, with the texts for its id.

@@ -50,6 +50,37 @@ func TestPausesAndTheTTL(t *testing.T) {
 	}
 }
 
+// A server that stops answering while it is watched costs no finding.
+func TestFailureWhileWatching(t *testing.T) {
+	t.Parallel()
+	for left, latency := range map[int]string{0: "nothing", 3: "ok"} {
+		var r Report
+		if err := r.examine(t.Context(), &dyingProbe{left}, Options{TTL: DefaultTTL, Watch: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		if got := severityOf(r, "answers") + " " + severityOf(r, "clock") + " " + severityOf(r, "latency"); got != "critical ok "+latency {
+			t.Errorf("after %d answers: %s", left, got)
+		}
+	}
+}
+
+// dyingProbe answers a number of requests.
+type dyingProbe struct{ left int }
+
+func (p *dyingProbe) inspect(_ context.Context, r *Report) error {
+	r.skew(time.Unix(1, 0), time.Unix(1, 0), time.Unix(1, 0), 0)
+	return nil
+}
+
+func (p *dyingProbe) ping(context.Context) error {
+	if p.left--; p.left < 0 {
+		return errors.New("connection refused")
+	}
+	return nil
+}
+
+func (p *dyingProbe) close() {}
+
 func TestClockSkew(t *testing.T) {
 	t.Parallel()
 	sent := time.Unix(1_800_000_000, 0)
@@ -203,7 +234,7 @@ func TestEveryFindingHasItsTexts(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
 	testbed.OK(t, err)
-	used := map[string]bool{"clock": true, "latency": true, "pause": true}
+	used := map[string]bool{"answers": true, "clock": true, "latency": true, "pause": true}
 	for _, file := range files {
 		source, err := os.ReadFile(file)
 		testbed.OK(t, err)

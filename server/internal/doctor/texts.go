@@ -12,6 +12,7 @@ var tokensText = text{"guards reject tokens more than a day ahead of their clock
 
 // texts has the texts of every id.
 var texts = map[string]text{
+	"answers": {"while the server does not answer, nothing is granted or renewed", "see its log; a claim outlives up to two thirds of its TTL, so a longer TTL outlives a longer failover"},
 	"latency": {"if a renewal takes as long as the rest of the lease, the lock is lost", "bring the process closer to the server, or raise the TTL"},
 	"pause":   {"a process that pauses for longer than its lease loses the lock without notice", "raise the TTL, give the process its own CPU, and guard its writes"},
 	"clock":   {"after a loss of data tokens start at the clock, and guards reject tokens far ahead of it", "run a time service on both machines"},
