@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,19 +51,32 @@ participants, only the journal is read.`,
 // manage calls use with an engine that serves nothing, within --timeout. The engine lacks the
 // participants that cannot be reached within a --timeout of their own; missing is their error.
 func (x *xa) manage(ctx context.Context, use func(_ context.Context, _ *journal.Journal, _ *twopc.Engine, missing error) error) error {
+	connected := make([]struct {
+		twopc.Defined
+		disconnect func()
+		err        error
+	}, len(x.participants))
+	var all sync.WaitGroup
+	for i := range connected {
+		c := &connected[i]
+		all.Go(func() { c.Defined, c.disconnect, c.err = x.participant(ctx, x.participants[i]) })
+	}
+	all.Wait()
 	var participants []twopc.Defined
-	var missing error
-	for _, text := range x.participants {
-		p, disconnect, err := x.participant(ctx, text)
-		if codeOf(err) == exitUnreachable {
-			missing = errors.Join(missing, err)
-			continue
+	var missing, refused error
+	for _, c := range connected {
+		switch {
+		case c.err == nil:
+			defer c.disconnect()
+			participants = append(participants, c.Defined)
+		case codeOf(c.err) == exitUnreachable:
+			missing = errors.Join(missing, c.err)
+		default:
+			refused = cmp.Or(refused, c.err)
 		}
-		if err != nil {
-			return err
-		}
-		defer disconnect()
-		participants = append(participants, p)
+	}
+	if refused != nil {
+		return refused
 	}
 	return x.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
 		c, err := coordinator.New(j, nil)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -187,6 +188,41 @@ func TestXAListsWithoutSilentParticipants(t *testing.T) {
 		t.Errorf("it printed %s", out)
 	}
 	if !strings.Contains(said, "participant north: cannot reach postgres://") || !strings.Contains(said, "the call took longer than 2s") {
+		t.Errorf("it said %s", said)
+	}
+}
+
+// Participants are connected to at the same time: silent ones take one --timeout, not one each.
+func TestXAAsksParticipantsTogether(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testbed.OK(t, err)
+	both := make(chan struct{})
+	var server sync.WaitGroup
+	server.Go(func() {
+		var kept []net.Conn
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			kept = append(kept, c)
+			if len(kept) < 2 {
+				continue
+			}
+			if len(kept) == 2 {
+				close(both)
+			}
+			for _, c := range kept {
+				_ = c.Close()
+			}
+		}
+	})
+	defer func() { _ = l.Close(); server.Wait() }()
+	_, said := run(t, 69, "xa", "ls", "--timeout", "20s", "--backend", backends["etcd"](t),
+		"--participant", "north=mysql://root@"+l.Addr().String()+"/bank", "--participant", "south=mysql://root@"+l.Addr().String()+"/bank")
+	select {
+	case <-both:
+	default:
+		t.Error("one participant was asked after the other")
+	}
+	if strings.Contains(said, "deadline exceeded") || !strings.Contains(said, "participant north: cannot reach mysql://") || !strings.Contains(said, "participant south: cannot reach mysql://") {
 		t.Errorf("it said %s", said)
 	}
 }
