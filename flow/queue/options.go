@@ -48,7 +48,8 @@ type Options struct {
 	// Failing is the policy for a message whose handler fails.
 	Failing Failing
 	// Attempts is the number of failures after which Skip and Pause apply; 0 means
-	// [DefaultAttempts]. The death of a consumer counts for the first message of each of its keys.
+	// [DefaultAttempts]. The death of a consumer counts for the first message of each of its keys,
+	// but only a handler that runs can end a message that kills its process: see Received.Attempt.
 	Attempts int
 	// MinPause and MaxPause bound the pause before the next attempt, which doubles each time, with
 	// jitter; 0 means [DefaultMinPause] and [DefaultMaxPause].
