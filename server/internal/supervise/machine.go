@@ -206,6 +206,9 @@ func (m *Machine) exit(s Status) {
 	case m.outcome == Completed && m.until <= m.now:
 		m.phase, m.outcome, m.why = killed, Lost, interlock.ErrExpired
 	case m.outcome == Completed && m.phase != killed:
+		if m.phase == frozen { // its end came before the STOP, which its descendants received
+			m.send(syscall.SIGCONT)
+		}
 		m.phase = done
 	}
 }

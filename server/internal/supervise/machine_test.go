@@ -320,6 +320,16 @@ func TestFrozenAndLost(t *testing.T) {
 	s.want("26s STOP", "26.005s TERM", "26.005s CONT")
 }
 
+// TestFrozenAfterTheCommandEnded delivers the end of a command that came before the freeze: processes that
+// it has left in its group run on.
+func TestFrozenAfterTheCommandEnded(t *testing.T) {
+	s := begin(t, nil)
+	s.sleepTo(26 * sec)
+	s.at(26*sec+5*ms, Exited{Status{}})
+	s.want("26s STOP", "26.005s CONT")
+	s.ends(done, Completed, nil)
+}
+
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		give Limits
