@@ -130,6 +130,7 @@ Services also do it in the background. Exit code 1 means that something is wrong
 			}); err != nil {
 				return err
 			}
+			found.Findings = append([]coordinator.Finding{}, found.Findings...) // in JSON not null
 			if err := l.app.print(found, describeFindings(found)); err != nil {
 				return err
 			}

@@ -151,6 +151,7 @@ func TestSagasByHand(t *testing.T) {
 			}
 		}
 	}
+	wants(interlock(0, "tcc", "reconcile", "-o", "json"), `{"wrong":0,"repaired":0,"unknown":0,"findings":[]}`)
 	wants(interlock(0, "saga", "ls"), "order/1", "SUCCEEDED", "order/2", "DEAD_LETTER", "card was refused")
 	wants(interlock(0, "dlq", "sagas"), "order/2", "order/3", "order/4")
 	if text := interlock(0, "dlq", "sagas", "--after", "order/2", "--limit", "1"); !strings.Contains(text, "order/3") || strings.Contains(text, "order/4 ") {
