@@ -137,7 +137,7 @@ func (v *inspection) list(ctx context.Context, prefix string, f listFlags) ([]dr
 	if f.shedlock != "" && !v.target.HasShedLock() {
 		return nil, false, usage("--shedlock is for databases; %s has no tables", v.target.Kind())
 	}
-	if f.foreign && prefix == "" && v.app.prefix == "" && v.target.Kind() == "redis" {
+	if f.foreign && prefix+v.app.prefix+v.target.Setting("prefix") == "" && v.target.Kind() == "redis" {
 		return nil, false, usage("on Redis --foreign scans the keys with a prefix: interlock locks ls PREFIX --foreign")
 	}
 	f.all = f.all || internalName(prefix)

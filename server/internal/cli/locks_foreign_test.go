@@ -95,6 +95,10 @@ func TestForeignLocksOnRedis(t *testing.T) {
 		t.Errorf("without a scan of the database %d are foreign: %s", n, list)
 	}
 	run(t, 64, "locks", "ls", "--foreign", "--backend", url)
+	list, _ = run(t, 0, "locks", "ls", "--foreign", "-o", "json", "--backend", url+"?prefix=jobs/")
+	if n := strings.Count(list, `"foreign":true`); n != 3 {
+		t.Errorf("with the prefix of the URL %d are foreign: %s", n, list)
+	}
 	if _, said := run(t, 78, "lock", "jobs/c", "--no-wait", "--backend", url, "--", "true"); !strings.Contains(said, "interlock locks show NAME") {
 		t.Error(said)
 	}
