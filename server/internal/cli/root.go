@@ -127,6 +127,13 @@ func (a *app) target() (backend.Target, error) {
 	return backend.Parse("etcd://" + devEndpoint())
 }
 
+// at returns a copy for another backend: its errors are about that one.
+func (a *app) at(url string) *app {
+	b := *a
+	b.backend = url
+	return &b
+}
+
 // backendGiven reports whether a flag or the environment names the backend.
 func (a *app) backendGiven() bool { return a.backend != "" || os.Getenv("INTERLOCK_BACKEND") != "" }
 

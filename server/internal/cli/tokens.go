@@ -94,7 +94,7 @@ but for one grant of a lock of its own.`,
 			if from == "" {
 				return usage("--from is missing: the URL of the old backend")
 			}
-			last, err := a.highest(c.Context(), from)
+			last, err := a.at(from).highest(c.Context())
 			if err != nil {
 				return err
 			}
@@ -114,10 +114,10 @@ but for one grant of a lock of its own.`,
 // free locks are not shown.
 const moveMargin = time.Minute
 
-// highest returns a token above all that a backend has issued: above a grant now and all held
+// highest returns a token above all that the backend has issued: above a grant now and all held
 // tokens, plus a margin.
-func (a *app) highest(ctx context.Context, from string) (interlock.Token, error) {
-	target, err := backend.Parse(from)
+func (a *app) highest(ctx context.Context) (interlock.Token, error) {
+	target, err := a.target()
 	if err != nil {
 		return 0, err
 	}

@@ -32,6 +32,20 @@ func TestTokens(t *testing.T) {
 	scripts(t, "tokens", map[string]string{"INTERLOCK_BACKEND": "etcd://" + server.Addr(), "LEFT": "etcd://" + left.Addr()})
 }
 
+// TestErrorsOfOtherBackends: the error of a backend that another flag names does not advise --backend.
+func TestErrorsOfOtherBackends(t *testing.T) {
+	t.Setenv("INTERLOCK_BACKEND", "")
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	_, said := run(t, 69, "tokens", "move", "--from", "redis://"+nobodyAt(t), "--timeout", "1s")
+	if !strings.HasPrefix(said, "interlock: cannot reach redis://") || strings.Contains(said, "--backend") {
+		t.Error(said)
+	}
+	_, said = run(t, 64, "xa", "ls", "--participant", "north=redis://127.0.0.1:1")
+	if !strings.Contains(said, "redis prepares no transactions") || strings.Contains(said, "--backend") {
+		t.Error(said)
+	}
+}
+
 // tokensOnKube: a Lease with an implausible base keeps drivers from opening until a
 // recorded repair, and a move raises later tokens.
 func tokensOnKube(t *testing.T, k *testbed.Kube) {

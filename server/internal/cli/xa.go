@@ -117,7 +117,7 @@ func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(
 		return nil, nil, fail(exitUnreachable, "participant %s: "+problem, name, target, err)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("participant %s: %w", name, x.app.backendError(target, err))
+		return nil, nil, fmt.Errorf("participant %s: %w", name, x.app.at(address).backendError(target, err))
 	}
 	return p, disconnect, nil
 }
