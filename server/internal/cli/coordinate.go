@@ -85,6 +85,12 @@ only if --allow-network has them, or a flag names the address itself. Link-local
 always need --allow-network. --sign-secret-file signs calls as Standard Webhooks has
 it, and --client-cert and --client-key show a certificate.`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case f.ttl <= 0:
+				return usage("--ttl must be above 0, not %v", f.ttl)
+			case f.keep == 0:
+				return usage("--keep must not be 0; a negative time keeps transactions for ever")
+			}
 			if err := a.resolveTTL(c.Flags(), &f.ttl); err != nil {
 				return err
 			}

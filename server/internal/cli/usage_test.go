@@ -25,6 +25,8 @@ func TestWrongUsageIsFoundBeforeTheBackend(t *testing.T) {
 		"coordinate --participant postgres://u:secret@n/bank?sslmode=disable",
 		"coordinate --max-connections -1",
 		"coordinate --max-connections-per-address -1",
+		"coordinate --ttl 0",
+		"coordinate --keep 0",
 		"dlq sagas --limit 0",
 		"doctor --ttl -1s",
 
