@@ -36,6 +36,9 @@ Parts: ` + strings.Join(names, ", ") + `.`,
 			if !roleName.MatchString(grant) {
 				return usage("--grant-to %q is not a name of letters, digits and _", grant)
 			}
+			if args[0] == "postgres" && mixedCase.MatchString(grant) {
+				grant = `"` + grant + `"`
+			}
 			return a.printSchema(args[0], only, grant)
 		},
 	}
@@ -45,7 +48,10 @@ Parts: ` + strings.Join(names, ", ") + `.`,
 	return c
 }
 
-var roleName = regexp.MustCompile(`^[A-Za-z0-9_]*$`)
+var (
+	roleName  = regexp.MustCompile(`^[A-Za-z0-9_]*$`)
+	mixedCase = regexp.MustCompile(`[A-Z]|^[0-9]`) // PostgreSQL reads it in lower case, or not at all, unless it is quoted
+)
 
 // partView is the JSON form of a part's tables; see docs/reference/cli.md.
 type partView struct {

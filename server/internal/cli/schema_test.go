@@ -43,6 +43,14 @@ func TestSchemaIsEnough(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		other, _ := run(t, 0, "schema", "postgres", "--only", "fence", "--grant-to", "App")
+		var granted bool
+		if _, err := conn.Exec(ctx, `create role "App"; `+other, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.QueryRow(ctx, `select has_table_privilege('App', 'interlock_fence', 'select')`).Scan(&granted); err != nil || !granted {
+			t.Errorf("the rights of the role App went to another: %v, %s", err, other)
+		}
 		url := strings.Replace(server.URL(), "postgres@", "app@", 1)
 		enough(t, url)
 		run(t, 0, "--backend", url+"&mode=table", "lock", "job", "--", "true")
