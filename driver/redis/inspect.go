@@ -56,7 +56,7 @@ func (d *Driver) ForeignLocks(ctx context.Context, prefix string, limit int) ([]
 }
 
 // errAnyString: without a prefix every string would be listed, with its value.
-var errAnyString = errors.New("a plain lock cannot be distinguished from other strings: set Options.Prefix, or ask for one name")
+var errAnyString = errors.New("a plain lock cannot be distinguished from other strings: set a prefix, as by ?prefix= of the URL, or ask for one name")
 
 // Locks lists the string keys below Options.Prefix, by any writer, and Redisson's locks. Without
 // a prefix it returns an error, because a plain lock cannot be distinguished from other strings;

@@ -114,7 +114,7 @@ func TestForeignLocksOnRedis(t *testing.T) {
 		t.Error(shown)
 	}
 	_, said = run(t, 78, "locks", "ls", "--backend", plain)
-	if !strings.Contains(said, "cannot be distinguished from other strings") {
+	if !strings.Contains(said, "cannot be distinguished from other strings: set a prefix, as by ?prefix= of the URL") {
 		t.Error(said)
 	}
 	run(t, 64, "locks", "hold", "jobs/b", "--backend", plain)
