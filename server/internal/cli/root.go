@@ -96,7 +96,7 @@ func (a *app) globals(root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVar(&a.backend, "backend", "", "`URL`: etcd://host:port[,host:port…], redis://host:port, postgres://host/database, mysql://host/database, "+
 		"zookeeper://host:port[,host:port…]/root, consul://host:port or kube://namespace (INTERLOCK_BACKEND; default: what interlock dev started)")
-	f.StringVar(&a.prefix, "prefix", "", "prefix of every key, to share a backend (INTERLOCK_PREFIX)")
+	f.StringVar(&a.prefix, "prefix", "", "prefix of the names of locks and limits, to share a backend (INTERLOCK_PREFIX)")
 	f.StringVarP(&a.output, "output", "o", "text", "output format: text or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long to try to reach the backend")
 	completes(root, "output", "text", "json")
