@@ -411,6 +411,7 @@ func TestOpen(t *testing.T) {
 func TestParseRate(t *testing.T) {
 	for text, want := range map[string]limit.Rate{
 		"100/s": limit.PerSecond(100), "20/m": limit.PerMinute(20), "3/h": limit.PerHour(3), "5/90s": {Count: 5, Period: 90 * time.Second}, "7/1h30m": {Count: 7, Period: 90 * time.Minute}, "1/ms": {Count: 1, Period: time.Millisecond},
+		"10001/720h": {Count: 10001, Period: 720 * time.Hour}, // with a burst, or another algorithm
 	} {
 		if r, err := limit.ParseRate(text); err != nil || r != want {
 			t.Errorf("%s: %+v, %v", text, r, err)

@@ -146,7 +146,8 @@ func open(ctx context.Context, url string) (*backend.Backend, driver.Limiter, er
 }
 
 // ParseRate parses a GCRA rate of the form COUNT/PERIOD, such as "100/s", "5/1m30s" or "1000/24h". The
-// period is a unit or a duration of [time.ParseDuration].
+// period is a unit or a duration of [time.ParseDuration]. You may set the burst and the algorithm, on which
+// the greatest count depends.
 func ParseRate(text string) (Rate, error) {
 	count, period, ok := strings.Cut(text, "/")
 	n, err := strconv.ParseInt(count, 10, 64)
@@ -160,5 +161,7 @@ func ParseRate(text string) (Rate, error) {
 		}
 	}
 	r := Rate{Count: n, Period: d}
-	return r, r.Check()
+	least := r
+	least.Burst = 1
+	return r, least.Check()
 }

@@ -71,6 +71,10 @@ func limits(t *testing.T, url string) {
 	}
 	on(0, "limit", "quick", "--rate", "20/s", "--burst", "1", "--wait=1m", "--", "true")
 
+	on(64, "limit", "month", "--rate", "10001/720h") // cannot be counted exactly without a smaller burst
+	on(0, "limit", "month", "--rate", "10001/720h", "--burst", "100")
+	on(0, "limit", "quota", "--rate", "10001/720h", "--algorithm", "fixed-window")
+
 	// Used units are listed, shown and reset.
 	on(0, "limit", "mail", "--rate", "9/h", "--prefix", "other/")
 	var all []struct {
