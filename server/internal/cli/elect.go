@@ -108,7 +108,7 @@ func (d *candidate) prepare(c *cobra.Command, args []string) error {
 func (d *candidate) run(c *cobra.Command, args []string) error {
 	signals := make(chan os.Signal, 16)
 	subscribe(signals, forwarded)
-	defer signal.Stop(signals)
+	defer unsubscribe(signals)
 	if err := d.prepare(c, args); err != nil {
 		return err
 	}

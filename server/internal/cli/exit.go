@@ -145,6 +145,12 @@ func subscribe(signals chan<- os.Signal, list []os.Signal) {
 	}
 }
 
+// unsubscribe ends listening, but for PIPE: a closed pipe does not change the exit code of an error.
+func unsubscribe(signals chan<- os.Signal) {
+	subscribe(make(chan os.Signal, 1), []os.Signal{syscall.SIGPIPE})
+	signal.Stop(signals)
+}
+
 // untilSignal returns a context that ends with the first signal that ends a wait; its cause is then a
 // [*signalled]. stop stops listening and waits for that, so that later signals stay in the channel.
 func untilSignal(parent context.Context, signals <-chan os.Signal) (ctx context.Context, stop func()) {

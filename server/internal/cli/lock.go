@@ -154,7 +154,7 @@ func (f *lockFlags) checkCodes() error {
 func (j *job) run(c *cobra.Command, args []string) error {
 	signals := make(chan os.Signal, 16)
 	subscribe(signals, forwarded)
-	defer signal.Stop(signals)
+	defer unsubscribe(signals)
 
 	err := j.prepare(c, args)
 	if err == nil {

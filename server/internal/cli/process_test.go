@@ -422,19 +422,21 @@ func deleteAll(t *testing.T, url string) {
 	}
 }
 
-// The reader of our standard error is gone. The command is not affected.
+// The reader of our standard error is gone. The command and the exit code are not affected.
 func TestAClosedStandardErrorDoesNotEndTheCommand(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
-	reader, writer, err := os.Pipe()
-	testbed.OK(t, err)
-	cmd := exec.CommandContext(t.Context(), program(t), "lock", "job", "--backend", url, "--max-hold", "200ms", "--", "sleep", "60")
-	cmd.Stderr = writer
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	testbed.OK(t, errors.Join(reader.Close(), cmd.Start(), writer.Close()))
-	_ = cmd.Wait() // its state has the result
-	if code := cmd.ProcessState.ExitCode(); code != 79 {
-		t.Errorf("exit code %d (%v), want 79", code, cmd.ProcessState)
+	for line, want := range map[string]int{"lock job --max-hold 200ms -- sleep 60": 79, "lock job -- /etc/passwd": 126, "elect job -- /etc/passwd": 126} {
+		reader, writer, err := os.Pipe()
+		testbed.OK(t, err)
+		cmd := exec.CommandContext(t.Context(), program(t), append([]string{"--backend", url}, strings.Fields(line)...)...)
+		cmd.Stderr = writer
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		testbed.OK(t, errors.Join(reader.Close(), cmd.Start(), writer.Close()))
+		_ = cmd.Wait() // its state has the result
+		if code := cmd.ProcessState.ExitCode(); code != want {
+			t.Errorf("%s: exit code %d (%v), want %d", line, code, cmd.ProcessState, want)
+		}
 	}
 }
 
