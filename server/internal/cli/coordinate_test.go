@@ -129,6 +129,30 @@ func TestACoordinatorTells(t *testing.T) {
 	wantCode(t, p, 0)
 }
 
+// Commands show no query of an address, because it can be secret.
+func TestSagasOverHTTP(t *testing.T) {
+	t.Parallel()
+	url := backends["etcd"](t)
+	_, address := coordinating(t, url)
+	for id, order := range map[string]string{
+		"plain":    `{"type":"order","steps":[{"name":"a","do":%[1]q,"pivot":true}]}`,
+		"reported": `{"type":"order","onEnd":%[1]q,"steps":[{"name":"a","do":%[1]q,"pivot":true}]}`,
+		"untyped":  `{"steps":[{"name":"a","do":%[1]q,"pivot":true}]}`,
+	} {
+		if status, state := post(t, address+"/v1/sagas/"+id, fmt.Sprintf(order, "http://127.0.0.1:1/a?key=s3cret")); status != 200 {
+			t.Fatal(status, state)
+		}
+		for _, format := range []string{"text", "json"} {
+			if out, _ := run(t, 0, "saga", "show", id, "-o", format, "--backend", url); !strings.Contains(out, "http://127.0.0.1:1/a?…") || strings.Contains(out, "s3cret") {
+				t.Error(out)
+			}
+		}
+	}
+	if out, _ := run(t, 0, "saga", "ls", "-o", "json", "--backend", url); strings.Count(out, "http://127.0.0.1:1/a?…") < 3 || strings.Contains(out, "s3cret") {
+		t.Error(out)
+	}
+}
+
 // Beyond loopback a coordinator requires its token. Package coordinate tests the check itself.
 func TestACoordinatorWithAToken(t *testing.T) {
 	t.Parallel()

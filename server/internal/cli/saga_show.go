@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,7 +81,7 @@ func history(ctx context.Context, j *journal.Journal, id string) (c sagaHistory,
 	}
 	_ = json.Unmarshal(entries[0].Data, &begun) // Replay reports the error
 	c.input, c.head.Type = begun.Input, httpapi.TypeOf(saga.Outcome{Summary: coordinator.Summary{Type: definition}, Input: begun.Input})
-	if c.head.Type != definition { // started over HTTP
+	if slices.Contains(httpTypes, definition) {
 		c.input = httpapi.RedactOrder(begun.Input)
 	}
 	c.snapshots, err = saga.Replay(entries)

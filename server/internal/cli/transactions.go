@@ -70,7 +70,9 @@ type transactionView struct {
 }
 
 func viewSaga(o saga.Outcome) transactionView {
-	o.Type = httpapi.TypeOf(o)
+	if slices.Contains(httpTypes, o.Type) {
+		o.Type, o.Input = httpapi.TypeOf(o), httpapi.RedactOrder(o.Input)
+	}
 	return transactionView{Summary: o.Summary, Input: o.Input, Outputs: o.Outputs.All(), Crossed: o.Crossed}
 }
 
@@ -186,9 +188,9 @@ func rowsOf(all []transactionView) [][]string {
 // find returns the first matching transactions, and reports if there are more.
 func (l *journalCommands) find(ctx context.Context, j *journal.Journal, p protocol, f listing) ([]transactionView, error) {
 	all, err := listOf(ctx, j, p, f, func(transactionView) bool { return true })
-	if err == nil && p.group == "saga" && f.Type != "" && f.Type != httpType { // in the journal all of these have one type
+	if err == nil && p.group == "saga" && f.Type != "" && f.Type != httpTypes[0] { // in the journal all of these have one type
 		wanted := f.Type
-		f.Type = httpType
+		f.Type = httpTypes[0]
 		var more []transactionView
 		more, err = listOf(ctx, j, p, f, func(v transactionView) bool { return v.Type == wanted })
 		all = append(all, more...)
@@ -201,8 +203,9 @@ func (l *journalCommands) find(ctx context.Context, j *journal.Journal, p protoc
 	return all, err
 }
 
-// httpType is the definition of sagas started over HTTP; their own type is in their input.
-const httpType = "http"
+// httpTypes are the definitions of sagas started over HTTP, the second with a report of their end. Their
+// own type is in their input.
+var httpTypes = []string{"http", "http_reported"}
 
 // listOf returns the first transactions that pass, one more than the limit.
 func listOf(ctx context.Context, j *journal.Journal, p protocol, f listing, passes func(transactionView) bool) ([]transactionView, error) {
