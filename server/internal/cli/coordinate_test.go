@@ -129,7 +129,7 @@ func TestACoordinatorTells(t *testing.T) {
 	wantCode(t, p, 0)
 }
 
-// Commands show no query of an address, because it can be secret.
+// Commands show no query of an address, because it can be secret, and know the types of orders.
 func TestSagasOverHTTP(t *testing.T) {
 	t.Parallel()
 	url := backends["etcd"](t)
@@ -149,6 +149,9 @@ func TestSagasOverHTTP(t *testing.T) {
 		}
 	}
 	if out, _ := run(t, 0, "saga", "ls", "-o", "json", "--backend", url); strings.Count(out, "http://127.0.0.1:1/a?…") < 3 || strings.Contains(out, "s3cret") {
+		t.Error(out)
+	}
+	if out, _ := run(t, 0, "saga", "ls", "--type", "order", "-o", "json", "--backend", url); !strings.Contains(out, `"id":"plain"`) || !strings.Contains(out, `"id":"reported"`) || strings.Contains(out, "untyped") {
 		t.Error(out)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -188,12 +189,12 @@ func rowsOf(all []transactionView) [][]string {
 // find returns the first matching transactions, and reports if there are more.
 func (l *journalCommands) find(ctx context.Context, j *journal.Journal, p protocol, f listing) ([]transactionView, error) {
 	all, err := listOf(ctx, j, p, f, func(transactionView) bool { return true })
-	if err == nil && p.group == "saga" && f.Type != "" && f.Type != httpTypes[0] { // in the journal all of these have one type
+	if err == nil && p.group == "saga" && f.Type != "" && !slices.Contains(httpTypes, f.Type) { // in the journal these do not have their own types
 		wanted := f.Type
-		f.Type = httpTypes[0]
-		var more []transactionView
-		more, err = listOf(ctx, j, p, f, func(v transactionView) bool { return v.Type == wanted })
-		all = append(all, more...)
+		for _, f.Type = range httpTypes {
+			more, problem := listOf(ctx, j, p, f, func(v transactionView) bool { return v.Type == wanted })
+			all, err = append(all, more...), errors.Join(err, problem)
+		}
 		slices.SortFunc(all, func(a, b transactionView) int { return cmp.Compare(a.ID, b.ID) })
 	}
 	if len(all) > f.limit {
