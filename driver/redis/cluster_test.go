@@ -40,6 +40,7 @@ func TestCluster(t *testing.T) {
 	t.Run("Eviction", func(t *testing.T) { oneNodeEvicts(t, c, client) })
 	d := openWith(t, client, &Options{TTL: 10 * time.Second})
 	t.Run("Listing", func(t *testing.T) { listOnCluster(t, d) })
+	t.Run("ListingOfTags", func(t *testing.T) { listTagsOnCluster(t, d) })
 	t.Run("Together", func(t *testing.T) { togetherOnCluster(t, d) })
 	t.Run("Stores", func(t *testing.T) { storesOnCluster(t, c, client) })
 	t.Run("Subscriptions", func(t *testing.T) { closedOnCluster(t, c, client) })
@@ -160,6 +161,23 @@ func listOnCluster(t *testing.T, d *Driver) {
 	release(t, d, "job{a}/1", tagged)
 	if states, _, err := d.Locks(t.Context(), "", 10); err != nil || len(states) != 0 {
 		t.Errorf("after all were released: %q, %v", namesOf(states), err)
+	}
+}
+
+// A list goes on in every slot after a page that ends with a name of a tag.
+func listTagsOnCluster(t *testing.T, d *Driver) {
+	var want []string
+	owners := map[string]string{}
+	for i := range batchSize + 10 {
+		name := fmt.Sprintf("account/{%03d}", i)
+		owners[name], _ = take(t, d, name)
+		want = append(want, name)
+	}
+	if states, more, err := d.Locks(t.Context(), "account/", 1000); err != nil || more || !slices.Equal(namesOf(states), want) {
+		t.Errorf("%d of %d locks are listed, %v, %v", len(states), len(want), more, err)
+	}
+	for name, owner := range owners {
+		release(t, d, name, owner)
 	}
 }
 

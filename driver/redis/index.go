@@ -23,7 +23,7 @@ func (k *keyspace) names(ctx context.Context, prefix, after string) ([]string, e
 	if after != "" {
 		low = "(" + after
 	}
-	batches, err := k.layout.indexes(ctx, k.conn, low, high)
+	batches, err := k.layout.indexes(ctx, k.conn, prefix, low, high)
 	if err != nil {
 		return nil, err
 	}
@@ -44,14 +44,14 @@ func (k *keyspace) names(ctx context.Context, prefix, after string) ([]string, e
 	return names[:min(len(names), batchSize)], nil
 }
 
-// indexes returns the requests that read the parts of the index that can contain
-// names between low and high.
-func (l layout) indexes(ctx context.Context, c *conn, low, high string) ([]batch, error) {
+// indexes returns the requests that read names between low and high from the parts of the
+// index that can contain names with the prefix.
+func (l layout) indexes(ctx context.Context, c *conn, prefix, low, high string) ([]batch, error) {
 	args := []string{low, high, strconv.Itoa(batchSize)}
 	if !l.cluster {
 		return []batch{{keys: []string{namesKey(wholeTag)}, args: args}}, nil
 	}
-	if slot, ok := slotOfPrefix(low[1:]); ok {
+	if slot, ok := slotOfPrefix(prefix); ok {
 		return []batch{{keys: []string{namesKey(tags.of(slot))}, args: args}}, nil
 	}
 	ranges, err := c.slotRanges(ctx)
