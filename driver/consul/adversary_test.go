@@ -194,6 +194,28 @@ func testFenceDeleted(s *scene) {
 	}
 }
 
+// testKeyDeletedAndTaken by another owner of the process: Consul shows the same session, and the former
+// holder has lost the lock.
+func testKeyDeletedAndTaken(s *scene) {
+	d, _ := s.open(Options{TTL: time.Hour})
+	lost := s.lossOf(d, "n", "former")
+	s.operate(op{Verb: "delete", Key: layout{s.prefix}.lock("n")})
+	next := drivertest.Ask("n", "next")
+	grant := drivertest.Acquire(s, d, next)
+	d.session.renew()
+	if len(lost) != 1 {
+		s.Error("the former holder was not told")
+	} else if err := <-lost; !errors.Is(err, interlock.ErrLost) {
+		s.Errorf("cause %v", err)
+	}
+	s.release(d, "n", "former")
+	if e := s.key("n"); holderOf(e) != "next" || grant.Lease.Remaining() <= 0 || len(next.Lost) > 0 {
+		s.Errorf("the key is %+v, %v remain", e, grant.Lease.Remaining())
+	}
+	s.release(d, "n", "next")
+	s.mustBeFree("n")
+}
+
 // testValueReplaced by an operator, which leaves the session: a release frees it.
 func testValueReplaced(s *scene) {
 	d, _ := s.open(Options{})

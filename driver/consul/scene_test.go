@@ -36,6 +36,7 @@ func TestDriver(t *testing.T) {
 		"SessionDestroyed":            testSessionDestroyed,
 		"RunOutSessionIsDestroyed":    testRunOutSessionIsDestroyed,
 		"FenceDeleted":                testFenceDeleted,
+		"KeyDeletedAndTaken":          testKeyDeletedAndTaken,
 		"ValueReplaced":               testValueReplaced,
 		"LockDelay":                   testLockDelay,
 		"OtherKeysAreLeftAlone":       testOtherKeysAreLeftAlone,

@@ -3,6 +3,7 @@ package consul
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -202,6 +203,22 @@ func (s *session) holders() []*contender {
 	return all
 }
 
+// latestHolders returns the holders whose keys may be theirs. If another owner of the session has taken
+// a key that an operator had deleted, Consul still shows the session: the former holder has lost it. The
+// caller holds the driver's mutex.
+func (s *session) latestHolders() []*contender {
+	latest := map[string]*contender{}
+	for _, c := range s.holders() {
+		if other := latest[c.key]; other == nil || other.index < c.index {
+			latest[c.key], c = c, other
+		}
+		if c != nil {
+			c.reportLost(interlock.ErrLost)
+		}
+	}
+	return slices.Collect(maps.Values(latest))
+}
+
 // batch is how many keys one transaction checks; Consul allows 128 operations, older versions 64.
 const batch = 60
 
@@ -209,7 +226,7 @@ const batch = 60
 // ones. It costs one request for sixty locks, and none without holders.
 func (s *session) checkHeld() error {
 	s.d.mu.Lock()
-	held := s.holders()
+	held := s.latestHolders()
 	s.d.mu.Unlock()
 	for len(held) > 0 {
 		some := held[:min(batch, len(held))]
