@@ -105,6 +105,7 @@ const dueZero = 1 << 60
 type located struct {
 	driver.Head
 	revision int64
+	size     int // of that value
 	log      logged
 }
 
@@ -172,7 +173,7 @@ func readLog(kv *mvccpb.KeyValue) (p located, err error) {
 	if err != nil || err2 != nil || !ok || json.Unmarshal(note, &p.log) != nil || len(p.log.Records) == 0 {
 		return p, errNotAppend(kv)
 	}
-	p.log.data, p.revision = data, kv.ModRevision
+	p.log.data, p.revision, p.size = data, kv.ModRevision, len(kv.Value)
 	for _, r := range p.log.Records {
 		if r.Size < 0 || r.Size > len(data) {
 			return p, errNotAppend(kv)

@@ -202,7 +202,7 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 		var claimed []driver.Head // in the order of ops; the zero Head for a removed entry
 		size := 0                 // of the appends that are written again
 		for _, e := range list {
-			if size += len(e.at.log.data); size > maxAppendBytes && len(ops) > 0 {
+			if size += e.at.size; size > maxAppendBytes && len(ops) > 0 {
 				more = true
 				break
 			}

@@ -104,6 +104,31 @@ func TestClaimOfLargeAppends(t *testing.T) {
 	}
 }
 
+// TestClaimOfLongNames: what Claim writes again includes the names of steps, in the form of JSON.
+func TestClaimOfLongNames(t *testing.T) {
+	t.Parallel()
+	j := NewJournal(dial(t, serverFor(t).Addr()), "names/")
+	testbed.OK(t, j.Enter(bounded(t), 0, tok(t, 5, 0)))
+	now := time.Now().Truncate(time.Second)
+	for i := range duePage {
+		a := longNames(fmt.Sprint("t", i), now)
+		testbed.OK(t, j.Append(bounded(t), []driver.Append{a})[0])
+	}
+	heads, err := j.Claim(bounded(t), 0, tok(t, 5, 0), now, now.Add(time.Hour), duePage)
+	if err != nil || len(heads) != duePage {
+		t.Fatalf("claimed %d transactions, %v", len(heads), err)
+	}
+}
+
+// longNames returns an append whose steps are six times as long in JSON.
+func longNames(transaction string, due time.Time) driver.Append {
+	a := driver.Append{Transaction: transaction, Due: due}
+	for range driver.MaxRecords {
+		a.Records = append(a.Records, driver.Record{Kind: "x", Step: strings.Repeat("<", 255)})
+	}
+	return a
+}
+
 // TestFormerKeys: a journal with the keys of a former version is refused when it is opened.
 func TestFormerKeys(t *testing.T) {
 	t.Parallel()
