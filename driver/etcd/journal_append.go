@@ -94,7 +94,7 @@ func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 func appendBytes(a driver.Append) int {
 	size := 6 * (len(a.Transaction) + 200)
 	for _, r := range a.Records {
-		size += len(r.Data) + len(r.Step) + 300
+		size += len(r.Data) + 6*(len(r.Kind)+len(r.Step)) + 200 // JSON has up to six bytes for one
 	}
 	return size
 }

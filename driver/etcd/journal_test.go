@@ -120,6 +120,17 @@ func TestClaimOfLongNames(t *testing.T) {
 	}
 }
 
+// TestAppendsOfLongNames: as many as one request has.
+func TestAppendsOfLongNames(t *testing.T) {
+	t.Parallel()
+	j := NewJournal(dial(t, serverFor(t).Addr()), "names/")
+	var group []driver.Append
+	for i := range maxAppends {
+		group = append(group, longNames(fmt.Sprint("t", i), time.Now()))
+	}
+	testbed.OK(t, errors.Join(j.Append(bounded(t), group)...))
+}
+
 // longNames returns an append whose steps are six times as long in JSON.
 func longNames(transaction string, due time.Time) driver.Append {
 	a := driver.Append{Transaction: transaction, Due: due}
