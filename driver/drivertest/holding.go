@@ -359,6 +359,13 @@ func testClose(s *scene) {
 	if err := d.Release(s.Context(), lockName, "x"); !errors.Is(err, interlock.ErrClosed) {
 		s.Fatalf("release after Close: %v, want ErrClosed", err)
 	}
+	if inspector, ok := d.(driver.Inspector); ok && s.Without&Inspection == 0 {
+		_, err := inspector.Lock(s.Context(), lockName)
+		_, _, err2 := inspector.Locks(s.Context(), "", 10)
+		if !errors.Is(err, interlock.ErrClosed) || !errors.Is(err2, interlock.ErrClosed) {
+			s.Fatalf("a look at locks after Close: %v and %v, want ErrClosed", err, err2)
+		}
+	}
 	if err := d.Close(ctx); err != nil {
 		s.Fatalf("Close again: %v", err)
 	}

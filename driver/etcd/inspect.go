@@ -28,6 +28,9 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 	if err := checkName("show", name); err != nil {
 		return driver.LockState{}, err
 	}
+	if d.isClosed() {
+		return driver.LockState{}, errClosed("show", name)
+	}
 	reply, err := d.keys.get(ctx, "show", name, d.layout.line(name), clientv3.WithPrefix())
 	if err != nil {
 		return driver.LockState{}, err
@@ -40,6 +43,9 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 // have no lease are user data and not listed, though [Driver.Lock] shows them,
 // because they would block a lock of that name.
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	if d.isClosed() {
+		return nil, false, errClosed("list locks", prefix)
+	}
 	found, err := d.scan(ctx, d.layout.prefix+d.layout.escape(prefix))
 	if err != nil {
 		return nil, false, err

@@ -203,12 +203,18 @@ func (d *Driver) Close(context.Context) error {
 
 // Locks lists the names that are held or awaited.
 func (d *Driver) Locks(_ context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
+	if d.isClosed() {
+		return nil, false, interlock.ErrClosed
+	}
 	locks, more := d.space.list(prefix, limit)
 	return locks, more, nil
 }
 
 // Lock returns the state of one name.
 func (d *Driver) Lock(_ context.Context, name string) (driver.LockState, error) {
+	if d.isClosed() {
+		return driver.LockState{}, interlock.ErrClosed
+	}
 	return d.space.show(name), nil
 }
 
