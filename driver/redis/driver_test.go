@@ -312,3 +312,20 @@ func TestOneBadNameDoesNotStopTheOthers(t *testing.T) {
 	release(t, d, "good", receive(t, good, bound).owner)
 	_ = other // lost with the key
 }
+
+// TestCodeOfARefusal: it counts wherever a version of Redis puts it.
+func TestCodeOfARefusal(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]interlock.ErrorKind{
+		"READONLY You can't write against a read only replica. script: 6b81, on @user_script:1.":                                   interlock.Retryable,
+		"ERR Error running script (call to f_1028): @user_script:4: @user_script: 4: -READONLY You can't write against a replica.": interlock.Retryable,
+		"@user_script: 12: -OOM command not allowed when used memory > 'maxmemory'.":                                               interlock.Retryable,
+		"ERR Error running script (call to f_1028): @user_script:4: WRONGTYPE Operation against a key":                             interlock.Definite,
+		"ERR the key interlock:{0}:counter is used up":                                                                             interlock.Definite,
+		"ERR Script attempted to access a non local key in a cluster node script: 6b81, on @user_script:9.":                        interlock.Uncertain,
+	} {
+		if got := kindOf(answer); got != want {
+			t.Errorf("%q is %v, want %v", answer, got, want)
+		}
+	}
+}

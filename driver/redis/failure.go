@@ -71,6 +71,11 @@ func kindOf(answer string) interlock.ErrorKind {
 	if strings.Contains(answer, stopped) {
 		return interlock.Uncertain
 	}
+	if _, inner, ok := strings.Cut(answer, "@user_script"); ok { // Redis 6 puts the place in the script before the code
+		if _, code, ok := strings.Cut(inner, ": -"); ok {
+			answer = code
+		}
+	}
 	if code, _, _ := strings.Cut(answer, " "); slices.Contains(refusals, code) {
 		return interlock.Retryable
 	}
