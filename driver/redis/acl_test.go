@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/renewal"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -98,6 +99,38 @@ func TestForbiddenNameFailsNoOther(t *testing.T) {
 		return err
 	})
 	together(func(name string) error { return d.Release(t.Context(), name, name) })
+}
+
+// A name whose right is revoked ends neither the leases nor the waits of others.
+func TestRevokedNameFailsNoOther(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	grantRights(t, operator, "~other/*")
+	d, holder := openOn(t, "app:pw@"+server.Addr(), nil), openOn(t, server.Addr(), nil)
+	names := []string{"jobs/1", "other/1", "jobs/2"}
+	held := make([]*renewal.Holding, len(names))
+	for i, name := range names {
+		owner, _ := take(t, d, name)
+		held[i] = &renewal.Holding{Request: driver.Request{Name: name, Owner: owner}}
+	}
+	first, _ := take(t, holder, "jobs/3")
+	take(t, holder, "other/3")
+	next, forbidden := await(t, d, "jobs/3"), await(t, d, "other/3")
+	mustDo(t, operator, "ACL", "SETUSER", "app", "resetkeys", "~jobs/*", "~interlock:{*", "~redisson_lock_*")
+	for i, e := range d.extend(testbed.Bounded(t), held) {
+		switch revoked := i == 1; {
+		case !revoked && (!e.Ours || e.Err != nil):
+			t.Errorf("%s: %+v", names[i], e)
+		case revoked && (e.Ours || e.Err == nil):
+			t.Errorf("the revoked name: %+v", e)
+		}
+	}
+	if o := testbed.Receive(t, forbidden, "the end of a wait without its right"); o.err == nil {
+		t.Error("a wait without its right was granted")
+	}
+	release(t, holder, "jobs/3", first)
+	receive(t, next, bound)
 }
 
 func mustMiss(t *testing.T, d *Driver, name string, want ...string) {

@@ -110,6 +110,15 @@ func (d *Driver) contention(mode string, chunk ...*waiter) batch {
 	return b
 }
 
+// refreshes returns the heartbeats of waiters, a batch for each part.
+func (d *Driver) refreshes(parts [][]*waiter) []batch {
+	batches := make([]batch, len(parts))
+	for i, part := range parts {
+		batches[i] = d.contention(refresh, part...)
+	}
+	return batches
+}
+
 // contend sends a request for one name. Only the goroutine of w may call it.
 func (d *Driver) contend(ctx context.Context, w *waiter, mode string) (reply, error) {
 	w.args = [...]string{mode, d.pushes.channel, w.request.Owner, milliseconds(w.request.Lease(d.ttl))}

@@ -21,8 +21,8 @@ func newKeeper(extend func(context.Context, []*renewal.Holding) []renewal.Extens
 // extend extends leases, all in one pipeline.
 func (k *keyspace) extend(ctx context.Context, due []*renewal.Holding) []renewal.Extension {
 	r := request{op: "renew"}
-	parts := chunks(k.layout, due, k.layout.held)
-	results, err := k.conn.evalAll(ctx, r, renewScript, k.layout.renewals(parts, k.ttl))
+	parts, results, err := evalParts(ctx, k.conn, r, renewScript, chunks(k.layout, due, k.layout.held),
+		func(parts [][]*renewal.Holding) []batch { return k.layout.renewals(parts, k.ttl) })
 	found := make(map[*renewal.Holding]renewal.Extension, len(due))
 	for i, part := range parts {
 		answers, err := integers(r, results, i, len(part), err)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/redis/rueidis"
 )
 
 var rightsScript = newReader(lua("rights"))
@@ -83,4 +85,33 @@ func lockRules(k keys, s Settings) (rules []rule) {
 		rules = append(rules, rule{"+wait", []string{"WAIT", "0", "1"}, ""})
 	}
 	return append(rules, rule{"+publish &" + pushes + "*", []string{"PUBLISH", pushes, ""}, ""})
+}
+
+// evalParts runs a script on the batch of each part, as evalAll. The server refuses a whole batch
+// for one key that the user may not use: then each half is a part of its own, and is sent again. It
+// returns the parts with their results.
+func evalParts[T any](ctx context.Context, c *conn, r request, s *script, parts [][]T, batches func([][]T) []batch) ([][]T, []rueidis.RedisResult, error) {
+	results, err := c.evalAll(ctx, r, s, batches(parts))
+	if err != nil {
+		return parts, nil, err
+	}
+	var sent, halves [][]T
+	var answers []rueidis.RedisResult
+	for i, part := range parts {
+		if half := len(part) / 2; half > 0 && isForbidden(results[i].Error()) {
+			halves = append(halves, part[:half], part[half:])
+			continue
+		}
+		sent, answers = append(sent, part), append(answers, results[i])
+	}
+	if len(halves) == 0 {
+		return parts, results, nil
+	}
+	halves, results, err = evalParts(ctx, c, r, s, halves, batches)
+	for range halves {
+		if err != nil {
+			results = append(results, rueidis.NewErrorResult(err))
+		}
+	}
+	return append(sent, halves...), append(answers, results...), nil
 }

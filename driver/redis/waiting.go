@@ -275,15 +275,11 @@ func (ws *waiters) sendHeartbeats(ctx context.Context) {
 	if len(due) == 0 {
 		return
 	}
-	parts := chunks(ws.d.layout, due, func(w *waiter) string { return w.keys[0] })
-	batches := make([]batch, len(parts))
-	for i, chunk := range parts {
-		batches[i] = ws.d.contention(refresh, chunk...)
-	}
 	bounded, cancel := context.WithTimeout(ctx, 2*heartbeat)
 	defer cancel()
 	sent := boottime.Sent()
-	results, err := ws.d.conn.evalAll(bounded, request{op: "keep place", passing: true}, contendScript, batches)
+	parts, results, err := evalParts(bounded, ws.d.conn, request{op: "keep place", passing: true}, contendScript,
+		chunks(ws.d.layout, due, func(w *waiter) string { return w.keys[0] }), ws.d.refreshes)
 	if ctx.Err() != nil {
 		return
 	}
