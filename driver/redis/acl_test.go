@@ -133,6 +133,25 @@ func TestRevokedNameFailsNoOther(t *testing.T) {
 	receive(t, next, bound)
 }
 
+// A lock that the user may not read any more is not lost.
+func TestUnreadableLockIsNotLost(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	grantRights(t, operator)
+	d := openOn(t, "app:pw@"+server.Addr(), nil)
+	owner, grant := take(t, d, "jobs/1")
+	mustDo(t, operator, "ACL", "SETUSER", "app", "-get")
+	held := []*renewal.Holding{{Request: driver.Request{Name: "jobs/1", Owner: owner}}}
+	if e := d.extend(testbed.Bounded(t), held)[0]; e.Ours || e.Err == nil || grant.Lease.Remaining() <= 0 {
+		t.Errorf("without a right: %+v", e)
+	}
+	mustDo(t, operator, "ACL", "SETUSER", "app", "+get")
+	if e := d.extend(testbed.Bounded(t), held)[0]; !e.Ours || e.Err != nil {
+		t.Errorf("with the right again: %+v", e)
+	}
+}
+
 func mustMiss(t *testing.T, d *Driver, name string, want ...string) {
 	t.Helper()
 	if missing, known, err := d.MissingRights(t.Context(), name); !known || err != nil || !slices.Equal(missing, want) {
