@@ -61,6 +61,20 @@ func testLateTakeAfterAGrant(s *scene) {
 	s.mustBeFree("n")
 }
 
+// testLateTakeAfterARefusal: who is refused does not release.
+func testLateTakeAfterARefusal(s *scene) {
+	d, w := s.open(Options{})
+	other, _ := s.open(Options{})
+	s.loseTake(d, w, "n", "o")
+	s.acquire(other, "n", "holder")
+	if err := s.try(d, "n", "o"); !errors.Is(err, interlock.ErrHeld) {
+		s.Fatalf("got %v", err)
+	}
+	s.release(other, "n", "holder")
+	s.mustRefuse(w)
+	s.mustBeFree("n")
+}
+
 // testLateReleaseSparesTheNext holder, of the same session.
 func testLateReleaseSparesTheNext(s *scene) {
 	d, w := s.open(Options{})

@@ -83,7 +83,7 @@ func (d *Driver) abandon(c *contender) {
 		return
 	}
 	c.events = driver.Events{}
-	if c.stage == asking && !c.remains() {
+	if c.stage != leaving && !c.remains() {
 		d.forget(c)
 	}
 }

@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -106,6 +107,9 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	ctx, end := join.Context(ctx, c.ctx)
 	defer end()
 	grant, err := d.acquire(ctx, c, r.NoWait)
+	if errors.Is(err, interlock.ErrHeld) { // nothing may be left, also of an earlier call without an answer
+		err = cmp.Or(d.drop(ctx, c), err)
+	}
 	if err != nil {
 		d.abandon(c)
 	}

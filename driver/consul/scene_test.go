@@ -29,6 +29,7 @@ func TestDriver(t *testing.T) {
 		"HandOverIsPushed":            testHandOverIsPushed,
 		"LateTakeAfterARelease":       testLateTakeAfterARelease,
 		"LateTakeAfterAGrant":         testLateTakeAfterAGrant,
+		"LateTakeAfterARefusal":       testLateTakeAfterARefusal,
 		"LateReleaseSparesTheNext":    testLateReleaseSparesTheNext,
 		"ReleaseEndsAnAcquire":        testReleaseEndsAnAcquire,
 		"ContendersOfOneProcess":      testContendersOfOneProcess,
