@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
@@ -69,6 +70,9 @@ func (d *Driver) scan(ctx context.Context, from string) (map[string][]*mvccpb.Ke
 	}
 	for {
 		reply, err := d.keys.get(ctx, "list locks", "", next, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev))
+		if errors.Is(err, rpctypes.ErrCompacted) { // since the first page
+			return nil, problem("list locks", "", interlock.Retryable, errors.Unwrap(err))
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -1,12 +1,16 @@
 package etcd
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -50,6 +54,39 @@ func TestLocksPages(t *testing.T) {
 	locks, more, err := d.Locks(t.Context(), "a/", 10)
 	if err != nil || more || len(locks) != 1 || locks[0].Name != "a/b" {
 		t.Fatalf("%+v, more %v, %v", locks, more, err)
+	}
+}
+
+// TestLocksOverACompaction: a list whose revision etcd compacts between two pages can be repeated.
+func TestLocksOverACompaction(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	operator := dial(t, server.Addr())
+	for i := range page/100 + 1 {
+		var ops []clientv3.Op
+		for j := range 100 {
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("many%04d/key", i*100+j), ""))
+		}
+		_, err := operator.Txn(t.Context()).Then(ops...).Commit()
+		testbed.OK(t, err)
+	}
+	var armed atomic.Bool
+	d := open(t, dial(t, server.Addr(), func(config *clientv3.Config) {
+		intercept(config, func(_ context.Context, method string, call func() error) error {
+			err := call()
+			if method == "/etcdserverpb.KV/Range" && armed.CompareAndSwap(true, false) {
+				_, failed := operator.Compact(bounded(t), mustPut(t, operator, "later", ""))
+				err = errors.Join(err, failed)
+			}
+			return err
+		})
+	}), nil)
+	armed.Store(true)
+	if _, _, err := d.Locks(bounded(t), "", 10); interlock.Kind(err) != interlock.Retryable {
+		t.Errorf("a list over a compaction: %v (%v)", err, interlock.Kind(err))
+	}
+	if _, _, err := d.Locks(bounded(t), "", 10); err != nil || armed.Load() {
+		t.Errorf("the list again: %v", err)
 	}
 }
 
