@@ -41,6 +41,7 @@ func TestCluster(t *testing.T) {
 	d := openWith(t, client, &Options{TTL: 10 * time.Second})
 	t.Run("Listing", func(t *testing.T) { listOnCluster(t, d) })
 	t.Run("ListingOfTags", func(t *testing.T) { listTagsOnCluster(t, d) })
+	t.Run("Endpoints", func(t *testing.T) { endpointsOnCluster(t, c, client) })
 	t.Run("Together", func(t *testing.T) { togetherOnCluster(t, d) })
 	t.Run("Stores", func(t *testing.T) { storesOnCluster(t, c, client) })
 	t.Run("Subscriptions", func(t *testing.T) { closedOnCluster(t, c, client) })
@@ -178,6 +179,29 @@ func listTagsOnCluster(t *testing.T, d *Driver) {
 	}
 	for name, owner := range owners {
 		release(t, d, name, owner)
+	}
+}
+
+// A cluster may not tell the hosts of its masters: a server that is alone in it does not know its own.
+func endpointsOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
+	set := func(kind string) {
+		for _, addr := range c.Addrs() {
+			mustDo(t, dial(t, addr), "CONFIG", "SET", "cluster-preferred-endpoint-type", kind)
+		}
+	}
+	set("unknown-endpoint")
+	defer set("ip")
+	p, err := OpenPlain(t.Context(), client, &Options{Prefix: "endpoint:"})
+	testbed.OK(t, err)
+	testbed.CloseAfter(t, p)
+	want := []string{"{a}", "{b}", "{c}"} // one on each master
+	for _, name := range want {
+		_, err := p.Acquire(testbed.Bounded(t), driver.Request{Name: name, Owner: name})
+		testbed.OK(t, err)
+		defer func() { testbed.OK(t, p.Release(t.Context(), name, name)) }()
+	}
+	if states, more, err := p.Locks(t.Context(), "", 10); err != nil || more || !slices.Equal(namesOf(states), want) {
+		t.Errorf("%q are listed, %v, %v", namesOf(states), more, err)
 	}
 }
 

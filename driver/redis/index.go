@@ -2,12 +2,16 @@ package redis
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
 )
 
 var listScript = newReader(lua("list"))
@@ -99,9 +103,12 @@ func (c *conn) masters(ctx context.Context) ([]rueidis.Client, error) {
 	}
 	nodes, found := c.client.Nodes(), map[string]rueidis.Client{}
 	for _, r := range ranges {
-		if node, ok := nodes[r.master]; ok {
-			found[r.master] = node
+		node, known := nodes[r.master]
+		if !known {
+			return nil, problem(request{op: "read the cluster's slots"}, interlock.Retryable,
+				fmt.Errorf("the client has no connection to the master %s yet", r.master))
 		}
+		found[r.master] = node
 	}
 	return slices.Collect(maps.Values(found)), nil
 }
@@ -117,7 +124,9 @@ func (c *conn) slotRanges(ctx context.Context) ([]slotRange, error) {
 	asked := request{op: "read the cluster's slots"}
 	var items []rueidis.RedisMessage
 	err := uncertain(asked, rueidis.ErrNoAddr)
-	for _, node := range nodesOf(c.client) {
+	asker := "" // the address of the node that answered
+	for address, node := range c.client.Nodes() {
+		asker = address
 		items, err = do(ctx, c, asked, func(ctx context.Context) ([]rueidis.RedisMessage, error) {
 			return node.Do(ctx, node.B().ClusterSlots().Build()).ToArray()
 		})
@@ -130,14 +139,15 @@ func (c *conn) slotRanges(ctx context.Context) ([]slotRange, error) {
 	}
 	ranges := make([]slotRange, len(items))
 	for i, item := range items {
-		if ranges[i], err = parseRange(item); err != nil {
+		if ranges[i], err = parseRange(item, asker); err != nil {
 			return nil, harmless(asked, uncertain(asked, err))
 		}
 	}
 	return ranges, nil
 }
 
-func parseRange(item rueidis.RedisMessage) (r slotRange, err error) {
+// parseRange parses a range of slots. A master without a host is at the host of the node that was asked.
+func parseRange(item rueidis.RedisMessage, asked string) (r slotRange, err error) {
 	fields, err := item.ToArray()
 	if err != nil || len(fields) < 3 {
 		return r, errReply
@@ -154,7 +164,10 @@ func parseRange(item rueidis.RedisMessage) (r slotRange, err error) {
 		*into = int(n)
 	}
 	host, _ := node[0].ToString()
+	if host == "" {
+		host, _, _ = net.SplitHostPort(asked)
+	}
 	port, err := node[1].AsInt64()
-	r.master = host + ":" + strconv.FormatInt(port, 10)
+	r.master = net.JoinHostPort(host, strconv.FormatInt(port, 10))
 	return r, err
 }
