@@ -477,18 +477,26 @@ func TestALossBeforeTheBatchIsHandedOver(t *testing.T) {
 		d.afterAcquired = func() {
 			d.afterAcquired = nil
 			b.space.Revoke("b")
-			time.Sleep(ttl / 2) // a renewal finds out
+			time.Sleep(ttl / 2) // a renewal finds out, and ends the lease
 		}
-		claims := b.mustAcquireAll(l, abc...)
-		for _, c := range claims {
-			if !c.Valid() {
-				b.Errorf("%q is not held", c.Name())
-			}
-		}
-		d.mustHaveAsked(b, 1, 3)
-		b.releaseAll(claims)
+		b.mustHoldAll(b.mustAcquireAll(l, abc...))
+		d.mustHaveAsked(b, 2, 0)
+		d.loses = "b" // and the lease is still to be ended
+		b.mustHoldAll(b.mustAcquireAll(l, abc...))
+		d.mustHaveAsked(b, 3, 3)
 		b.mustHaveLeft()
 	})
+}
+
+// mustHoldAll requires that claims are held, and releases them.
+func (b *bench) mustHoldAll(claims lock.Claims) {
+	b.Helper()
+	for _, c := range claims {
+		if !c.Valid() {
+			b.Errorf("%q is not held", c.Name())
+		}
+	}
+	b.releaseAll(claims)
 }
 
 func TestCloseDuringABatch(t *testing.T) {

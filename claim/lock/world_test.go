@@ -110,6 +110,7 @@ type faulty struct {
 	stopped       bool          // leases say that their time is over, whatever the timers
 	shorter       time.Duration // leases say that they have so much less
 	afterAcquired func()
+	loses         string // the name whose loss is reported once, before its grant
 }
 
 var errReplyLost = &interlock.Error{Op: "test", Kind: interlock.Uncertain, Err: errors.New("the reply was lost")}
@@ -160,6 +161,12 @@ func (f *faulty) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 	grants, err := f.Driver.AcquireAll(ctx, requests)
 	if err == nil && f.afterAcquired != nil {
 		f.afterAcquired()
+	}
+	for _, r := range requests {
+		if r.Name == f.loses {
+			f.loses = ""
+			r.Events.Lost(interlock.ErrLost)
+		}
 	}
 	if lose {
 		return nil, errReplyLost

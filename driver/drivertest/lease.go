@@ -47,19 +47,20 @@ func testLeasePerRequest(s *scene) {
 	s.mustLast(often)
 	often.release()
 
-	short := s.contender(d, lockName)
-	short.req.TTL, short.req.Renew = max(g.MinTTL, s.TTL/3), -1
-	short.req.Events.Renewed = func(time.Duration, error) { s.Error("it was renewed") }
-	short.acquire()
-	next := s.contender(s.open(), lockName).acquire()
-	if left := short.grant.Lease.Remaining(); left > 0 {
-		s.Fatalf("another has it while %v were left", left)
-	}
-	s.mustIncrease([]interlock.Token{short.grant.Token, next.grant.Token})
-	next.release()
-	short.release()
-	if len(short.req.Lost) > 0 {
-		s.Fatalf("the end of a lease was reported as a loss: %v", <-short.req.Lost)
+	ttl := max(g.MinTTL, s.TTL/3)
+	for _, renew := range []time.Duration{-1, ttl + ttl/8} { // never, and too late
+		short := s.contender(d, lockName)
+		short.req.TTL, short.req.Renew = ttl, renew
+		short.req.Events.Renewed = func(time.Duration, error) { s.Error("it was renewed") }
+		short.acquire()
+		next := s.contender(s.open(), lockName).acquire()
+		if left := short.grant.Lease.Remaining(); left > 0 {
+			s.Fatalf("another has it while %v were left", left)
+		}
+		s.mustIncrease([]interlock.Token{short.grant.Token, next.grant.Token})
+		s.mustHearNothing(short, "the end of a lease was reported as a loss")
+		next.release()
+		short.release()
 	}
 	s.mustBeEmpty(lockName)
 }
@@ -160,6 +161,9 @@ func testLossByDeletion(s *scene) {
 	c := s.contender(d, lockName).acquire()
 	s.backend.Delete(s.T, lockName)
 	s.mustLose(c)
+	if left := c.grant.Lease.Remaining(); left > 0 {
+		s.Fatalf("%v remain of a lost lease", left)
+	}
 	s.mustHearNothing(c, "a second report")
 	c.release()
 	released := s.contender(d, lockName).persist()

@@ -311,7 +311,8 @@ func (d *Driver) renewOne(owner string, c *call) {
 		}
 	default:
 		delete(d.calls, owner)
-		if e.Lost != nil {
+		expired := c.lease.Remaining() <= 0
+		if c.lease.End(); e.Lost != nil && !expired {
 			e.Lost(interlock.ErrLost)
 		}
 	}
