@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/renewal"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -47,6 +48,7 @@ func TestCluster(t *testing.T) {
 	t.Run("Subscriptions", func(t *testing.T) { closedOnCluster(t, c, client) })
 	t.Run("Rights", func(t *testing.T) { rightsOnCluster(t, c) })
 	t.Run("Migration", func(t *testing.T) { migrateSlot(t, c, d) })
+	t.Run("RenewalInAMigration", func(t *testing.T) { renewInAMigration(t, c, d) })
 	t.Run("MigrationUnderLoad", func(t *testing.T) { migrateUnderLoad(t, c, client) })
 	t.Run("FailoverUnderLoad", func(t *testing.T) { failOverUnderLoad(t, c, client) })
 }
@@ -442,4 +444,30 @@ func migrateSlot(t *testing.T, c *testbed.Cluster, d *Driver) {
 		t.Errorf("token %v after %v", next.grant.Token, grant.Token)
 	}
 	release(t, d, name, next.owner)
+}
+
+// Leases of one slot are renewed while the slot moves, although its old and its new master have some
+// of them each.
+func renewInAMigration(t *testing.T, c *testbed.Cluster, d *Driver) {
+	names := []string{"{split}1", "{split}2", "{split}3"}
+	slot := slotOf(names[0])
+	from := slot * 3 / 16384
+	to := (from + 1) % 3
+	held := make([]*renewal.Holding, len(names))
+	for i, name := range names {
+		owner, _ := take(t, d, name)
+		held[i] = &renewal.Holding{Request: driver.Request{Name: name, Owner: owner}}
+	}
+	finish := c.Migrate(t, slot, from, to)
+	host, port, _ := strings.Cut(c.Servers[to].Addr(), ":")
+	mustDo(t, dial(t, c.Servers[from].Addr()), "MIGRATE", host, port, names[1], "0", "5000")
+	for i, e := range d.extend(testbed.Bounded(t), held) {
+		if !e.Ours || e.Err != nil {
+			t.Errorf("%s: %+v", names[i], e)
+		}
+	}
+	finish()
+	for i, name := range names {
+		insist(t, "release", func(ctx context.Context) error { return d.Release(ctx, name, held[i].Owner) })
+	}
 }

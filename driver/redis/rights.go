@@ -88,8 +88,8 @@ func lockRules(k keys, s Settings) (rules []rule) {
 }
 
 // evalParts runs a script on the batch of each part, as evalAll. The server refuses a whole batch
-// for one key that the user may not use: then each half is a part of its own, and is sent again. It
-// returns the parts with their results.
+// for one key that the user may not use, and while a slot moves, if it has only some of the keys.
+// Then each half is a part of its own, and is sent again. It returns the parts with their results.
 func evalParts[T any](ctx context.Context, c *conn, r request, s *script, parts [][]T, batches func([][]T) []batch) ([][]T, []rueidis.RedisResult, error) {
 	results, err := c.evalAll(ctx, r, s, batches(parts))
 	if err != nil {
@@ -98,7 +98,7 @@ func evalParts[T any](ctx context.Context, c *conn, r request, s *script, parts 
 	var sent, halves [][]T
 	var answers []rueidis.RedisResult
 	for i, part := range parts {
-		if half := len(part) / 2; half > 0 && isForbidden(results[i].Error()) {
+		if half := len(part) / 2; half > 0 && isDivisible(s, results[i].Error()) {
 			halves = append(halves, part[:half], part[half:])
 			continue
 		}
@@ -114,4 +114,10 @@ func evalParts[T any](ctx context.Context, c *conn, r request, s *script, parts 
 		}
 	}
 	return append(sent, halves...), append(answers, results...), nil
+}
+
+// isDivisible reports whether the server may execute a part of a batch that it has refused. A script
+// that runs as a whole needs the keys of its slot, too.
+func isDivisible(s *script, err error) bool {
+	return isForbidden(err) || s.whole == nil && err != nil && strings.HasPrefix(err.Error(), "TRYAGAIN")
 }
