@@ -58,7 +58,7 @@ func TestOpenListens(t *testing.T) {
 		c, err := queue.Open(t.Context(), db.URL, "q", table, func(context.Context, queue.Received) error { return nil }, nil)
 		ok(t, err)
 		testbed.Eventually(t, "it listens", bound, func() bool {
-			return databases.One[int64](t, db, `select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%`+queue.Channel+`%'`) == 1
+			return databases.One[int64](t, db, `select count(*) from pg_stat_activity where datname = current_database() and query = 'listen "`+queue.Channel+`"'`) == 1
 		})
 		ok(t, c.Close(t.Context()))
 	}, databases.Pgx)

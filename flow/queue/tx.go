@@ -12,7 +12,7 @@ import (
 
 // Channel is the PostgreSQL channel on which consumers of [Open] listen. Pass it to
 // postgres.NewNotifier in programs that add messages.
-const Channel = "interlock_queue"
+const Channel = "interlock_queue_notifier"
 
 // Tx runs fn in a transaction, commits it if fn returns nil, and then notifies, so that consumers
 // look for messages at once. Without a notifier they find them within a second. Tx returns the error
