@@ -122,7 +122,7 @@ type Record struct {
 
 // The id of a row is its [Key], which has a fixed length and no collation. resource and
 // operation are for people.
-var layout = sqltable.Layout{Part: "proxy", Lock: "call", Default: "interlock_call", Tables: map[string]string{"calls": ""},
+var layout = sqltable.Layout{Part: "proxy", Default: "interlock_call", Tables: map[string]string{"calls": ""},
 	Indexes: map[string]string{"settled": "_settled"}}
 
 // Create creates the table, unless it exists. Several processes may call it concurrently. On

@@ -25,7 +25,6 @@ import (
 // A Layout defines the tables of one feature.
 type Layout struct {
 	Part    string            // the name in "interlock schema --only"
-	Lock    string            // the name of the lock for their creation; empty means Part
 	Default string            // the default name of the tables
 	Tables  map[string]string // suffixes of the name, by their word in statements
 	Indexes map[string]string // the same for indexes, whose names have no schema
@@ -44,7 +43,7 @@ type where struct {
 // are Bugs.
 func (l *Layout) Open(op, about string, db driver.SQL, name string) (t Tables, err error) {
 	name = cmp.Or(name, l.Default)
-	t = Tables{db: db, op: op, about: cmp.Or(about, name), part: l.Part, lock: cmp.Or(l.Lock, l.Part), defined: map[string]string{}}
+	t = Tables{db: db, op: op, about: cmp.Or(about, name), part: l.Part, defined: map[string]string{}}
 	if db == nil {
 		return t, t.Bug("there is no transaction")
 	}
@@ -67,7 +66,7 @@ func Unqualified(name string) string { return name[strings.LastIndexByte(name, '
 // OpenUsers returns the user's tables and columns, as [Layout.Open] does. Each pair is a word and its
 // name.
 func OpenUsers(op, about string, db driver.SQL, pairs ...string) (Tables, error) {
-	t := Tables{db: db, op: op, about: about, lock: "users", names: &names{words: map[string]string{}}, defined: map[string]string{}}
+	t := Tables{db: db, op: op, about: about, names: &names{words: map[string]string{}}, defined: map[string]string{}}
 	if db == nil {
 		return t, t.Bug("there is no transaction")
 	}
@@ -85,10 +84,10 @@ func OpenUsers(op, about string, db driver.SQL, pairs ...string) (Tables, error)
 // operation and its object, and keep their kind. If a table is missing or of another version, errors
 // name the command that creates it.
 type Tables struct {
-	db                    driver.SQL
-	op, about, part, lock string
-	names                 *names
-	defined               map[string]string // texts of words, in these tables only
+	db              driver.SQL
+	op, about, part string
+	names           *names
+	defined         map[string]string // texts of words, in these tables only
 }
 
 // SQL returns the transaction.
@@ -151,9 +150,9 @@ func Column[V any](ctx context.Context, t Tables, query string, args ...any) ([]
 
 // Create runs the statements that create the tables, and skips those that are empty for this
 // database. On PostgreSQL it takes a lock, because CREATE … IF NOT EXISTS fails if another session
-// creates the same table.
+// creates the same table. It is one lock for all tables: transactions may create several, in any order.
 func (t Tables) Create(ctx context.Context, statements ...string) error {
-	lock := `{pg select pg_advisory_xact_lock(hashtextextended('interlock ` + t.lock + `: create', 0))}`
+	const lock = `{pg select pg_advisory_xact_lock(hashtextextended('interlock: create', 0))}`
 	for _, query := range append([]string{lock}, statements...) {
 		if text := t.Text(query); text != "" {
 			if _, err := t.db.Exec(ctx, text); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/interlock-dev/interlock"
@@ -135,6 +136,42 @@ func TestDelete(t *testing.T) {
 			t.Errorf("%d rows with an empty text were deleted", deleted)
 		}
 	}, databases.All...)
+}
+
+// creator is a function that creates tables.
+type creator func(ctx context.Context, db driver.SQL) error
+
+func (c creator) Create(ctx context.Context, db driver.SQL) error { return c(ctx, db) }
+
+// TestCreateInAnyOrder: transactions that create the same tables in different orders do not deadlock.
+func TestCreateInAnyOrder(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		crates := sqltable.Layout{Part: "crate", Default: "interlock_crate", Tables: map[string]string{"boxes": ""}}
+		create := func(l *sqltable.Layout) creator {
+			return func(ctx context.Context, db driver.SQL) error {
+				s, err := l.Open("create", "", db, "")
+				if err != nil {
+					return err
+				}
+				return s.Create(ctx, `create table if not exists {boxes} (id int not null primary key){engine}`)
+			}
+		}
+		var met atomic.Int64
+		both := make(chan struct{})
+		gate := creator(func(context.Context, driver.SQL) error { met.Add(1); <-both; return nil })
+		created := make(chan error, 2)
+		for _, order := range [][]driver.Creator{{create(&layout), gate, create(&crates)}, {create(&crates), gate, create(&layout)}} {
+			go func() { created <- driver.Create(t.Context(), db.BeginnerAt, order...) }()
+		}
+		testbed.Eventually(t, "each has created a table, or waits for the other", testbed.Patience, func() bool {
+			return met.Load() == 2 || met.Load() == 1 && db.Waiting(t) > 0
+		})
+		close(both)
+		for range 2 {
+			testbed.OK(t, testbed.Receive(t, created, "the tables"))
+		}
+	})
 }
 
 func TestIdentifier(t *testing.T) {
