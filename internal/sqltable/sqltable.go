@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -154,13 +155,31 @@ func Column[V any](ctx context.Context, t Tables, query string, args ...any) ([]
 func (t Tables) Create(ctx context.Context, statements ...string) error {
 	const lock = `{pg select pg_advisory_xact_lock(hashtextextended('interlock: create', 0))}`
 	for _, query := range append([]string{lock}, statements...) {
-		if text := t.Text(query); text != "" {
-			if _, err := t.db.Exec(ctx, text); err != nil {
-				return t.Failed(err)
-			}
+		text := t.Text(query)
+		exists, err := t.indexed(ctx, query)
+		if err == nil && text != "" && !exists {
+			_, err = t.db.Exec(ctx, text)
+		}
+		if err != nil {
+			return t.Failed(err)
 		}
 	}
 	return nil
+}
+
+var createIndex = regexp.MustCompile(`create (?:unique )?index if not exists \{(\w+)\} on \{(\w+)\}`)
+
+// indexed reports whether a statement creates an index that exists, on PostgreSQL. There CREATE INDEX IF NOT
+// EXISTS waits for all transactions that have written to the table, and later writers wait for it.
+func (t Tables) indexed(ctx context.Context, statement string) (exists bool, err error) {
+	m := createIndex.FindStringSubmatch(statement)
+	if m == nil || t.Maria() || t.Quoted(m[1]) == "" || t.Quoted(m[2]) == "" {
+		return false, nil
+	}
+	missing := 0
+	_, err = t.Row(ctx, `select 1 - count(*) from pg_index i join pg_class c on c.oid = i.indexrelid
+		where i.indrelid = to_regclass(?::text) and '"' || replace(c.relname, '"', '""') || '"' = ?::text`, []any{t.Quoted(m[2]), t.Quoted(m[1])}, &missing)
+	return missing == 0, err
 }
 
 // A Deletion selects rows to delete, and their order.

@@ -70,6 +70,31 @@ func TestEveryTableIsChecked(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
+// TestCreationDoesNotWait: a service that starts creates its tables. If they exist, that does not wait for
+// transactions that have written to them, so that later writers do not wait for it.
+func TestCreationDoesNotWait(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		impatient, closed, err := databases.Connect(t.Context(), db.Client, databases.With(db.URL,
+			map[driver.Dialect]string{driver.Postgres: "lock_timeout=1000", driver.MariaDB: "lock_wait_timeout=1"}[db.Dialect]))
+		testbed.OK(t, err)
+		t.Cleanup(closed)
+		for _, p := range backend.Parts {
+			db.Do(t, p.Create)
+			writer := db.Begun(t, driver.SessionIsolation)
+			for table := range tablesOf(t, db, p.Creator) {
+				_, err := writer.Exec(t.Context(), "delete from "+table+" where 1 = 0")
+				testbed.OK(t, err)
+			}
+			if err := driver.Create(t.Context(), impatient, p); err != nil {
+				t.Errorf("%s: %v", p.Name, err)
+			}
+			testbed.OK(t, writer.Rollback(t.Context()))
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
 // backendGiven returns the parts whose tables can have other names.
 func backendGiven(name string) map[string]driver.Creator {
 	return map[string]driver.Creator{
