@@ -19,15 +19,30 @@ type Creator interface {
 // Create creates the tables that do not exist, in one transaction of its own. Several processes
 // may call it at once. After an Uncertain error it may be repeated.
 func Create[T any](ctx context.Context, db Beginner[T], tables ...Creator) error {
-	tx, err := db.Begin(ctx)
+	return inOwn(ctx, db, func(tx SQL) error {
+		for _, t := range tables {
+			if err := t.Create(ctx, tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// inOwn runs fn in a transaction, and commits it if fn returns nil. It is READ COMMITTED if db can
+// choose a level: a snapshot would not have the rows of a process that creates the same tables.
+func inOwn[T any](ctx context.Context, db Beginner[T], fn func(tx SQL) error) error {
+	begin := db.Begin
+	if at, ok := db.(BeginnerAt[T]); ok {
+		begin = func(ctx context.Context) (Tx[T], error) { return at.BeginAt(ctx, ReadCommitted) }
+	}
+	tx, err := begin(ctx)
 	if err != nil {
 		return err
 	}
-	for _, t := range tables {
-		if err := t.Create(ctx, tx); err != nil {
-			_ = tx.Rollback(context.WithoutCancel(ctx)) // the first error says more
-			return err
-		}
+	if err := fn(tx); err != nil {
+		_ = tx.Rollback(context.WithoutCancel(ctx)) // the first error says more
+		return err
 	}
 	return tx.Commit(ctx)
 }

@@ -90,6 +90,25 @@ func TestRelaysShareSlices(t *testing.T) {
 	t.Logf("%d of %d messages were delivered twice", len(sink.Messages())-total, total)
 }
 
+// TestCreatedTogether: a process creates the tables that another one is creating, also if its sessions begin
+// with transactions of one snapshot.
+func TestCreatedTogether(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		first := db.Begun(t, driver.ReadCommitted)
+		ok(t, box.Create(t.Context(), first))
+		second, closed, err := databases.Connect(t.Context(), db.Client, databases.With(db.URL, "default_transaction_isolation=repeatable%20read"))
+		ok(t, err)
+		t.Cleanup(closed)
+		created := make(chan error, 1)
+		go func() { created <- driver.Create(t.Context(), second, box) }()
+		testbed.Eventually(t, "it waits for the first one", bound, func() bool { return db.Waiting(t) > 0 })
+		ok(t, first.Commit(t.Context()))
+		ok(t, testbed.Receive(t, created, "the tables"))
+	}, databases.Pgx, databases.PgxStd)
+}
+
 // TestStart: of two relays opened by URL, one delivers a message; after it closes, the
 // other continues. On MariaDB the lock is in a table, without values.
 func TestStart(t *testing.T) {
