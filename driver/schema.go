@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -17,9 +18,10 @@ type Creator interface {
 }
 
 // Create creates the tables that do not exist, in one transaction of its own. Several processes
-// may call it at once. After an Uncertain error it may be repeated.
+// may call it at once. A user who may not create tables needs those that exist to be of this
+// version. After an Uncertain error it may be repeated.
 func Create[T any](ctx context.Context, db Beginner[T], tables ...Creator) error {
-	return inOwn(ctx, db, func(tx SQL) error {
+	err := inOwn(ctx, db, func(tx SQL) error {
 		for _, t := range tables {
 			if err := t.Create(ctx, tx); err != nil {
 				return err
@@ -27,6 +29,15 @@ func Create[T any](ctx context.Context, db Beginner[T], tables ...Creator) error
 		}
 		return nil
 	})
+	var state interface{ SQLState() string }
+	if !errors.As(err, &state) || !slices.Contains([]string{"42501", "42000"}, state.SQLState()) { // PostgreSQL, MariaDB
+		return err
+	}
+	// A database refuses CREATE … IF NOT EXISTS without the right to create, whatever exists.
+	if inOwn(ctx, db, func(tx SQL) error { return CheckTables(ctx, tx, "", tables...) }) == nil {
+		return nil
+	}
+	return err
 }
 
 // inOwn runs fn in a transaction, and commits it if fn returns nil. It is READ COMMITTED if db can
