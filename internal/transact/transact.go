@@ -82,21 +82,26 @@ const spoilTimeout = 5 * time.Second
 // Whole runs work in a transaction that its caller commits, perhaps even if work
 // fails. If work calls begin and then fails or panics, the transaction can no longer
 // be committed. PostgreSQL then rolls back instead of committing. MariaDB rolls back
-// at once, and db refuses further statements. why is the reason that the server
-// reports; it must be a constant without quotes.
+// at once, and db refuses further statements; in a branch of XA it ends the session. why is
+// the reason that the server reports; it must be a constant without quotes.
 func Whole(ctx context.Context, db driver.SQL, why string, work func(begin func()) error) error {
 	begun, good := false, false
 	defer func() {
 		if begun && !good {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spoilTimeout)
 			defer cancel()
-			_, _ = db.Exec(ctx, spoil(db.Dialect(), why))
+			if _, err := db.Exec(ctx, spoil(db.Dialect(), why)); failure.SQLState(err) == noRollback {
+				_, _ = db.Exec(ctx, `kill connection_id()`)
+			}
 		}
 	}()
 	err := work(func() { begun = true })
 	good = err == nil
 	return err
 }
+
+// noRollback is the SQLSTATE of a ROLLBACK in a branch of XA on MariaDB.
+const noRollback = "XAE07"
 
 // spoil returns a statement that fails. On MariaDB a failure does not prevent a
 // commit: there the statement rolls back first, and then fails as a deadlock does.

@@ -1,12 +1,16 @@
 package transact_test
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"testing"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/internal/transact"
 )
@@ -57,4 +61,38 @@ func TestWhole(t *testing.T) {
 			})
 		}
 	}, databases.All...)
+}
+
+// TestWholeBranch: failed work in a branch of XA, which the server does not roll back before its end, is not
+// prepared.
+func TestWholeBranch(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		db.Exec(t, `create table done (id bigint primary key)`)
+		pool, err := sql.Open("mysql", db.URL)
+		testbed.OK(t, err)
+		t.Cleanup(func() { pool.Close() })
+		p, err := mysql.OpenParticipant(t.Context(), pool, "shop", nil)
+		testbed.OK(t, err)
+		t.Cleanup(p.Close)
+		x := driver.XID{Transaction: "t", Branch: "b"}
+		conn, branch, err := p.Begin(t.Context(), x)
+		testbed.OK(t, err)
+		t.Cleanup(func() { _ = errors.Join(branch.Abandon(context.Background()), p.Rollback(context.Background(), x)) })
+		mine := errors.New("mine")
+		err = transact.Whole(t.Context(), mysql.Session(conn), "it failed", func(begin func()) error {
+			begin()
+			_, err := conn.ExecContext(t.Context(), insert(1))
+			return cmp.Or(err, mine)
+		})
+		if err != mine {
+			t.Error(err)
+		}
+		if vote, err := branch.Prepare(t.Context()); vote != driver.VoteNo || interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("vote %v, %v", vote, err)
+		}
+		if n := databases.One[int64](t, db, count(1)); n != 0 {
+			t.Errorf("%d rows", n)
+		}
+	}, databases.Maria)
 }
