@@ -292,11 +292,11 @@ func ofStatement(ctx context.Context, op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	unanswered := interlock.Uncertain
-	if dial := (*pgconn.ConnectError)(nil); errors.As(err, &dial) {
-		unanswered = interlock.Retryable
+	unanswered, at := interlock.Uncertain, inCommit
+	if dial := (*pgconn.ConnectError)(nil); errors.As(err, &dial) { // nothing was sent
+		unanswered, at = interlock.Retryable, inBegin
 	}
-	return problem(op, name, kindOr(unanswered, inCommit, err), driver.WithCause(ctx, err))
+	return problem(op, name, kindOr(unanswered, at, err), driver.WithCause(ctx, err))
 }
 
 // isUndefined reports that a table is missing, so that nothing was done.

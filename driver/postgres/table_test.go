@@ -46,6 +46,23 @@ func TestCostOfManyRowsAtOnce(t *testing.T) {
 	}
 }
 
+// TestRefusedConnection: nothing was sent if the server refuses the connection, as it does while it starts
+// and when it has too many.
+func TestRefusedConnection(t *testing.T) {
+	t.Parallel()
+	server := EmptyServer(t)
+	o := operator(t, server.URL())
+	exec(t, o, `create role crowd login connection limit 0`)
+	for role, kind := range map[string]interlock.ErrorKind{"crowd": interlock.Retryable, "nobody": interlock.Definite} {
+		pool := operator(t, strings.Replace(server.URL(), "postgres@", role+"@", 1))
+		_, err := NewKeyValues(pool, "kv").Swap(t.Context(), driver.Swap{Key: "k", Value: []byte("v")})
+		testbed.WantKind(t, err, kind, nil)
+		token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
+		testbed.OK(t, err)
+		testbed.WantKind(t, NewValues(pool, "v").Put(t.Context(), "n", driver.Value{Token: token}), kind, nil)
+	}
+}
+
 func TestLockedRowHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	server := EmptyServer(t)
