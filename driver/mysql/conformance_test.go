@@ -11,6 +11,7 @@ import (
 
 	client "github.com/go-sql-driver/mysql"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/mysql"
@@ -173,6 +174,19 @@ func TestKeyValues(t *testing.T) {
 			})
 		},
 	})
+}
+
+// TestSwapWithoutAConnection: a swap that got no connection of the pool was not sent.
+func TestSwapWithoutAConnection(t *testing.T) {
+	db := open(t, mariaDB(t).URL())
+	db.SetMaxOpenConns(1)
+	conn, err := db.Conn(t.Context())
+	testbed.OK(t, err)
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = mysql.NewKeyValues(db.DB, "kv").Swap(ctx, driver.Swap{Key: "k", Value: []byte("v")})
+	testbed.WantKind(t, err, interlock.Definite, context.DeadlineExceeded)
 }
 
 // TestSwapLocksWhatItCompares: otherwise a row could be removed between the comparison and the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
@@ -124,10 +125,15 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 	defer cancel()
 	revision := 1 + rand.Int64N(1<<63-1)
 	query, deleted := k.swapping(swaps, revision)
-	changed, err := k.swap(bounded, query)
+	conn, err := k.db.Conn(bounded)
+	if err != nil { // nothing was sent
+		return 0, failure.About(op, name, failed(ctx, inBegin, err))
+	}
+	defer conn.Close()
+	changed, err := swap(bounded, conn, query)
 	if isNumber(err, noTable) {
-		if _, err = k.db.ExecContext(bounded, k.sql(keyValuesSchema)); err == nil {
-			changed, err = k.swap(bounded, query)
+		if _, err = conn.ExecContext(bounded, k.sql(keyValuesSchema)); err == nil {
+			changed, err = swap(bounded, conn, query)
 		}
 	}
 	switch {
@@ -137,19 +143,14 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 		return 0, ofStatement(bounded, op, name, err)
 	case len(deleted) > 0:
 		// A remaining row is used again with its key.
-		_, _ = k.db.ExecContext(bounded, k.sql("delete from {table} where revision = 0 and name in ("+strings.Join(deleted, ", ")+")"))
+		_, _ = conn.ExecContext(bounded, k.sql("delete from {table} where revision = 0 and name in ("+strings.Join(deleted, ", ")+")"))
 	}
 	return revision, nil
 }
 
 // swap runs the statement once. If that fails before its transaction begins, such as for a missing
 // table, the session's next transaction would have the level that the statement sets.
-func (k *KeyValues) swap(ctx context.Context, query string) (changed int64, err error) {
-	conn, err := k.db.Conn(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
+func swap(ctx context.Context, conn *sql.Conn, query string) (changed int64, err error) {
 	result, err := conn.ExecContext(ctx, query)
 	if err == nil {
 		return result.RowsAffected()

@@ -157,6 +157,19 @@ func TestKeyValues(t *testing.T) {
 	})
 }
 
+// TestSwapWithoutAConnection: a swap that got no connection of the pool was not sent.
+func TestSwapWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	pool := operator(t, EmptyServer(t).URL()+"&pool_max_conns=1")
+	conn, err := pool.Acquire(t.Context())
+	testbed.OK(t, err)
+	defer conn.Release()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = NewKeyValues(pool, "kv").Swap(ctx, driver.Swap{Key: "k", Value: []byte("v")})
+	testbed.WantKind(t, err, interlock.Definite, context.DeadlineExceeded)
+}
+
 // TestLongTableNames: Postgres cuts names above 63 bytes, so two stores would be one.
 func TestLongTableNames(t *testing.T) {
 	t.Parallel()

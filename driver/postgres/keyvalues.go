@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
@@ -146,11 +147,16 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (revision in
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()
+	conn, err := k.pool.Acquire(bounded)
+	if err != nil { // nothing was sent
+		return 0, failure.About(op, name, failed(ctx, inBegin, err))
+	}
+	defer conn.Release()
 	swap := func() error {
-		return k.pool.QueryRow(bounded, k.text(swapKeys), pgx.QueryExecModeExec, keys, revisions, values, deletes).Scan(&revision)
+		return conn.QueryRow(bounded, k.text(swapKeys), pgx.QueryExecModeExec, keys, revisions, values, deletes).Scan(&revision)
 	}
 	if err = swap(); isUndefined(err) {
-		if err = k.create(bounded); err == nil {
+		if err = k.create(bounded, conn); err == nil {
 			err = swap()
 		}
 	}
@@ -160,8 +166,8 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (revision in
 	return revision, ofStatement(bounded, op, name, err)
 }
 
-func (k *KeyValues) create(ctx context.Context) error {
-	return alone(ctx, k.pool, DefaultNamespace, func(tx pgx.Tx) error {
+func (k *KeyValues) create(ctx context.Context, conn *pgxpool.Conn) error {
+	return alone(ctx, conn, DefaultNamespace, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, strings.Join(keyValuesSchema(k.table, k.sequence), ";"), pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
