@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -51,6 +52,18 @@ func TestNotificationsBecomeOne(t *testing.T) {
 	testbed.Eventually(t, "they are heard elsewhere", bound, func() bool { return there.Load() >= 1 })
 	if n, most := there.Load(), int64(time.Since(start)/interval)+3; n > most {
 		t.Errorf("%d notifications, want %d at most", n, most)
+	}
+}
+
+// TestNotifierOfALongName: a journal in a schema may have a name that is too long for a channel.
+func TestNotifierOfALongName(t *testing.T) {
+	t.Parallel()
+	b, err := backend.Open(t.Context(), EmptyServer(t).URL())
+	testbed.OK(t, err)
+	defer b.Close(context.Background())
+	n, err := b.Notifier(t.Context(), strings.Repeat("s", 63)+"."+strings.Repeat("j", 48))
+	if err != nil || n == nil {
+		t.Errorf("%v, %v", n, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 
@@ -75,18 +76,23 @@ func (c connection) KeyValues(string) driver.KeyValues {
 }
 
 // Notifier is that of [NewNotifier], on the channel name + "_notifier", unless the pool leads through a
-// pooler that shares sessions.
+// pooler that shares sessions. In place of a name that is too long, as with a schema, it uses a hash.
 func (c connection) Notifier(ctx context.Context, name string) (driver.Notifier, func(context.Context) error, error) {
 	direct, err := leadsDirectly(ctx, c.pool)
 	if err != nil || !direct {
 		return nil, nil, err
 	}
-	b, err := NewNotifier(c.pool.Config().ConnConfig, name+"_notifier", nil)
+	if len(name)+len(notifierSuffix) > maxChannel {
+		name = fmt.Sprintf("%x", sha256.Sum224([]byte(name)))[:maxChannel-len(notifierSuffix)]
+	}
+	b, err := NewNotifier(c.pool.Config().ConnConfig, name+notifierSuffix, nil)
 	if err != nil {
 		return nil, nil, err
 	}
 	return b, b.Close, nil
 }
+
+const notifierSuffix = "_notifier"
 
 // SQL is [Pool].
 func (c connection) SQL() driver.BeginnerAt[driver.SQL] { return backend.Untyped(Pool(c.pool)) }
