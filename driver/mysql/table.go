@@ -65,7 +65,7 @@ func (t *tableRows) open(ctx context.Context) (facts, error) {
 		err = f.refusal()
 	}
 	if err == nil && !f.autocommit {
-		err = errors.New("sessions of the pool do not commit by themselves: remove autocommit=0 from the DSN or from init_connect")
+		err = errAutocommit
 	}
 	if err == nil {
 		err = t.ready(ctx)
@@ -78,6 +78,8 @@ func (t *tableRows) open(ctx context.Context) (facts, error) {
 	}
 	return f, nil
 }
+
+var errAutocommit = errors.New("sessions of the pool do not commit by themselves: remove autocommit=0 from the DSN or from init_connect")
 
 // opening adds the kind to an error of Open: nothing was changed.
 func opening(ctx context.Context, err error) error {

@@ -87,7 +87,7 @@ var _ driver.Preparer[*sql.Conn] = (*Participant)(nil)
 
 // OpenParticipant creates the table of marks if it is missing. It refuses a server on which prepared
 // branches are not safe: MySQL, MariaDB before 10.5, a node of a Galera cluster, a read-only server,
-// one with replication filters.
+// one with replication filters. It refuses a pool whose sessions have autocommit off, too.
 //
 // Only the coordinators of one journal may share a namespace: a coordinator with another journal
 // would roll back branches that they decided to commit. A namespace is unique in the server, whatever
@@ -188,7 +188,10 @@ func refuseXA(ctx context.Context, q querier) (why, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.refuseXA(filter, value, binlog), nil
+	if why = f.refuseXA(filter, value, binlog); why == nil && !f.autocommit {
+		why = errAutocommit
+	}
+	return why, nil
 }
 
 // logFilter returns the filter that excludes changes from the binary log, and so from every replica.

@@ -185,6 +185,22 @@ func TestUnsafeServers(t *testing.T) {
 	}
 }
 
+// TestParticipantNeedsAutocommit: the mark of a Rollback in a session that does not commit by itself would
+// end with the session, and a late Prepare would succeed.
+func TestParticipantNeedsAutocommit(t *testing.T) {
+	server := mariaDB(t)
+	pool := open(t, server.URL()+"?autocommit=0")
+	p, err := mysql.OpenParticipant(t.Context(), pool.DB, "shop", nil)
+	if err != nil {
+		wantKind(t, err, interlock.Definite, 0)
+		return
+	}
+	t.Cleanup(p.Close)
+	testbed.OK(t, p.Rollback(t.Context(), branchOf("t")))
+	testbed.OK(t, pool.Close())
+	t.Errorf("a branch is rolled back, with %s marks", open(t, server.URL()).text(t, "select count(*) from interlock_committed"))
+}
+
 // TestBranchCannotBeLeft: statements that would end the branch, or commit, are refused, and the
 // branch continues.
 func TestBranchCannotBeLeft(t *testing.T) {
