@@ -130,6 +130,7 @@ const (
 	unknownCommand  = 1047 // also from a Galera node that is not ready
 	shutdown        = 1053
 	lockWaitTimeout = 1205 // also of NOWAIT; the statement is undone, not the transaction
+	lockTableFull   = 1206 // too little memory for locks; the transaction is undone
 	deadlock        = 1213 // the transaction is undone
 	tooManyOfUser   = 1203
 	limitOfUser     = 1226
@@ -170,6 +171,7 @@ var undone = map[uint16]interlock.ErrorKind{
 	lockWaitTimeout: interlock.Retryable, // of COMMIT: it waited for a backup, or FLUSH TABLES WITH READ LOCK
 	lockNoWait:      interlock.Retryable,
 	deadlock:        interlock.Retryable, // of COMMIT: a node of Galera did not certify it
+	lockTableFull:   interlock.Retryable,
 	tooMany:         interlock.Retryable,
 	tooManyOfUser:   interlock.Retryable,
 	limitOfUser:     interlock.Retryable,

@@ -38,7 +38,7 @@
 //
 // In a user's transaction, these are Retryable: a deadlock (1213), a lock timeout (1205), a
 // row that changed since the snapshot (1020), a full disk or table (1021, 1114), too little
-// memory (1037, 1041), and a session that the server ended (1927, 1053). MariaDB undoes the
+// memory (1037, 1041, 1206), and a session that the server ended (1927, 1053). MariaDB undoes the
 // whole transaction after a deadlock, and only the statement after a timeout. In both cases
 // [Tx] and [DB] refuse further statements, and a transaction of DB is not committed. After a
 // statement that commits by itself, such as CREATE, a bounded transaction commits nothing

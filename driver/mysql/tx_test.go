@@ -172,6 +172,7 @@ func testKinds(t *testing.T, w world) {
 		{"statement time", "set max_statement_time = 0.05", "select sleep(30)", interlock.Definite, 1969, false},
 		{"killed", "", "kill connection_id()", interlock.Retryable, 1927, false},
 		{"disk full", "", "begin not atomic signal sqlstate 'HY000' set mysql_errno = 1114; end", interlock.Retryable, 1114, false},
+		{"too many locks", "", "begin not atomic signal sqlstate 'HY000' set mysql_errno = 1206; end", interlock.Retryable, 1206, false},
 		{"out of memory", "", "begin not atomic signal sqlstate 'HY001' set mysql_errno = 1037; end", interlock.Retryable, 1037, false},
 	} {
 		x := open(t, w.url).mustBegin(t)
