@@ -123,7 +123,7 @@ type Call struct {
 	// Key is chosen by the client, and is the same for each retry. 1 to 255 bytes.
 	Key string
 	// Fingerprint identifies the content of the request. A different one under the same key is
-	// refused. See [Fingerprint]. 1 to 255 bytes.
+	// refused. See [Fingerprint]. 1 to 255 bytes of UTF-8 without NUL.
 	Fingerprint string
 	// Input is stored with the record for a [Completer], at most [MaxInput] bytes. The input of
 	// the first attempt is kept.
@@ -140,10 +140,10 @@ func (c Call) validate() error {
 	if err := c.id().Validate(); err != nil {
 		return err
 	}
-	switch {
-	case c.Fingerprint == "" || len(c.Fingerprint) > driver.MaxIdempotencyName:
-		return failure.Bug("claim request", c.Key, "a fingerprint has 1 to %d bytes, this one has %d", driver.MaxIdempotencyName, len(c.Fingerprint))
-	case len(c.Input) > MaxInput:
+	if err := driver.CheckText("a fingerprint", c.Fingerprint, 1, driver.MaxIdempotencyName); err != nil {
+		return failure.Bug("claim request", c.Key, "%w", err)
+	}
+	if len(c.Input) > MaxInput {
 		return failure.Bug("claim request", c.Key, "an input has at most %d bytes, this one has %d", MaxInput, len(c.Input))
 	}
 	return nil

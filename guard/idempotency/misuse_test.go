@@ -25,6 +25,7 @@ func TestBadCallsAreBugs(t *testing.T) {
 		"a scope too long":    func(c *idempotency.Call) { c.Scope = strings.Repeat("s", 256) },
 		"no fingerprint":      func(c *idempotency.Call) { c.Fingerprint = "" },
 		"a large fingerprint": func(c *idempotency.Call) { c.Fingerprint = strings.Repeat("f", 256) },
+		"bytes, not a text":   func(c *idempotency.Call) { c.Fingerprint = "\xff" },
 		"an input too large":  func(c *idempotency.Call) { c.Input = make([]byte, idempotency.MaxInput+1) },
 	} {
 		call := order("k")
