@@ -16,7 +16,7 @@ import (
 // Phase runs fn in a transaction that also records the phase and its result. Both are committed
 // together or not at all. The result must survive JSON. If an earlier attempt has committed the
 // phase, fn does not run, and Phase returns the recorded result. The phases of a request have
-// different names, 1 to 100 bytes each; see [MaxPoints]. They run one at a time.
+// different names, 1 to 100 bytes of UTF-8 without NUL each; see [MaxPoints]. They run one at a time.
 //
 // ctx is the context of the request's [Func], or descends from it; s holds the records of the
 // request's [Store]. fn must not end the transaction. fn may run up to five times, if the
@@ -86,8 +86,8 @@ func Step[R any](ctx context.Context, name string, fn func(ctx context.Context) 
 // reach returns the result of a phase, and runs the phase if it is not done.
 func reach[R any](ctx context.Context, on driver.Idempotency, name string, run func(context.Context, *Request) error) (R, error) {
 	var none R
-	if name == "" || len(name) > maxPhase {
-		return none, failure.Bug("run phase", name, "%w: it has 1 to %d bytes", interlock.ErrName, maxPhase)
+	if err := driver.CheckName("run phase", "a phase", name, maxPhase); err != nil {
+		return none, err
 	}
 	r, leave, err := enter(ctx, on, name)
 	if err != nil {
