@@ -240,7 +240,7 @@ var ErrMaxHold = errors.New("rows were locked for too long")
 // Tx returns nil if the transaction was committed. Otherwise the error is one of:
 //
 //   - the error of Lock
-//   - the error of fn, after a rollback
+//   - the error of fn, after a rollback. A driver's of unknown outcome becomes Retryable
 //   - one with [ErrMaxHold] in its chain, after a rollback
 //   - one of kind Uncertain, if COMMIT was sent and its reply was lost
 //
@@ -271,7 +271,7 @@ func Tx[K Key, T any](ctx context.Context, db driver.Beginner[T], r Rows, keys [
 		return err
 	}
 	if err = fn(s.ctx, tx.Native(), locked); err != nil {
-		err = s.withMaxHold(tx.Classify(err))
+		err = s.withMaxHold(failure.Uncommitted(tx.Classify(err)))
 		return err
 	}
 	if s.ctx.Err() != nil {

@@ -300,6 +300,16 @@ func testLostReply(t *testing.T, w world) {
 	}
 }
 
+func testLostStatement(t *testing.T, w world) {
+	proxy := testbed.NewProxy(t, w.Server.Addr())
+	far := world{w.Through(t, proxy)}
+	err := far.scope(t.Context(), accounts, []string{"a"}, nil, func(ctx context.Context, tx driver.SQL, _ []string) error {
+		proxy.CutAfter(0)
+		return far.set(ctx, tx, "a", 7)
+	})
+	testbed.WantKind(t, err, interlock.Retryable, nil)
+}
+
 func TestOptionsAndRowsAreChecked(t *testing.T) {
 	for _, o := range []*rowlock.Options{{MaxHold: -1}, {MaxHold: time.Second, WarnAfter: 2 * time.Second}, {WarnAfter: -1}} {
 		if err := rowlock.Tx(t.Context(), driver.Beginner[int](nil), accounts, []string{"a"}, o, nil); interlock.Kind(err) != interlock.Bug {

@@ -33,6 +33,7 @@ func TestDatabases(t *testing.T) {
 		{"errors and panics roll back", testRollsBack},
 		{"integers are keys", testIntegerKeys},
 		{"a lost commit is uncertain", testLostReply},
+		{"a connection that is lost before leaves no doubt", testLostStatement},
 		{"keys and names are checked", testTooMany},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
