@@ -155,6 +155,26 @@ func inDoubt(records *idempotency.SQL[tx], key string, folded bool) idempotency.
 	}
 }
 
+// testLostConnection: a phase whose connection is lost before its COMMIT runs again.
+func testLostConnection(t *testing.T, w world) {
+	path := testbed.NewProxy(t, w.Server.Addr())
+	records := idempotency.NewSQL[tx](w.Through(t, path), idempotency.Table{})
+	runs := 0
+	got, err := open(t, records, nil).Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
+		s, err := idempotency.Phase(ctx, records, "pay", func(ctx context.Context, db tx) (string, error) {
+			if runs++; runs == 1 {
+				path.CutAfter(0)
+			}
+			return "paid", effect(ctx, db, "k", "pay", 1)
+		})
+		return answer(200, s), err
+	})
+	wantAnswer(t, got, err, "paid", false)
+	if got := w.effects(t, "k"); got != "pay by 1" || runs != 2 {
+		t.Errorf("effects: %s, run %d times", got, runs)
+	}
+}
+
 // silent is a database whose first connection for a phase does not answer BEGIN. Others renew the lease.
 type silent struct {
 	driver.Beginner[tx]

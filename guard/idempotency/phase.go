@@ -23,8 +23,9 @@ import (
 // database requires it. So fn must do nothing outside of the transaction that must happen once.
 // The server ends a transaction that is idle for two thirds of the lease.
 //
-// An error of fn is returned unchanged, after a rollback. An [interlock.ErrLost] means that
-// another attempt has begun, and that nothing was done.
+// An error of fn is returned unchanged, after a rollback, except a driver's of unknown outcome: it
+// becomes Retryable, because nothing was committed. An [interlock.ErrLost] means that another attempt
+// has begun, and that nothing was done.
 //
 // The design follows the atomic phases and recovery points that Brandur Leach described for
 // Postgres.

@@ -179,7 +179,7 @@ func (s *SQL[T]) transact(ctx context.Context, r *Request, do work[T]) (accept f
 	}
 	u, accept, err := do(ctx, tx)
 	if err != nil {
-		return nil, false, err
+		return nil, false, failure.Uncommitted(err)
 	}
 	l, err := s.table.open("run phase", r.id.Key, tx)
 	if err != nil {

@@ -129,6 +129,7 @@ func TestSQL(t *testing.T) {
 		{"a doubt that lasts is looked up before the next phase", testDoubtThatLasts},
 		{"the last doubt is no answer", testLastDoubtIsNoAnswer},
 		{"a connection that is silent", testSilentBegin},
+		{"a connection that is lost in a phase", testLostConnection},
 		{"every level of isolation", testIsolation},
 		{"a handler's last phase is its answer", testLastPhaseOverHTTP},
 		{"a clock that was set back loses nothing", testClockSetBack},
