@@ -30,7 +30,8 @@ import (
 //
 // next finds its attempt by [From] in the request's context, for [Phase], [LastPhase] and
 // [Step]. Its answer is sent to the client as a whole, once it is durable: see [ErrStreaming].
-// Trailers are not sent. After a panic the request is unfinished, and the panic continues.
+// Trailers are not sent. After a panic the request is unfinished, and the panic continues. It is also
+// unfinished if next answers nothing and its context has ended.
 //
 // If there is no answer, the client receives a problem as in RFC 9457:
 //
@@ -152,10 +153,13 @@ func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
 		again.Body = io.NopCloser(bytes.NewReader(body))
 		defer removeUploads(again)
 		h.next.ServeHTTP(out, again)
+		silent := out.status == 0 && ctx.Err() != nil && !attempt.declined.Load()
 		response := out.response()
 		kept := h.Keep(response.Status)
 		switch {
 		case attempt.answered(ctx): // the answer of LastPhase takes precedence
+		case silent: // it stopped when its context ended, which is not a 200
+			return response, &interlock.Error{Op: "execute request", Name: attempt.Key(), Kind: interlock.Uncertain, Err: context.Cause(ctx)}
 		case response.digest != "" && (!kept || attempt.declined.Load()):
 			return response, errTooLarge
 		case kept:

@@ -225,6 +225,42 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
+// TestSilenceIsNoAnswer after the context of a handler has ended: a retry is executed. Otherwise it is a 200.
+func TestSilenceIsNoAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends         bool
+		next         http.HandlerFunc
+		status, runs int
+	}{
+		"silent":                    {true, func(http.ResponseWriter, *http.Request) {}, 503, 2},
+		"an answer after the end":   {true, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 204, 1},
+		"declined":                  {true, func(_ http.ResponseWriter, r *http.Request) { idempotency.From(r.Context()).Decline() }, 200, 2},
+		"silent, but not at an end": {false, func(http.ResponseWriter, *http.Request) {}, 200, 1},
+	} {
+		runs, end := 0, func() {}
+		h := idempotency.Handler(open(t, memory.NewIdempotency(), nil), idempotency.SharedScope, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			runs++
+			if c.ends {
+				end()
+			}
+			c.next(w, r)
+		}), nil)
+		for range 2 {
+			ctx, cancel := context.WithCancel(t.Context())
+			end = cancel
+			r, w := httptest.NewRequestWithContext(ctx, "POST", "/orders", nil), httptest.NewRecorder()
+			r.Header.Set("Idempotency-Key", "k")
+			if h.ServeHTTP(w, r); w.Code != c.status {
+				t.Errorf("%s: %d %s", name, w.Code, w.Body)
+			}
+			cancel()
+		}
+		if runs != c.runs {
+			t.Errorf("%s: run %d times", name, runs)
+		}
+	}
+}
+
 // TestPanicIsNoAnswer: it propagates to the server, and a retry is accepted at once.
 func TestPanicIsNoAnswer(t *testing.T) {
 	var s *site
