@@ -266,12 +266,14 @@ var ReplayHeaders = []string{"Cache-Control", "Content-Disposition", "Content-En
 
 // KeepStatus reports whether an answer with this status depends on the request alone. This
 // holds for 2xx, 3xx and 4xx, with these exceptions. Some depend on the client (401, 403, 407, 499),
-// some on the time (408, 425, 429), and some on the current state (409, 412, 421, 423).
+// some on the time (408, 425, 429), and some on the current state (409, 412, 421, 423). 428 asks for
+// the same request with another header.
 func KeepStatus(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,
 		http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
 		http.StatusConflict, http.StatusPreconditionFailed, http.StatusMisdirectedRequest, http.StatusLocked,
+		http.StatusPreconditionRequired,
 		499: // of nginx: the client has disconnected
 		return false
 	}

@@ -188,7 +188,7 @@ func TestKeyIsRequired(t *testing.T) {
 // TestWhatIsKept: an answer that depends on more than the request is not replayed.
 func TestWhatIsKept(t *testing.T) {
 	for status, kept := range map[int]bool{200: true, 204: true, 303: true, 400: true, 402: true, 404: true, 410: true, 422: true,
-		401: false, 403: false, 409: false, 412: false, 408: false, 425: false, 429: false, 499: false, 500: false, 502: false, 503: false} {
+		401: false, 403: false, 409: false, 412: false, 408: false, 425: false, 428: false, 429: false, 499: false, 500: false, 502: false, 503: false} {
 		s := serve(t, memory.NewIdempotency(), nil, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(status) })
 		for range 2 {
 			s.want(t, s.ask(t, "k"), status, "")
