@@ -114,7 +114,11 @@ func (h *handler) respond(w http.ResponseWriter, key string, response Response, 
 func (h *handler) call(r *http.Request, key string, body []byte) Call {
 	parts := [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery)}
 	for _, name := range h.Headers {
-		parts = append(parts, []byte(strings.Join(r.Header.Values(name), ", ")))
+		values := r.Header.Values(name)
+		if textproto.CanonicalMIMEHeaderKey(name) == "Host" { // which net/http keeps apart
+			values = []string{r.Host}
+		}
+		parts = append(parts, []byte(strings.Join(values, ", ")))
 	}
 	c := Call{Scope: h.scope(r), Operation: h.Operation(r), Key: key, Fingerprint: Fingerprint(append(parts, body)...), Wait: h.Wait}
 	if h.KeepBody {

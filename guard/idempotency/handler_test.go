@@ -161,6 +161,22 @@ func TestOtherRequestUnderAKey(t *testing.T) {
 	}
 }
 
+// TestHostOfTheFingerprint: net/http does not keep it with the other headers.
+func TestHostOfTheFingerprint(t *testing.T) {
+	h := idempotency.Handler(open(t, memory.NewIdempotency(), nil), idempotency.SharedScope, http.HandlerFunc(create),
+		&idempotency.HandlerOptions{Headers: []string{"host"}})
+	for _, c := range []struct {
+		host   string
+		status int
+	}{{"a.example", 201}, {"b.example", 422}, {"a.example", 201}} {
+		r, w := httptest.NewRequestWithContext(t.Context(), "POST", "http://"+c.host+"/orders", strings.NewReader("x")), httptest.NewRecorder()
+		r.Header.Set("Idempotency-Key", "k")
+		if h.ServeHTTP(w, r); w.Code != c.status {
+			t.Errorf("%s: %d %s", c.host, w.Code, w.Body)
+		}
+	}
+}
+
 func TestKeyIsRequired(t *testing.T) {
 	s := serve(t, memory.NewIdempotency(), &idempotency.HandlerOptions{MaxRequest: 10, Docs: "https://example.org/keys"}, create)
 	missing := s.ask(t, "")
