@@ -17,6 +17,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/guard/wire"
 )
 
 // IdempotencyKey is the metadata with the key of a request that is to take effect
@@ -48,7 +49,8 @@ type IdempotencyOptions struct {
 //
 // Results that depend on the request alone are stored: a reply, InvalidArgument,
 // NotFound, AlreadyExists, OutOfRange and Unimplemented. Unauthenticated,
-// PermissionDenied, ResourceExhausted, FailedPrecondition and Aborted free the key.
+// PermissionDenied, ResourceExhausted, FailedPrecondition and Aborted free the key, and so does each
+// refusal of a fencing token. An error of a guard counts as its [Status].
 // Any other error leaves the call unfinished.
 //
 // Its own refusals are a status:
@@ -132,6 +134,10 @@ const (
 
 // fateOf decides by a service's error whether it depends on the request alone.
 func fateOf(err error) fate {
+	err = Status(err) // of a guard
+	if _, refused := errors.AsType[*wire.Refusal](Refusal(err)); refused && status.Code(err) == codes.InvalidArgument {
+		return freed // the token is not a part of the fingerprint
+	}
 	switch status.Code(err) {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented:
 		return kept

@@ -22,6 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/guard/rpc"
+	"github.com/interlock-dev/interlock/guard/wire"
 )
 
 // shop is a service that numbers its orders.
@@ -175,6 +176,31 @@ func TestStatusIsReplayed(t *testing.T) {
 			t.Errorf("%v is %s, want %s", code, fate, wanted)
 		}
 	}
+}
+
+// TestRefusedTokenIsNoAnswer: the token is not a part of the request's fingerprint, so the call with another
+// token is executed. A guard's error, before it is a status, frees the key too.
+func TestRefusedTokenIsNoAnswer(t *testing.T) {
+	store, err := idempotency.New(memory.NewIdempotency(), nil)
+	ok(t, err)
+	info := &grpc.UnaryServerInfo{FullMethod: "/Bank/Withdraw"}
+	once, fenced := rpc.Idempotent(store, customer, nil), rpc.UnaryServer(about, nil)
+	call := func(account string, guard error, more ...string) error {
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(append(more, rpc.IdempotencyKey, "k")...))
+		_, err := once(ctx, wrapperspb.String(account), info, func(ctx context.Context, req any) (any, error) {
+			if guard != nil {
+				return nil, guard
+			}
+			return fenced(ctx, req, info, func(context.Context, any) (any, error) { return wrapperspb.String(account), nil })
+		})
+		return err
+	}
+	wantStatus(t, call("42", nil), codes.InvalidArgument)
+	wantStatus(t, call("42", nil, rpc.Key, "1"), codes.InvalidArgument)
+	if err := call("42", &interlock.StaleTokenError{Resource: "account/42"}); !errors.Is(err, interlock.ErrStaleToken) {
+		t.Errorf("a guard's error became %v", err)
+	}
+	ok(t, call("43", nil, rpc.Key, wire.Pass{Token: token(1), Resource: "account/43", Remaining: bound}.String()))
 }
 
 // TestCallsAtOnce: one call runs, waiting calls get its answer, and the others are Aborted.
