@@ -176,6 +176,44 @@ func TestTheOtherSideFails(t *testing.T) {
 	}, databases.Pgx)
 }
 
+// TestNothingIsRepeatedBelow: net/http repeats some requests itself if a connection that was used before ends
+// without an answer. A call that changes something is not among them.
+func TestNothingIsRepeatedBelow(t *testing.T) {
+	for name, c := range map[string]struct {
+		operation, method, header string
+		sent                      int
+	}{
+		"with a key":           {"o", http.MethodPost, "Idempotency-Key", 1},
+		"by a method to read":  {"o", http.MethodGet, "", 1},
+		"that changes nothing": {"", http.MethodGet, "", 2},
+	} {
+		n := 0
+		api := newAPI(t, func(http.ResponseWriter, *http.Request) {
+			if n++; n > 1 {
+				panic(http.ErrAbortHandler)
+			}
+		})
+		by := proxy.NewTransport(&proxy.TransportOptions{Base: &http.Transport{}, KeyHeader: c.header})
+		defer by.CloseIdleConnections()
+		loose := looseCaller()
+		_, err := loose.Do(t.Context(), grant(1, bound), "api", "first", post(by, api.URL, "x"))
+		ok(t, err)
+		_, err = loose.Do(t.Context(), grant(1, bound), "api", c.operation, func(ctx context.Context, _ *proxy.Call) (int, error) {
+			req, err := http.NewRequestWithContext(ctx, c.method, api.URL, nil)
+			ok(t, err)
+			resp, err := by.RoundTrip(req)
+			if err != nil {
+				return 0, err
+			}
+			resp.Body.Close()
+			return resp.StatusCode, nil
+		})
+		if wantKind(t, err, interlock.Uncertain, nil); len(api.seen()) != 1+c.sent {
+			t.Errorf("%s: sent %d times", name, len(api.seen())-1)
+		}
+	}
+}
+
 // TestTransportsKnowWhatWasWritten: only the error of a request without a written byte
 // reports that nothing was written.
 func TestTransportsKnowWhatWasWritten(t *testing.T) {

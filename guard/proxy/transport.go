@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -106,7 +107,8 @@ func (t *Transport) key(c *Call) string {
 // A gate checks the writes of a connection while it serves a request.
 type gate struct {
 	call    *Call
-	refused atomic.Pointer[error] // the error of Ready
+	refused atomic.Pointer[error] // why a write was refused
+	used    atomic.Pointer[conn]  // a part of the request was written to it
 }
 
 // guard installs the gate in the connection that serves its request. It closes a connection in
@@ -149,14 +151,31 @@ type conn struct {
 
 // Write calls Ready, and then writes at once.
 func (c *conn) Write(p []byte) (int, error) {
-	if g := c.gate.Load(); g != nil {
-		if err := g.call.Ready(); err != nil {
-			g.refused.CompareAndSwap(nil, &err)
-			return 0, err
-		}
+	g := c.gate.Load()
+	if g == nil {
+		return c.Conn.Write(p)
 	}
-	return c.Conn.Write(p)
+	if err := g.ready(c); err != nil {
+		g.refused.CompareAndSwap(nil, &err)
+		return 0, err
+	}
+	n, err := c.Conn.Write(p)
+	if n > 0 {
+		g.used.Store(c)
+	}
+	return n, err
 }
+
+// ready returns an error if nothing may be written to c. If a connection that was used before ends without
+// an answer, net/http repeats some requests: those that only read by their method, or have an Idempotency-Key.
+func (g *gate) ready(c *conn) error {
+	if used := g.used.Load(); used != nil && used != c && g.call.Operation != "" {
+		return &interlock.Error{Op: "make call", Name: g.call.Resource, Kind: interlock.Uncertain, Err: errNoAnswer}
+	}
+	return g.call.Ready()
+}
+
+var errNoAnswer = errors.New("the connection ended without an answer, and the call is not repeated")
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
