@@ -144,6 +144,9 @@ func (h *handler) send(ctx context.Context, r *http.Request, body []byte) (a *an
 // whole reads the complete answer, so that an incomplete one is not sent. The call was made in
 // either case.
 func whole(resp *http.Response, most int64) error {
+	if resp.StatusCode == http.StatusSwitchingProtocols { // what follows does not end
+		return &interlock.Error{Op: "read answer", Kind: interlock.Uncertain, Err: errors.New("it changes the protocol, which was not requested")}
+	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, max(most, most+1)))
 	resp.Body.Close()
 	if err != nil {

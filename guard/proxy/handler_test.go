@@ -19,6 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/guard/proxy"
 	"github.com/interlock-dev/interlock/guard/wire"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -174,6 +175,26 @@ func TestTheOtherSideFails(t *testing.T) {
 			}
 		}
 	}, databases.Pgx)
+}
+
+// TestAChangeOfTheProtocolIsNoAnswer: it would not end, and no call for the resource could follow.
+func TestAChangeOfTheProtocolIsNoAnswer(t *testing.T) {
+	api := newAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { conn.Close() })
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+	})
+	at := front(t, looseCaller(), api.URL, nil)
+	ok(t, testbed.Later(t, bound, func() error {
+		if status, _, text := request(t, http.MethodPost, at, 1, "a", ""); status != 500 || !strings.Contains(text, "outcome-unknown") {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		return nil
+	})())
 }
 
 // TestNothingIsRepeatedBelow: net/http repeats some requests itself if a connection that was used before ends
