@@ -98,6 +98,9 @@ type handler struct {
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p, _ := wire.From(r.Context())
 	operation, err := h.options.Operation(r)
+	if err == nil {
+		_, err = url.ParseQuery(r.URL.RawQuery) // httputil removes what it cannot parse
+	}
 	if err != nil {
 		wire.Refuse(w, &wire.Refusal{Reason: wire.Malformed, Resource: p.Name(), Detail: err.Error()})
 		return

@@ -128,6 +128,11 @@ func TestBadRequestsAreTheCallersFault(t *testing.T) {
 				t.Errorf("%s: %d %s", name, status, text)
 			}
 		}
+		for _, query := range []string{"a=1;b=2", "a=100%"} { // a proxy of httputil would leave it out
+			if status, _, text := request(t, http.MethodPost, at+"?"+query, 1, "a", ""); status != 400 {
+				t.Errorf("%s: %d %s", query, status, text)
+			}
+		}
 		if len(api.seen()) != 0 {
 			t.Errorf("calls %v", api.seen())
 		}
