@@ -147,11 +147,12 @@ const bind = `begin not atomic
 	%s;
 end`
 
-// limit sets each to the lower of its value and the new one; 0 means none.
+// limit sets each to the lower of its value and the new one; 0 means none. The first one counts only where
+// the other two are 0.
 const limit = `set session
 	idle_transaction_timeout = if(@interlock_idle = 0, %[1]d, least(@interlock_idle, %[1]d)),
-	idle_write_transaction_timeout = if(@interlock_idle_write = 0, %[1]d, least(@interlock_idle_write, %[1]d)),
-	idle_readonly_transaction_timeout = if(@interlock_idle_read = 0, %[1]d, least(@interlock_idle_read, %[1]d))`
+	idle_write_transaction_timeout = least(if(@interlock_idle_write = 0, if(@interlock_idle = 0, %[1]d, @interlock_idle), @interlock_idle_write), %[1]d),
+	idle_readonly_transaction_timeout = least(if(@interlock_idle_read = 0, if(@interlock_idle = 0, %[1]d, @interlock_idle), @interlock_idle_read), %[1]d)`
 
 const limitStatement = `,
 	max_statement_time = if(@interlock_statement = 0, %[1]s, least(@interlock_statement, %[1]s))`

@@ -273,7 +273,8 @@ func testSettings(t *testing.T, w world) {
 		options, inside, outside string
 	}{
 		{"", "7 7 7 7.900000 OFF", "0 0 0 0.000000 ON"},
-		{"?idle_transaction_timeout=3&idle_write_transaction_timeout=60&max_statement_time=2", "3 7 7 2.000000 OFF", "3 60 0 2.000000 ON"},
+		{"?idle_transaction_timeout=3&idle_write_transaction_timeout=60&max_statement_time=2", "3 7 3 2.000000 OFF", "3 60 0 2.000000 ON"},
+		{"?idle_transaction_timeout=3", "3 3 3 7.900000 OFF", "3 0 0 0.000000 ON"}, // it also counted for transactions that write
 	} {
 		d := open(t, w.url+tt.options)
 		d.SetMaxOpenConns(1)
