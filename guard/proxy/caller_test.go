@@ -500,8 +500,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// testCosts: a call takes two commits; bounds twice and once more while it is
-// held, two entries, and two statements for its record. The hooks report it.
+// testCosts: a call takes two commits; two bounds, one of which is read, two entries, and two
+// statements for its record. The hooks report it.
 func testCosts(t *testing.T, db *databases.DB) {
 	var sent []observe.ProxySent
 	var refused []observe.ProxyRefused
@@ -666,9 +666,9 @@ func TestCrashes(t *testing.T) {
 						wantOnce(tb, mode, record(tb, db, "payout"), api.seenKeys())
 					}}
 				})
-				// BEGIN, enter, record, COMMIT and after it; BEGIN, enter, send and after
-				// it, record, COMMIT and after it.
-				if points != 12 {
+				// BEGIN, enter, record, COMMIT and after it; BEGIN, enter, the idle timeout, send and
+				// after it, record, COMMIT and after it.
+				if points != 13 {
 					t.Errorf("%d points", points)
 				}
 			})

@@ -27,8 +27,8 @@
 // before anything is sent, so the mark survives a crash. Then it enters the mark again, and
 // keeps the row locked while the call is made. So calls for a resource are made one at a time,
 // by any number of processes that share the database. A transaction stays open during the call,
-// and a statement each second keeps its session alive. If the process is paused, the database
-// ends the session within two thirds of the claim's remaining time.
+// and a statement at least each second keeps its session alive. If the process is paused, the
+// database ends the session within two thirds of the claim's remaining time.
 //
 // Loose, by [NewUnrecorded], keeps marks in Redis, etcd or another [fence.Store]. Calls through
 // one process are made one at a time, and none after that of a newer owner. Between processes
@@ -46,10 +46,10 @@
 //     Transport, this window is the time between [Call.Ready] and its write.
 //   - Bytes in a buffer of the network, or calls that the other side queues, when their owner
 //     is overtaken.
-//   - A database that ends a session by itself: in a failover, by an operator, or by an earlier
-//     idle timeout below a second. The running call ends within a second, and meanwhile the
+//   - A database that ends a session by itself: in a failover, by an operator, or by a timeout of
+//     transactions that are not idle. The running call ends within a second, and meanwhile the
 //     next owner may send. If the connection to the database is silently dead, the call ends
-//     before the database can have ended the session.
+//     before the database can have ended the session as idle.
 //   - In strict mode, a failover to a replica that lacks the last commit, or a rebase of the
 //     mark: the database has lost the record of the entered token.
 //

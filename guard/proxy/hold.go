@@ -14,10 +14,7 @@ import (
 )
 
 // session is the transaction that holds a mark.
-type session interface {
-	driver.SQL
-	Bound(ctx context.Context, idle, statement time.Duration) error
-}
+type session = driver.SQL
 
 // lifted begins transactions whose native type is session, for any T.
 type lifted[T any] struct{ db driver.Beginner[T] }
@@ -41,7 +38,7 @@ var errMarkLost = errors.New("the session that held the mark has ended")
 type holding struct {
 	tx    session
 	now   func() time.Time
-	idle  time.Duration                 // the minimum idle time that the database allows
+	idle  time.Duration                 // after which the database ends the session
 	until atomic.Pointer[wire.Deadline] // counted from before the last statement was sent
 
 	ctx    context.Context // ends when the session is known to have ended
@@ -51,28 +48,30 @@ type holding struct {
 	once   sync.Once
 }
 
-// hold bounds the idle time of tx, and keeps tx alive until end is called. Only holding uses tx
-// meanwhile.
-func hold(ctx context.Context, tx session, c interlock.Claim, now func() time.Time) (*holding, error) {
-	left := c.Remaining()
-	h := &holding{tx: tx, now: now, idle: allowed(tx.Dialect(), left*2/3), stop: make(chan struct{})}
+// hold keeps tx alive until end is called. Only holding uses tx meanwhile. [fence.Tx] has bounded
+// its idle time.
+func hold(ctx context.Context, tx session, now func() time.Time) (*holding, error) {
+	h := &holding{tx: tx, now: now, stop: make(chan struct{})}
 	sent := now()
-	if err := tx.Bound(ctx, left*2/3, left); err != nil {
+	var err error
+	if h.idle, err = allowed(ctx, tx); err != nil {
 		return nil, err
 	}
 	h.moved(sent)
 	h.ctx, h.cancel = context.WithCancelCause(ctx)
-	h.ended.Go(func() { h.keep(ctx, min(time.Second, left/4)) })
+	h.ended.Go(func() { h.keep(ctx, min(time.Second, h.idle*3/8)) })
 	return h, nil
 }
 
-// allowed returns the idle time that a database allows a session that requested idle. MariaDB
-// counts whole seconds, and at least one.
-func allowed(d driver.Dialect, idle time.Duration) time.Duration {
-	if d == driver.MariaDB {
-		return max(time.Second, idle.Truncate(time.Second))
+// allowed returns the idle time that the database allows a session. It is that of [fence.Tx], or an earlier
+// one of the user.
+func allowed(ctx context.Context, tx session) (idle time.Duration, err error) {
+	query := `select (extract(epoch from current_setting('idle_in_transaction_session_timeout')::interval) * 1000000)::bigint`
+	if tx.Dialect() == driver.MariaDB {
+		query = `select 1000000 * least(@@session.idle_transaction_timeout, @@session.idle_write_transaction_timeout)`
 	}
-	return idle.Truncate(time.Millisecond)
+	err = tx.Query(ctx, query, nil, func(scan func(...any) error) error { return scan((*int64)(&idle)) })
+	return idle * time.Microsecond, err
 }
 
 // moved records that a statement was sent, and answered, after sent.

@@ -70,6 +70,33 @@ func testACallEndsWithItsConnection(t *testing.T, db *databases.DB) {
 	}
 }
 
+// testAnEarlierIdleTimeout: requests to the database are silently lost, and it ends the session by an idle timeout
+// of the user, earlier than the claim requires. The call ends before the next owner may send.
+func testAnEarlierIdleTimeout(t *testing.T, db *databases.DB) {
+	path := testbed.NewProxy(t, db.Server.Addr())
+	url, setting := strings.Replace(db.URL, db.Server.Addr(), path.Addr(), 1), "idle_in_transaction_session_timeout=2s"
+	if db.Dialect == driver.MariaDB {
+		setting = "idle_transaction_timeout=2"
+	}
+	far, closed, err := databases.Connect(t.Context(), db.Client, databases.With(url, setting))
+	ok(t, err)
+	defer closed()
+	c := grant(1, time.Hour)
+	c.Stubborn = true // it is renewed over another connection
+	_, err = caller(t, far, nil).Do(t.Context(), c, "api", "a", func(_ context.Context, call *proxy.Call) (int, error) {
+		ok(t, call.Ready())
+		path.Cut()
+		defer path.Heal()
+		_, err := caller(t, db, nil).Do(t.Context(), grant(2, bound), "api", "b", func(context.Context, *proxy.Call) (int, error) {
+			wantKind(t, call.Ready(), interlock.Retryable, nil)
+			return 200, nil
+		})
+		ok(t, err)
+		return 0, errors.New("no answer")
+	})
+	wantKind(t, err, interlock.Uncertain, nil)
+}
+
 // testACallThatIsOverSendsNothing: a request that a Send left running is not sent after
 // its outcome is returned, even under a valid claim, nor after a panic.
 func testACallThatIsOverSendsNothing(t *testing.T, db *databases.DB) {

@@ -95,7 +95,7 @@ func (s *strict) begin(ctx context.Context, tx driver.SQL, call *Call, a *attemp
 
 // held sends while tx holds the mark, and records the answer.
 func (s *strict) held(ctx context.Context, tx session, c interlock.Claim, call *Call, send Send, a *attempt) error {
-	h, err := hold(ctx, tx, c, s.options.now)
+	h, err := hold(ctx, tx, s.options.now)
 	if err != nil {
 		return err
 	}

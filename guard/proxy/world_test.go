@@ -145,6 +145,7 @@ func TestStrict(t *testing.T) {
 		"TheProxyPassesOnWhatItShould":        testTheProxyPassesOnWhatItShould,
 		"ACrashAfterTheCallForgetsNothing":    testACrashAfterTheCallForgetsNothing,
 		"ACallEndsWithItsConnection":          testACallEndsWithItsConnection,
+		"AnEarlierIdleTimeout":                testAnEarlierIdleTimeout,
 		"ACauseIsNoProof":                     testACauseIsNoProof,
 		"ACallThatIsOverSendsNothing":         testACallThatIsOverSendsNothing,
 		"AnAnswerIsRecordedWhoeverTriesAgain": testAnAnswerIsRecordedWhoeverTriesAgain,
