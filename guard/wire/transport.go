@@ -149,10 +149,15 @@ func strayed(req *http.Request) bool {
 }
 
 // held stops out once body has ended or is closed. If the body is writable, as after a change
-// of the protocol, it stays writable.
+// of the protocol, it stays writable, and held closes it when the claim ends: net/http leaves such
+// a connection to the caller.
 func held(body io.ReadCloser, out Outbound) io.ReadCloser {
 	h := &holding{body, out}
 	if w, ok := body.(io.Writer); ok {
+		if len(out.ends) == 2 { // under a claim
+			unhook := context.AfterFunc(out.ends[0], func() { body.Close() })
+			h.out.Stop = func() { unhook(); out.Stop() }
+		}
 		return struct {
 			*holding
 			io.Writer

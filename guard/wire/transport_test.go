@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/wire"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // closing is a body that records whether it was closed.
@@ -123,7 +124,7 @@ func TestTokensDoNotStray(t *testing.T) {
 	}
 }
 
-// TestConnectionsThatChangeTheirProtocol can still be written to.
+// TestConnectionsThatChangeTheirProtocol can still be written to, and end with the claim.
 func TestConnectionsThatChangeTheirProtocol(t *testing.T) {
 	t.Parallel()
 	url := service(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -139,20 +140,38 @@ func TestConnectionsThatChangeTheirProtocol(t *testing.T) {
 		fmt.Fprint(rw, "you said ", line)
 		_ = rw.Flush()
 	}))
-	req, err := http.NewRequestWithContext(wire.Under(t.Context(), grant("r", token(1), bound), ""), http.MethodGet, url, nil)
-	ok(t, err)
-	req.Header.Set("Connection", "Upgrade")
-	req.Header.Set("Upgrade", "echo")
-	resp, err := client(t, &wire.Transport{}).Do(req)
-	ok(t, err)
-	defer resp.Body.Close()
-	w, writable := resp.Body.(io.Writer)
-	if !writable {
-		t.Fatal("it cannot be written to")
+	upgraded := func(ctx context.Context) io.ReadWriteCloser {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		ok(t, err)
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", "echo")
+		resp, err := client(t, &wire.Transport{}).Do(req)
+		ok(t, err)
+		t.Cleanup(func() { resp.Body.Close() })
+		rw, writable := resp.Body.(io.ReadWriteCloser)
+		if !writable {
+			t.Fatal("it cannot be written to")
+		}
+		return rw
 	}
-	fmt.Fprint(w, "hello\n")
-	if text, err := io.ReadAll(resp.Body); string(text) != "you said hello\n" || err != nil {
+	rw := upgraded(wire.Under(t.Context(), grant("r", token(1), bound), ""))
+	fmt.Fprint(rw, "hello\n")
+	if text, err := io.ReadAll(rw); string(text) != "you said hello\n" || err != nil {
 		t.Errorf("%q, %v", text, err)
+	}
+	c := grant("r", token(1), bound)
+	rw = upgraded(wire.Under(t.Context(), c, ""))
+	read := testbed.Later(t, bound, func() error { _, err := io.ReadAll(rw); return err })
+	c.End(interlock.ErrLost)
+	if err := read(); interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, interlock.ErrLost) {
+		t.Errorf("the connection of a lost claim ended with %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	rw = upgraded(wire.Carry(ctx, "v4.public.x"))
+	cancel() // that of the request, which is over
+	fmt.Fprint(rw, "hello\n")
+	if text, err := io.ReadAll(rw); string(text) != "you said hello\n" || err != nil {
+		t.Errorf("with a carried token: %q, %v", text, err)
 	}
 }
 
