@@ -131,6 +131,23 @@ func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
 	}
 }
 
+// TestRefusalsReplaceTheAnswer that the handler had prepared: its headers do not describe the refusal.
+func TestRefusalsReplaceTheAnswer(t *testing.T) {
+	t.Parallel()
+	url := service(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for _, name := range []string{"Content-Encoding", "ETag", "Last-Modified"} {
+			w.Header().Set(name, "gzip")
+		}
+		w.Header().Set("X-Request", "7")
+		wire.Refuse(w, &interlock.StaleTokenError{Resource: "r"})
+		if len(w.Header()) != 3 || w.Header().Get("X-Request") != "7" {
+			t.Errorf("headers: %v", w.Header())
+		}
+	}))
+	_, _, err := post(t.Context(), client(t, &wire.Transport{}), url)
+	wantReason(t, err, wire.Stale)
+}
+
 // TestChecksLeaveOtherAnswersAlone: a body that is no refusal is unchanged.
 func TestChecksLeaveOtherAnswersAlone(t *testing.T) {
 	t.Parallel()

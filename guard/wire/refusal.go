@@ -243,7 +243,9 @@ func (r *Refusal) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	h := w.Header()
-	h.Del("Content-Length")
+	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} { // of the answer that it replaces
+		h.Del(name)
+	}
 	h.Set("Content-Type", ProblemMedia)
 	h.Set("Cache-Control", "no-store")
 	switch r.Reason.Status() {
