@@ -94,6 +94,9 @@ func (s *BestEffort) Once(ctx context.Context, m Message, fn func(ctx context.Co
 		return Undone, err
 	}
 	outcome, until, err := s.claim(ctx, d)
+	if errors.Is(err, interlock.ErrUncertain) {
+		s.forget(ctx, d)
+	}
 	if outcome != Done || err != nil {
 		report(s.options.Hooks, s.consumer, m, outcome, err)
 		return outcome, err
@@ -139,9 +142,7 @@ func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until boottime.
 	made := false
 	defer func() {
 		if !made {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-			defer cancel()
-			_ = s.once.Forget(ctx, d) // otherwise the lease ends by itself
+			s.forget(ctx, d)
 		}
 	}()
 	if err := s.within(ctx, d, until, fn); err != nil {
@@ -156,6 +157,13 @@ func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until boottime.
 			Err: fmt.Errorf("its effect happened but was not recorded, so it may be repeated: %w", err)}
 	}
 	return Done, nil
+}
+
+// forget ends a claim under which no effect was made, as far as is known. If it fails, the lease ends by itself.
+func (s *BestEffort) forget(ctx context.Context, d driver.Delivery) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	_ = s.once.Forget(ctx, d)
 }
 
 // within runs the effect while the lease lasts. The lease also passes while the machine is suspended, but
