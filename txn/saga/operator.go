@@ -44,14 +44,8 @@ func (o *Operator) List(ctx context.Context, f Filter) iter.Seq2[Outcome, error]
 // UNDOING again. A step or undo that waits for its next attempt is called at once, and its
 // attempts start at one. If no undo has failed for good, an empty step means all waiting ones.
 func (o *Operator) Retry(ctx context.Context, id, step string, by By) error {
-	return o.act(ctx, "retry", id, step, by, func(m *machine) (entries []journal.Entry, _ error) {
-		if step == "" && !m.has(dead) {
-			entries = m.retries(by)
-		}
-		if len(entries) == 0 {
-			entries = []journal.Entry{record(recordRetry, step, by)}
-		}
-		return entries, nil
+	return o.act(ctx, "retry", id, step, by, func(*machine) ([]journal.Entry, error) {
+		return []journal.Entry{record(recordRetry, step, by)}, nil
 	})
 }
 
@@ -68,16 +62,6 @@ func (o *Operator) Edit(ctx context.Context, id, step string, input json.RawMess
 	return o.act(ctx, "edit", id, step, by, func(*machine) ([]journal.Entry, error) {
 		return []journal.Entry{record(recordRetry, step, note{By: by, Input: input})}, nil
 	})
-}
-
-// retries returns the records that make each pending step due now.
-func (m *machine) retries(by By) (entries []journal.Entry) {
-	for i := range m.steps {
-		if p := &m.steps[i]; m.pending(p) && len(entries) < driver.MaxRecords {
-			entries = append(entries, record(recordRetry, p.key, by))
-		}
-	}
-	return entries
 }
 
 // Skip continues without an undo, whether it has failed for good or is still retried: use it if
@@ -115,6 +99,9 @@ func (o *Operator) Now(ctx context.Context, id string, by By) error {
 		}
 		if len(entries) == 0 {
 			return nil, errors.New("it waits for nothing")
+		}
+		if len(entries) > driver.MaxRecords && !m.has(dead) { // the steps of a group
+			return []journal.Entry{record(recordRetry, "", by)}, nil
 		}
 		return entries[:min(len(entries), driver.MaxRecords)], nil
 	})

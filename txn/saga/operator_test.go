@@ -161,6 +161,13 @@ func TestOperatorBehindThePivot(t *testing.T) {
 // do not end earlier.
 func TestNow(t *testing.T) {
 	day := Policy{First: 24 * time.Hour, Max: 24 * time.Hour}
+	crowd := func(g *target) []Stage[string] { // more than one append can have
+		var steps []Stage[string]
+		for i := range driver.MaxRecords + 8 {
+			steps = append(steps, g.undoable(fmt.Sprint("a", i), Retry(errNetwork)).Retry(day))
+		}
+		return []Stage[string]{Parallel(steps...)}
+	}
 	for name, stages := range map[string]func(g *target) []Stage[string]{
 		"wait": func(g *target) []Stage[string] {
 			return []Stage[string]{Sleep[string]("w", 72*time.Hour), g.undoable("a")}
@@ -171,6 +178,8 @@ func TestNow(t *testing.T) {
 		"retried": func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", Retry(errNetwork)).Retry(day)} },
 		"ongoing": func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(72*time.Hour))} },
 		"short":   func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(50*time.Second))} },
+		"group":   crowd,
+		"retries": crowd,
 	} {
 		runOnTarget(t, name, func(t *testing.T, g *target) {
 			d := Define("order", stages(g)...)
@@ -179,7 +188,7 @@ func TestNow(t *testing.T) {
 			same(t, "effects", g.did())
 			from := time.Now()
 			o := NewOperator(r.coordinator.Journal())
-			if name == "retried" {
+			if strings.HasPrefix(name, "retr") {
 				ok(t, o.Retry(t.Context(), "1", "", ann))
 			} else {
 				ok(t, o.Now(t.Context(), "1", ann))
