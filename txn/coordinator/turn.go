@@ -463,9 +463,13 @@ func (t *Turn) call(task Task) error {
 	}
 	ctx, end := withCallTimeout(t.server.ctx, c.Deadline.Sub(now))
 	defer end()
-	if task.MaxTime > 0 {
+	most := task.MaxTime
+	if left := task.Call.Deadline.Sub(now); !task.Call.Deadline.IsZero() && (most <= 0 || left < most) {
+		most = max(left, 1) // heartbeats do not extend the deadline
+	}
+	if most > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = WithTimeout(ctx, task.MaxTime)
+		ctx, cancel = WithTimeout(ctx, most)
 		defer cancel()
 	}
 	err := Call(branch.With(ctx, c), task.Do)

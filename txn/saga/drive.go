@@ -325,6 +325,6 @@ func From(ctx context.Context) Call {
 }
 
 // Heartbeat restarts the timeout of the action or undo that ctx belongs to, up to
-// [Action.MaxTime] in total. It returns false if the time is over or ctx belongs to no call. It
-// does not block.
+// [Action.MaxTime] in total, and before the pivot up to the saga's timeout. It returns false if
+// the time is over or ctx belongs to no call. It does not block.
 func Heartbeat(ctx context.Context) bool { return coordinator.Heartbeat(ctx) }

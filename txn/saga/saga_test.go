@@ -125,6 +125,9 @@ func TestTimeout(t *testing.T) {
 		"in a step": {func(g *target) []Stage[string] {
 			return []Stage[string]{slow(g, "a", time.Second), slow(g, "b", time.Hour).Timeout(time.Hour)}
 		}, []string{"1/a/do", "1/b/undo", "1/a/undo"}, 10 * time.Second},
+		"in a step with heartbeats": {func(g *target) []Stage[string] {
+			return []Stage[string]{slow(g, "a", time.Second), g.beat("b", 20*time.Second)}
+		}, []string{"1/a/do", "1/b/undo", "1/a/undo"}, 11 * time.Second},
 		"in a wait": {func(g *target) []Stage[string] {
 			return []Stage[string]{slow(g, "a", time.Second), g.undoable("b", InProgress(time.Hour))}
 		}, []string{"1/a/do", "1/b/undo?", "1/a/undo"}, 10 * time.Second},
