@@ -89,9 +89,9 @@ func (d Definition[I]) OnEnd(f func(ctx context.Context, o Outcome) error) Defin
 	return d
 }
 
-// EndTarget sets the target of OnEnd, such as a host; see [Action.Target]. The default is one target for
-// all sagas of the definition, so that sagas whose OnEnd hangs delay the others. The function must be
-// deterministic and must not block.
+// EndTarget sets the target of OnEnd, such as a host; see [Action.Target]. The default, also if the function
+// panics, is one target for all sagas of the definition, so that sagas whose OnEnd hangs delay the others. The
+// function must be deterministic and must not block.
 func (d Definition[I]) EndTarget(of func(input I) string) Definition[I] {
 	d.plan.endedAt = func(text json.RawMessage) string {
 		var input I

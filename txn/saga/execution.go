@@ -424,10 +424,12 @@ func (c *execution) report(now time.Time) action {
 }
 
 // endTarget returns the target of OnEnd.
-func (c *execution) endTarget() string {
+func (c *execution) endTarget() (target string) {
+	target = c.plan.name + " ended"
 	if c.plan.endedAt == nil {
-		return c.plan.name + " ended"
+		return target
 	}
+	defer func() { _ = recover() }() // then it is the default
 	return c.plan.endedAt(c.m.input)
 }
 

@@ -313,6 +313,18 @@ func TestTargetOfOnEnd(t *testing.T) {
 	})
 }
 
+// TestTargetOfOnEndPanics: OnEnd is called, and the saga ends, although the function of its target panics.
+func TestTargetOfOnEndPanics(t *testing.T) {
+	onTarget(t, func(t *testing.T, g *target) {
+		d := Define("order", g.undoable("a")).OnEnd(func(context.Context, Outcome) error { return g.take("ended") }).
+			EndTarget(func(string) string { panic("ouch") })
+		r := serve(t, nil, 1, nil, d)
+		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "1", "in")))
+		synctest.Wait()
+		same(t, "effects", g.did(), "1/a/do", "ended")
+	})
+}
+
 // TestBusyOnEnd: OnEnd is not called before the time for which its target asks, also if the target answers
 // another saga meanwhile.
 func TestBusyOnEnd(t *testing.T) {
