@@ -110,8 +110,16 @@ func (d secondPhase) tasks(r run, names []string, attempt int) []coordinator.Tas
 	return tasks
 }
 
-// append appends records, and calls the hooks once they are durable.
+// append appends records, and calls the hooks once they are durable. If they are too many for one append,
+// each prefix is a valid state to continue from.
 func (d secondPhase) append(t *coordinator.Turn, m machine, entries []journal.Entry) (machine, error) {
+	if len(entries) > driver.MaxRecords {
+		m, err := d.append(t, m, entries[:driver.MaxRecords])
+		if err != nil {
+			return m, err
+		}
+		return d.append(t, m, entries[driver.MaxRecords:])
+	}
 	next, err := m.with(entries...)
 	switch {
 	case err != nil:

@@ -20,6 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -126,6 +127,65 @@ func TestDownParticipant(t *testing.T) {
 		if got, ended := w.records(t, "1"); !ended {
 			t.Error(got)
 		}
+	})
+}
+
+// unreachable is a participant that receives no commit until it is up.
+type unreachable struct {
+	*memory.Participant
+	up *atomic.Bool
+}
+
+func (u unreachable) Commit(ctx context.Context, x driver.XID) error {
+	if !u.up.Load() {
+		return errNetwork
+	}
+	return u.Participant.Commit(ctx, x)
+}
+
+// TestManyParticipants: failures and heuristic outcomes of more branches than one append has records are
+// recorded.
+func TestManyParticipants(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var up atomic.Bool
+		var shards []Definition[*memory.Branch]
+		var all []Defined
+		var last unreachable
+		for i := range driver.MaxRecords + 8 {
+			last = unreachable{memory.NewParticipant(), &up}
+			shards = append(shards, Define(fmt.Sprint("shard", i), last))
+			all = append(all, shards[i])
+		}
+		j, err := journal.New(memory.NewJournal(), &journal.Options{Shards: 1})
+		ok(t, err)
+		t.Cleanup(func() { ok(t, j.Close()) })
+		c, err := coordinator.New(j, nil)
+		ok(t, err)
+		m, err := New(c, &Options{Scan: time.Hour}, all...)
+		ok(t, err)
+		txntest.Serve(t, c.Serve, 1)
+		ok(t, m.Run(t.Context(), "1", func(ctx context.Context, t *T) error {
+			for _, s := range shards {
+				tx, err := s.Join(ctx, t)
+				if err == nil {
+					_, err = tx.Add("sum", 1)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		time.Sleep(10 * time.Second)
+		o, err := m.Look(t.Context(), "1")
+		if ok(t, err); len(o.Failing) != len(shards) {
+			t.Errorf("%d of %d branches fail", len(o.Failing), len(shards))
+		}
+		ok(t, last.Rollback(t.Context(), driver.XID{Transaction: o.Transaction, Branch: shards[len(shards)-1].name}))
+		up.Store(true)
+		bounded, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		wantKind(t, txntest.Second(m.Wait(bounded, "1")), interlock.Definite, driver.ErrHeuristic)
 	})
 }
 
