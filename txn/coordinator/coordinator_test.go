@@ -474,7 +474,7 @@ func TestExhausted(t *testing.T) {
 
 // TestTruncate: the journal stores the first bytes of an error, as text, and a sign that there was more.
 func TestTruncate(t *testing.T) {
-	for text, want := range map[string]string{"12345": "12345", "123456": "12345…", "1234é": "1234\uFFFD…", "\xff": "\uFFFD"} {
+	for text, want := range map[string]string{"12345": "12345", "123456": "12345…", "1234é": "1234…", "\xff": "\uFFFD", "a\xffb\xffc": "a\uFFFDb…"} {
 		if got := Truncate(text, 5); got != want {
 			t.Errorf("%q is stored as %q", text, got)
 		}

@@ -27,13 +27,14 @@ const (
 	MaxFailing = 500
 )
 
-// Truncate returns text as the journal stores it: valid UTF-8, cut after most bytes and then
+// Truncate returns text as the journal stores it: valid UTF-8 of at most most bytes, or cut and then
 // marked by an ellipsis.
 func Truncate(text string, most int) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
 	if len(text) > most {
-		text = text[:most] + "…"
+		text = strings.ToValidUTF8(text[:most], "") + "…"
 	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+	return text
 }
 
 // Record returns a record with data as JSON. It panics if data cannot be encoded.

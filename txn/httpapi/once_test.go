@@ -98,6 +98,26 @@ func TestAbortHasAReason(t *testing.T) {
 	}
 }
 
+// TestAbortHasALongReason: an abort is recorded although a participant gives a long reason that is not UTF-8.
+func TestAbortHasALongReason(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int32
+	latin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, strings.Repeat("\xe9t\xe9 ", 300))
+	}))
+	t.Cleanup(latin.Close)
+	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": latin.URL}})
+	got := s.do("POST", "/v1/2pc/1", `{"branches":{"north":1}}`, 200)
+	same(t, "decision", got["decision"], "abort")
+	called := calls.Load()
+	same(t, "again", s.do("POST", "/v1/2pc/1", `{"branches":{"north":1}}`, 200)["reason"], got["reason"])
+	if calls.Load() != called {
+		t.Error("a repeated request calls again")
+	}
+}
+
 // TestOneParticipantCommitsOnce: a single participant, which needs no two phases, commits once for
 // any number of requests.
 func TestOneParticipantCommitsOnce(t *testing.T) {
