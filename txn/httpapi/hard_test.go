@@ -236,10 +236,16 @@ func TestForeignPage(t *testing.T) {
 	s.do("GET", "/v1/sagas/1", "", 404)
 }
 
-// TestClosed: a service that stops refuses a transaction for now, so that its client repeats the request.
+// TestClosed: a service that stops refuses transactions for now, so that their clients repeat the requests.
 func TestClosed(t *testing.T) {
-	shop, s := open(t)
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url}})
 	s.web.Close(t.Context())
-	body := fmt.Sprintf(`{"type":"x","branches":[{"name":"a","url":%q}]}`, shop.url)
-	same(t, "kind", s.do("POST", "/v1/tcc/1", body, 503)["kind"], "retryable")
+	for path, body := range map[string]string{
+		"tcc":   fmt.Sprintf(`{"type":"x","branches":[{"name":"a","url":%q}]}`, shop.url),
+		"sagas": fmt.Sprintf(`{"steps":[{"name":"a","do":%q,"pivot":true}]}`, shop.url),
+		"2pc":   `{"branches":{"north":1}}`,
+	} {
+		same(t, "kind of "+path, s.do("POST", "/v1/"+path+"/1", body, 503)["kind"], "retryable")
+	}
 }

@@ -32,6 +32,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -84,6 +85,7 @@ type Service struct {
 	participants map[string]twopc.Definition[*twopc.Remote]
 	ready        readiness
 	patience     time.Duration // for the arrival of a request
+	closed       atomic.Bool
 }
 
 // New returns the service of a coordinator that does not serve yet and has no protocols. It sends
@@ -122,7 +124,20 @@ func (s *Service) Watch(ctx context.Context) error { return s.twopc.Watch(ctx) }
 
 // Close waits for TCC transactions whose branches are being tried. When ctx ends it cancels the
 // rest, and waits until that is decided. It refuses later requests that begin transactions.
-func (s *Service) Close(ctx context.Context) { s.tcc.Close(ctx) }
+func (s *Service) Close(ctx context.Context) {
+	s.closed.Store(true)
+	s.tcc.Close(ctx)
+}
+
+// begins is a request that begins a transaction, unless the service is closed.
+func (s *Service) begins(answer func(*http.Request) (any, error)) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		if s.closed.Load() {
+			return nil, &interlock.Error{Op: "serve request", Kind: interlock.Retryable, Err: interlock.ErrClosed}
+		}
+		return answer(r)
+	}
+}
 
 // ServeHTTP answers a request; docs/reference/http.md has all of them.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
@@ -145,15 +160,15 @@ func (s *Service) routes() http.Handler {
 		"GET /v1/sagas":                      s.listSagas,
 		"GET /v1/tcc":                        s.listTCC,
 		"GET /v1/2pc":                        s.listTwoPC,
-		"POST /v1/sagas/{id}":                s.startSaga,
+		"POST /v1/sagas/{id}":                s.begins(s.startSaga),
 		"GET /v1/sagas/{id}":                 s.showSaga,
 		"POST /v1/sagas/{id}/signals/{name}": s.signalSaga,
 		"POST /v1/sagas/{id}/{operation}":    s.operateSaga(),
-		"POST /v1/tcc/{id}":                  s.runTCC,
+		"POST /v1/tcc/{id}":                  s.begins(s.runTCC),
 		"GET /v1/tcc/{id}":                   s.showTCC,
 		"POST /v1/tcc/{id}/decision":         s.decideTCC,
 		"POST /v1/tcc/{id}/{operation}":      s.operateTCC(),
-		"POST /v1/2pc/{id}":                  s.runTwoPC,
+		"POST /v1/2pc/{id}":                  s.begins(s.runTwoPC),
 		"GET /v1/2pc/{id}":                   s.showTwoPC,
 		"POST /v1/2pc/{id}/decision":         s.decideTwoPC,
 		"POST /v1/2pc/{id}/{operation}":      s.operateTwoPC(),
