@@ -258,7 +258,7 @@ func (c *functionPlanner) fits(m *machine) error {
 	for _, s := range c.at.steps {
 		p := m.find(s.key)
 		switch {
-		case p == nil && m.ahead(c.at.n) == nil:
+		case p == nil && c.continues(m):
 		case p == nil:
 			return c.differs(s.key, fmt.Sprintf("the function of %q requests it in place %d, where %q was sent", c.plan.name, c.at.n, m.ahead(c.at.n).key))
 		case p.stage != c.at.n:
@@ -270,6 +270,22 @@ func (c *functionPlanner) fits(m *machine) error {
 		}
 	}
 	return nil
+}
+
+// continues reports whether the requested stage is new, or only its first steps were sent, and none was
+// answered: their process has ended between two appends.
+func (c *functionPlanner) continues(m *machine) bool {
+	sent := 0
+	for _, p := range m.steps {
+		if p.stage < c.at.n {
+			continue
+		}
+		if sent == len(c.at.steps) || p.key != c.at.steps[sent].key || p.fate != inFlight {
+			return false
+		}
+		sent++
+	}
+	return true
 }
 
 func (c *functionPlanner) differs(step, problem string) error {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
@@ -105,6 +106,23 @@ func TestFunc(t *testing.T) {
 		if at2, err := l.reserve().At(2).OutputOf(o); at2 != "ticket 12" || err != nil {
 			t.Errorf("%q, %v", at2, err)
 		}
+	})
+}
+
+// TestLargeGroupOfAFunction: a group runs although its sent records do not fit into the append that begins the saga.
+func TestLargeGroupOfAFunction(t *testing.T) {
+	onTarget(t, func(t *testing.T, g *target) {
+		const steps = driver.MaxRecords + 8
+		a := g.undoable("a")
+		d := DefineFunc("order", func(s *Run, in string) error {
+			for i := range steps {
+				a.At(i).Go(s, in)
+			}
+			return s.Join()
+		}, a)
+		r := serve(t, nil, 1, nil, d)
+		ok(t, txntest.Second(d.Do(t.Context(), r.engine, "1", "in")))
+		txntest.Equal(t, "effects", len(g.did()), steps)
 	})
 }
 
