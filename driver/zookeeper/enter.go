@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/go-zookeeper/zk"
 
@@ -357,9 +358,10 @@ func (d *Driver) enterTogether(calls []*entryCall) {
 	if len(same) == 0 {
 		return
 	}
+	var over atomic.Bool // the request was refused, or ask has returned
 	answers, err := ask(context.WithoutCancel(first.s.ctx), first.s, opAcquire, "", func(*zk.Conn) ([][]string, error) {
 		responses, err := first.s.multi(same)
-		if isRefused(err) && len(same) > 1 {
+		if isRefused(err) && len(same) > 1 && !over.Swap(true) {
 			return nil, err
 		}
 		answers := make([][]string, len(same))
@@ -372,12 +374,13 @@ func (d *Driver) enterTogether(calls []*entryCall) {
 		group.Each(same, d.enterTogether)
 		return
 	}
+	refused := over.Swap(true) // when ask did not wait any more
 	for i, c := range same {
 		if err == nil {
 			c.Answer = answers[i]
 			continue
 		}
-		if interlock.Kind(err) != interlock.Uncertain {
+		if refused || interlock.Kind(err) != interlock.Uncertain {
 			d.noteUnsent(c.Ask) // no effect if the outcome is noted already
 		}
 		c.Err = fail.New(opAcquire, c.Ask.c.name, interlock.Kind(err), errors.Unwrap(err))

@@ -1,9 +1,13 @@
 package zookeeper
 
 import (
+	"bytes"
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/hints"
@@ -88,5 +92,37 @@ func TestRefusedTogetherAreSentAlone(t *testing.T) {
 		if left, _, err := conn.Children(fmt.Sprint("/interlock/n", i)); err != nil || len(left) > 0 {
 			t.Errorf("left are %q, %v", left, err)
 		}
+	}
+}
+
+// TestLateRefusalTogether: a shared request is refused after its callers have stopped waiting. They can repeat their calls.
+func TestLateRefusalTogether(t *testing.T) {
+	t.Parallel()
+	server := borrow(t)
+	const opMulti = 14
+	var slow atomic.Bool
+	goOn := make(chan struct{})
+	d := open(t, &Options{Servers: []string{server.Addr()}, TTL: 8 * time.Second, Dial: tapped(func() *tap {
+		return &tap{sending: func(op uint32, body []byte) {
+			if op == opMulti && bytes.Count(body, []byte("-lock-")) == 2 {
+				slow.Store(true)
+			}
+		}, received: func([]byte, bool) bool {
+			if slow.Load() {
+				<-goOn
+			}
+			return true
+		}}
+	})})
+	drivertest.Together(t, &d.entries, 2, func(i int) error { // the locks have no nodes yet
+		if err := acquireEach(t, d)(i); interlock.Kind(err) != interlock.Uncertain || err == nil {
+			return fmt.Errorf("without an answer: %w", err)
+		}
+		return nil
+	})
+	close(goOn)
+	for i := range 2 {
+		testbed.Eventually(t, "the lock is held", patience, func() bool { return acquireEach(t, d)(i) == nil })
+		testbed.OK(t, releaseEach(t, d)(i))
 	}
 }
