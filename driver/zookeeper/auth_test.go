@@ -8,6 +8,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -37,5 +38,26 @@ func TestNodesAreOnlyForThoseWhoMay(t *testing.T) {
 	mustRelease(t, d, second)
 	if _, err := Open(t.Context(), &Options{Servers: []string{server.Addr()}}); interlock.Kind(err) != interlock.Definite || !errors.Is(err, zk.ErrNoAuth) {
 		t.Fatalf("without credentials: %v", err)
+	}
+}
+
+// TestRootOfAnOperator: no rights are needed above the root, if an operator has created it.
+func TestRootOfAnOperator(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	operator := dial(t, server.Addr())
+	for _, node := range []string{"/apps", "/apps/locks"} {
+		_, err := operator.Create(node, nil, zk.FlagPersistent, zk.WorldACL(zk.PermAll))
+		testbed.OK(t, err)
+	}
+	for _, node := range []string{"/apps", "/"} {
+		_, err := operator.SetACL(node, zk.WorldACL(zk.PermRead), -1)
+		testbed.OK(t, err)
+	}
+	d := open(t, &Options{Servers: []string{server.Addr()}, Root: "/apps/locks"})
+	grant := mustAcquire(t, d, demand("n", "me"))
+	testbed.OK(t, valuesAt(t, server.Addr(), "/apps/locks", nil).Put(t.Context(), "n", driver.Value{Token: grant.Token}))
+	if _, err := Open(t.Context(), &Options{Servers: []string{server.Addr()}, Root: "/apps/others"}); interlock.Kind(err) != interlock.Definite || !errors.Is(err, zk.ErrNoAuth) {
+		t.Errorf("a root that is missing: %v", err)
 	}
 }

@@ -187,8 +187,8 @@ func (c *tokenCounter) read(ctx context.Context) (base, error) {
 func (c *tokenCounter) create(ctx context.Context) error {
 	path := c.d.layout.base()
 	for _, p := range append(parents(path), path, path+"/"+newID()) {
-		_, err := ask(ctx, c.session, opRaise, "", func(conn *zk.Conn) (string, error) {
-			return conn.Create(p, nil, zk.FlagPersistent, c.d.options.ACL)
+		_, err := ask(ctx, c.session, opRaise, "", func(conn *zk.Conn) (struct{}, error) {
+			return struct{}{}, makeNode(conn, p, zk.FlagPersistent, c.d.options.ACL)
 		})
 		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
 			return err

@@ -236,12 +236,23 @@ func (d *Driver) prepare(ctx context.Context, s *session, c *contender) error {
 }
 
 func (d *Driver) makeNode(ctx context.Context, s *session, path string, flag int32) error {
-	_, err := ask(ctx, s, "make lock's node", "", func(c *zk.Conn) (string, error) {
-		if flag == zk.FlagContainer {
-			return c.CreateContainer(path, nil, flag, d.options.ACL)
+	_, err := ask(ctx, s, "make lock's node", "", func(c *zk.Conn) (struct{}, error) { return struct{}{}, makeNode(c, path, flag, d.options.ACL) })
+	return err
+}
+
+// makeNode creates a node. Servers check the right to create it before they look for it, and an
+// operator may have created it in a place where this client has no right to.
+func makeNode(c *zk.Conn, path string, flag int32, acl []zk.ACL) (err error) {
+	if flag == zk.FlagContainer {
+		_, err = c.CreateContainer(path, nil, flag, acl)
+	} else {
+		_, err = c.Create(path, nil, flag, acl)
+	}
+	if errors.Is(err, zk.ErrNoAuth) {
+		if exists, _, failed := c.Exists(path); exists && failed == nil {
+			return zk.ErrNodeExists
 		}
-		return c.Create(path, nil, flag, d.options.ACL)
-	})
+	}
 	return err
 }
 

@@ -126,8 +126,7 @@ func (v *Values) putOnce(ctx context.Context, name string, value driver.Value) e
 func (v *Values) prepare(ctx context.Context, name string) error {
 	for _, path := range parents(v.path(name)) {
 		_, err := v.ask(ctx, opPut, name, func() (*found, error) {
-			_, err := v.conn.Create(path, nil, zk.FlagPersistent, v.acl)
-			return nil, err
+			return nil, makeNode(v.conn, path, zk.FlagPersistent, v.acl)
 		})
 		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
 			return err
