@@ -151,9 +151,12 @@ type wire struct {
 	opened bool          // the client has sent its first request
 
 	// link.mu
-	setting  uint32 // the number of the last request that sets watches
+	setting  uint32 // the number of the last request that sets watches; 0 if another may follow
 	watching bool   // the client's watches are set; over the first connection it has none before
 }
+
+// part is a size of requests that set watches: another one may follow. The client begins another after 128 KiB.
+const part = 64 << 10
 
 // Write is called with whole requests: their length, number and operation. The first one, which opens
 // the session, has a version, the last transaction, a time and the session instead.
@@ -172,7 +175,9 @@ func (w *wire) Write(p []byte) (int, error) {
 	case binary.BigEndian.Uint32(p[8:]) == setWatches:
 		p = slices.Clone(p)
 		w.link.mu.Lock()
-		w.setting, w.watching = binary.BigEndian.Uint32(p[4:]), false
+		if w.setting, w.watching = binary.BigEndian.Uint32(p[4:]), false; len(p) >= part {
+			w.setting = 0
+		}
 		binary.BigEndian.PutUint64(p[12:], uint64(w.link.watched))
 		w.link.mu.Unlock()
 	}

@@ -56,9 +56,9 @@ func TestTransactionsOfALink(t *testing.T) {
 			t.Fatalf("an answer is %x", got)
 		}
 	}
-	watches := func(number int32, since int64) {
+	watches := func(number int32, since int64, paths ...byte) {
 		t.Helper()
-		if got := request(number, int32(setWatches), int64(0), int32(0)); int64(binary.BigEndian.Uint64(got[12:])) != since {
+		if got := request(number, int32(setWatches), int64(0), int32(0), paths); int64(binary.BigEndian.Uint64(got[12:])) != since {
 			t.Fatalf("watches are set as of %x, not %d", got, since)
 		}
 	}
@@ -86,8 +86,14 @@ func TestTransactionsOfALink(t *testing.T) {
 	connect(5, 14)
 	watches(10, 12)
 	answered(10, 15, 0)
+	connect(5, 15)
+	watches(11, 15, make([]byte, 127<<10)...)
+	answered(11, 16, 0)
+	connect(5, 16) // before the other part of the list
+	watches(12, 15)
+	answered(12, 17, 0)
 	connect(0, 0)
-	watches(11, 0)
+	watches(13, 0)
 }
 
 // packet returns the fields behind their length.
