@@ -381,3 +381,23 @@ func testReleaseEndsAWait(s *scene) {
 		s.Errorf("after a release: %v", o.Err)
 	}
 }
+
+// testConflictOfAQuota: the creation of a Lease can fail because its quota has changed meanwhile. That says nothing
+// of the Lease, so Acquire does not wait for a change of it.
+func testConflictOfAQuota(s *scene) {
+	d := s.open(Options{})
+	s.leases.replace(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		if r.Method != http.MethodPost {
+			return next.RoundTrip(r)
+		}
+		return &http.Response{StatusCode: http.StatusConflict, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+			Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409,
+				"message":"Operation cannot be fulfilled on resourcequotas \"q\": the object has been modified"}`))}, nil
+	})
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	_, err := d.Acquire(ctx, driver.Request{Name: "n", Owner: "ours"})
+	s.mustBe(err, interlock.Retryable, "resourcequotas")
+	s.leases.replace(nil)
+	s.acquire(d, "n", "ours")
+}

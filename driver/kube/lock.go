@@ -225,7 +225,7 @@ func (d *Driver) seconds() int32 { return int32(d.options.TTL / time.Second) }
 // writeFailed classifies the error of a write.
 func (d *Driver) writeFailed(ctx context.Context, c *contender, s sight, err error) error {
 	switch {
-	case moved(err):
+	case moved(err) && (s.exists() || apierrors.IsAlreadyExists(err)): // other conflicts of a new Lease are those of a quota
 		return errMoved
 	case apierrors.IsNotFound(err) && s.exists():
 		d.change(c.object, func(now *sight, at boottime.Instant) bool { return now.absent(s.rev, at) })

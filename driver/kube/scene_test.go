@@ -31,6 +31,7 @@ func TestDriver(t *testing.T) {
 		"NoRights":                        testNoRights,
 		"OldServerIsRefused":              testOldServerIsRefused,
 		"NoNamespace":                     testNoNamespace,
+		"ConflictOfAQuota":                testConflictOfAQuota,
 		"AnnotationsRemoved":              testAnnotationsRemoved,
 		"TokensOverDeletionBehindOurBack": testTokensOverDeletion,
 		"BasesOutOfTheQuestion":           testBasesOutOfTheQuestion,
