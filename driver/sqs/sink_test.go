@@ -430,3 +430,31 @@ func TestUnknownOutcome(t *testing.T) {
 		}
 	}
 }
+
+// TestCodeOfTheOtherProtocol: SQS sends the code of the query protocol in a header, and the client returns that one.
+func TestCodeOfTheOtherProtocol(t *testing.T) {
+	var shape, code string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+		if strings.HasSuffix(r.Header.Get("X-Amz-Target"), "GetQueueUrl") {
+			fmt.Fprint(w, `{"QueueUrl":"http://`+r.Host+`/1/q"}`)
+			return
+		}
+		w.Header().Set("X-Amzn-Query-Error", code+";Sender")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"__type":"com.amazonaws.sqs#`+shape+`","message":"why"}`)
+	}))
+	defer server.Close()
+	sink, err := OpenSink(settings(t, server.Listener.Addr().String()), "q", nil)
+	testbed.OK(t, err)
+	for _, codes := range [][2]string{
+		{"QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"}, {"KmsAccessDenied", "KMS.AccessDeniedException"},
+		{"KmsDisabled", "KMS.DisabledException"}, {"KmsInvalidKeyUsage", "KMS.InvalidKeyUsageException"}, {"KmsInvalidState", "KMS.InvalidStateException"},
+		{"KmsNotFound", "KMS.NotFoundException"}, {"KmsOptInRequired", "KMS.OptInRequired"}, {"KmsThrottled", "KMS.ThrottlingException"},
+	} {
+		shape, code = codes[0], codes[1]
+		if err := sink.Publish(t.Context(), []driver.Message{{ID: "1", Topic: "t"}})[0]; err == nil || interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("%s: %v (%v), want %v", shape, err, interlock.Kind(err), interlock.Retryable)
+		}
+	}
+}

@@ -207,6 +207,8 @@ var (
 		"RequestThrottled": true, "ThrottlingException": true, "Throttling": true, "OverLimit": true,
 		"KmsAccessDenied": true, "KmsDisabled": true, "KmsInvalidKeyUsage": true, "KmsInvalidState": true, "KmsNotFound": true,
 		"KmsOptInRequired": true, "KmsThrottled": true,
+		"KMS.AccessDeniedException": true, "KMS.DisabledException": true, "KMS.InvalidKeyUsageException": true, "KMS.InvalidStateException": true,
+		"KMS.NotFoundException": true, "KMS.OptInRequired": true, "KMS.ThrottlingException": true,
 	}
 	refused = map[string]bool{
 		"InvalidMessageContents": true, "InvalidAttributeValue": true, "InvalidAttributeName": true, "InvalidParameterValue": true,
