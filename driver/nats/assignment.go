@@ -44,4 +44,8 @@ func (a *assignment) run(revision uint64) {
 	}
 	a.End(interlock.ErrReleased)
 	s.Remove(a)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
 }

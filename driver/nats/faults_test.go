@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,6 +65,48 @@ func TestSettleWithoutServer(t *testing.T) {
 		t.Errorf("settled without a server: %v", err)
 	}
 	path.Heal()
+}
+
+// deaf is a client whose first claims of partitions have an unknown outcome.
+type deaf struct {
+	jetstream.JetStream
+	left *atomic.Int32
+}
+
+func (d deaf) KeyValue(ctx context.Context, name string) (jetstream.KeyValue, error) {
+	kv, err := d.JetStream.KeyValue(ctx, name)
+	return deafBucket{kv, d.left}, err
+}
+
+type deafBucket struct {
+	jetstream.KeyValue
+	left *atomic.Int32
+}
+
+func (d deafBucket) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	if strings.Contains(key, ".owner.") && d.left.Load() > 0 {
+		return 0, jetstream.ErrKeyExists
+	}
+	return d.KeyValue.Update(ctx, key, value, revision)
+}
+
+func (d deafBucket) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
+	if strings.Contains(key, ".owner.") && d.left.Add(-1) >= 0 {
+		return nil, nats.ErrTimeout
+	}
+	return d.KeyValue.Get(ctx, key)
+}
+
+// TestClaimsFail: a member claims again what it could not claim, without an event of its group.
+func TestClaimsFail(t *testing.T) {
+	s := newScene(t)
+	var left atomic.Int32
+	left.Store(partitions)
+	q := s.queue(nil)
+	q.js = deaf{q.js, &left}
+	s.add("a/1")
+	c := drivertest.JoinQueue(t, q, "q", driver.QueueOptions{Owner: "test", Lease: time.Hour})
+	c.Record(driver.Ack, c.Take(1)...)
 }
 
 // TestDeletedMessages: the stream has deleted unhandled messages. That is an error once, and the
