@@ -50,19 +50,30 @@ var errGap = errors.New("messages were lost in transit; reading them again")
 // errElsewhere means that the server's consumer is not on the leader of the stream.
 var errElsewhere = errors.New("reading from another replica")
 
+// errReplaced means that the stream was deleted and created again.
+var errReplaced = errors.New("the stream was created again; the next assignment begins with its first message")
+
 // consume reads messages from the first unread one, by a server-side consumer without state. It does
 // not use acknowledgements: the server accepts them after the partition has moved, and redelivers an
 // unacknowledged message after later ones.
 func (a *assignment) consume(ctx context.Context) error {
 	s := a.session
 	s.Mu.Lock()
-	from := a.Offsets.Unread()
+	from, created := a.Offsets.Unread(), a.created
 	s.Mu.Unlock()
 	request, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	stream, err := s.queue.js.Stream(request, s.stream)
+	if err != nil {
+		return err
+	}
+	if stream.CachedInfo().Created.UnixNano() != created {
+		a.Revoke()
+		return errReplaced
+	}
 	c, err := s.queue.js.CreateConsumer(request, s.stream, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, FilterSubject: a.subject,
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(max(1, from)),
 		InactiveThreshold: time.Minute, MemoryStorage: true, Replicas: 1})
-	cancel()
 	if err != nil {
 		return err
 	}

@@ -191,8 +191,13 @@ func (s *scene) has(q *Queue, n int) func() bool {
 }
 
 // TestStreamIsCreatedAgain: sequence numbers restart, and tokens do not.
-func TestStreamIsCreatedAgain(t *testing.T) {
-	s := newScene(t)
+func TestStreamIsCreatedAgain(t *testing.T) { newScene(t).replaceStream(false) }
+
+// TestStreamIsCreatedAgainMeanwhile: the same while it is consumed.
+func TestStreamIsCreatedAgainMeanwhile(t *testing.T) { newScene(t).replaceStream(true) }
+
+func (s *scene) replaceStream(meanwhile bool) {
+	s.Helper()
 	q := s.queue(nil)
 	handled := make(chan queue.Received, 10)
 	handle := func(_ context.Context, m queue.Received) error {
@@ -205,14 +210,18 @@ func TestStreamIsCreatedAgain(t *testing.T) {
 	for range 3 {
 		last = <-handled
 	}
-	c.Stop()
-	testbed.OK(t, s.js.DeleteStream(t.Context(), s.prefix))
-	s.stream = newStream(t, s.js, s.prefix, s.prefix+".q.*")
+	if !meanwhile {
+		c.Stop()
+	}
+	testbed.OK(s, s.js.DeleteStream(s.Context(), s.prefix))
+	s.stream = newStream(s.T, s.js, s.prefix, s.prefix+".q.*")
 	s.add("a/4", "a/5", "a/6", "a/7", "a/8", "a/9") // beyond the former position
-	s.start(q, handle)
-	m := <-handled
+	if !meanwhile {
+		s.start(q, handle)
+	}
+	m := testbed.Receive(s, handled, "the first message of the new stream")
 	if m.ID != "a/4" || m.Place > last.Place || m.Claim.Token() <= last.Claim.Token() || m.Claim.Name() != last.Claim.Name() {
-		t.Errorf("%s at %d under %v, after %s at %d under %v", m.ID, m.Place, m.Claim.Token(), last.ID, last.Place, last.Claim.Token())
+		s.Errorf("%s at %d under %v, after %s at %d under %v", m.ID, m.Place, m.Claim.Token(), last.ID, last.Place, last.Claim.Token())
 	}
 }
 
