@@ -79,13 +79,27 @@ func (c *consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 	return answers
 }
 
-// writeDeadLetters writes dead letters; see [lanes.Hooks].
+// writeDeadLetters writes dead letters; see [lanes.Hooks]. Those that are sent together fit in a batch of
+// [DefaultMaxBytes], and a larger one is sent alone: the limit of its topic counts for batches.
 func (c *consumer) writeDeadLetters(ctx context.Context, dead []driver.Settlement) []error {
 	answers := make([]error, len(dead))
 	var records []*kgo.Record
-	for _, s := range dead {
-		records = append(records, c.deadLetter(s))
+	first, bytes := 0, 0 // of records
+	for i, s := range dead {
+		r := c.deadLetter(s)
+		size := sizeOf(r)
+		if bytes += size; bytes > DefaultMaxBytes {
+			c.produce(ctx, records, dead[first:], answers[first:])
+			records, first, bytes = nil, i, size
+		}
+		records = append(records, r)
 	}
+	c.produce(ctx, records, dead[first:], answers[first:])
+	return answers
+}
+
+// produce writes the records of the first dead letters, and sets their answers.
+func (c *consumer) produce(ctx context.Context, records []*kgo.Record, dead []driver.Settlement, answers []error) {
 	for n, r := range c.queue.client.ProduceSync(ctx, records...) {
 		if r.Err == nil {
 			continue
@@ -96,7 +110,6 @@ func (c *consumer) writeDeadLetters(ctx context.Context, dead []driver.Settlemen
 		}
 		answers[i] = problem("write dead letter to "+r.Record.Topic, dead[i].ID, classify(r.Err), r.Err)
 	}
-	return answers
 }
 
 // InstanceID returns the instance id of a pod of a StatefulSet: the group, and the number at the end

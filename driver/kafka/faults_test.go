@@ -357,6 +357,34 @@ func TestDeadLetterTopicIsMissing(t *testing.T) {
 	}
 }
 
+// TestLargeDeadLetters: a message is above the client's own limit, which is that of a topic by default, or several are together.
+func TestLargeDeadLetters(t *testing.T) {
+	s := newScene(t, 1)
+	for name, c := range map[string]struct{ count, size, limit int }{"one": {1, 2_000_000, 3_000_000}, "several": {3, 600_000, DefaultMaxBytes}} {
+		limit := fmt.Sprint(c.limit)
+		configure := func(topic *kmsg.CreateTopicsRequestTopic) {
+			entry := kmsg.NewCreateTopicsRequestTopicConfig()
+			entry.Name, entry.Value = "max.message.bytes", &limit
+			topic.Configs = append(topic.Configs, entry)
+		}
+		of := &scene{t, s.addr, newTopicOf(t, s.addr, s.topic+"."+name, 1, configure)}
+		letters := newTopicOf(t, s.addr, of.topic+".dlq", 1, configure)
+		producer := client(t, seeds(s.addr), kgo.ProducerBatchMaxBytes(int32(c.limit)))
+		for range c.count {
+			value := make([]byte, c.size)
+			_, _ = rand.Read(value)
+			testbed.OK(t, producer.ProduceSync(t.Context(), &kgo.Record{Topic: of.topic, Key: []byte("a"), Value: value}).FirstErr())
+		}
+		q := of.join(nil)
+		m := q.Take(c.count)
+		q.Record(driver.Dead, m...)
+		got := read(t.Context(), s.addr, letters, 1)
+		if len(got) != c.count || got[0].ID != m[0].ID || len(got[0].Payload) != c.size {
+			t.Errorf("%s: %d dead letters", name, len(got))
+		}
+	}
+}
+
 // TestWrongCredentials are an error of Join.
 func TestWrongCredentials(t *testing.T) {
 	s := newScene(t, 1)

@@ -42,7 +42,8 @@ type QueueOptions struct {
 	// same; 0 means 45 seconds, which is theirs by default.
 	ServerSide bool
 	// DeadLetters is the topic of dead letters; empty means the name of the queue and ".dlq".
-	// It is needed when a message becomes one.
+	// It is needed when a message becomes one. Its max.message.bytes must have room for the
+	// messages of the queue and some headers.
 	DeadLetters string
 	// Drain bounds how long a partition that is given up waits for the handlers that have its
 	// messages; 0 means [DefaultDrain]. Then their contexts end.
@@ -105,9 +106,14 @@ func (q *Queue) clientOptions(more ...kgo.Opt) []kgo.Opt {
 	// A partition that was paused is read again when the fetch that waits without it has ended.
 	// One whose leader has moved is read again when the client may ask for metadata again.
 	standard := []kgo.Opt{kgo.SeedBrokers(q.brokers...), kgo.FetchMaxWait(500 * time.Millisecond), kgo.MetadataMinAge(500 * time.Millisecond),
-		kgo.FetchMaxBytes(int32(min(q.options.Bytes, 50<<20)))} // the client's default is 50 MiB
+		kgo.FetchMaxBytes(int32(min(q.options.Bytes, 50<<20))), // the client's default is 50 MiB
+		kgo.ProducerBatchMaxBytes(maxLetter)}
 	return slices.Concat(standard, q.options.Client, more)
 }
+
+// maxLetter bounds a dead letter. It is socket.request.max.bytes of the brokers by default, and the client's bound of
+// a request.
+const maxLetter = 100 << 20
 
 // Close disconnects. Close the consumers first.
 func (q *Queue) Close() { q.client.Close() }

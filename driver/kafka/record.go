@@ -85,3 +85,12 @@ func (c *consumer) deadLetter(s driver.Settlement) *kgo.Record {
 	}
 	return r
 }
+
+// sizeOf returns an upper bound of the bytes of a record in a batch.
+func sizeOf(r *kgo.Record) int {
+	size := 64 + len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		size += 10 + len(h.Key) + len(h.Value)
+	}
+	return size
+}
