@@ -77,6 +77,9 @@ func (s *session) fill(r *kmsg.OffsetCommitRequest, of map[int32]*assignment) er
 			p := &t.Partitions[j]
 			a := of[p.Partition]
 			c := a.Offsets.Snapshot(a.Held)
+			if a.loss != nil {
+				c = c.Until(a.loss.ResetTo)
+			}
 			text, whole := c.Encode(s.queue.options.Metadata)
 			a.cut = !whole
 			p.Offset, p.LeaderEpoch, p.Metadata = c.Prefix, -1, &text

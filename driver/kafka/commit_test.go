@@ -1,7 +1,10 @@
 package kafka
 
 import (
+	"context"
 	"errors"
+	"maps"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,7 +16,21 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/lanes"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
+
+// request commits partitions.
+func request(of map[int32]*assignment) *kmsg.OffsetCommitRequest {
+	r := kmsg.NewPtrOffsetCommitRequest()
+	topic := kmsg.NewOffsetCommitRequestTopic()
+	for p := range of {
+		partition := kmsg.NewOffsetCommitRequestTopicPartition()
+		partition.Partition = p
+		topic.Partitions = append(topic.Partitions, partition)
+	}
+	r.Topics = append(r.Topics, topic)
+	return r
+}
 
 // TestFill: a commit that has waited for a rebalance leaves out the partitions that have gone,
 // because the group would accept them from any member.
@@ -25,23 +42,12 @@ func TestFill(t *testing.T) {
 			Offsets: lanes.Restore(offset, lanes.Committed{}, token, 1)}}
 	}
 	of := map[int32]*assignment{}
-	request := func() *kmsg.OffsetCommitRequest {
-		r := kmsg.NewPtrOffsetCommitRequest()
-		topic := kmsg.NewOffsetCommitRequestTopic()
-		for p := range of {
-			partition := kmsg.NewOffsetCommitRequestTopicPartition()
-			partition.Partition = p
-			topic.Partitions = append(topic.Partitions, partition)
-		}
-		r.Topics = append(r.Topics, topic)
-		return r
-	}
 	for p := range int32(3) {
 		of[p] = part(p, int64(10*p), 7)
 	}
 	s.Parts[1] = of[1]
 	s.Parts[2] = part(2, 5, 8) // a later assignment
-	r := request()
+	r := request(of)
 	if err := s.fill(r, of); err != nil {
 		t.Fatal(err)
 	}
@@ -49,12 +55,41 @@ func TestFill(t *testing.T) {
 		t.Errorf("the request has %+v", got)
 	}
 	delete(s.Parts, 1)
-	if err := s.fill(request(), of); !errors.Is(err, interlock.ErrLost) {
+	if err := s.fill(request(of), of); !errors.Is(err, interlock.ErrLost) {
 		t.Errorf("a commit of what has gone: %v", err)
 	}
 	for range 20 { // the order of a map is random
 		if last := s.last(map[*assignment]error{of[2]: nil, s.Parts[2]: nil}); len(last) != 1 || last[2] != s.Parts[2] {
 			t.Fatalf("of an earlier and a later assignment of a partition, %v are committed", last)
+		}
+	}
+}
+
+// TestLogLostRecords: the log lost records that were read, and others will have their offsets. The session ends, and
+// the next one begins there.
+func TestLogLostRecords(t *testing.T) {
+	s := &session{consumer: &consumer{queue: &Queue{options: QueueOptions{Metadata: DefaultMetadata}},
+		Consumer: lanes.NewConsumer(lanes.Hooks[*assignment]{Problem: problem})}}
+	s.ctx, s.stop = context.WithCancelCause(t.Context())
+	defer s.stop(nil)
+	of := map[int32]*assignment{}
+	for p := range int32(2) {
+		of[p] = &assignment{session: s, Assignment: lanes.Assignment{Partition: p, Held: true, Offsets: lanes.Restore(100, lanes.Committed{}, 7, 1)}}
+	}
+	s.Parts = maps.Clone(of)
+	loss := &kgo.ErrDataLoss{Topic: "t", Partition: 1, ConsumedTo: 100, ResetTo: 80}
+	s.keep(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Partition: 1, Err: loss}}}}}})
+	if s.ctx.Err() == nil {
+		t.Error("the session goes on")
+	}
+	if _, err := s.Receive(t.Context(), driver.QueueLimit{Messages: 1, Bytes: 1}); interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "offset 80 to 100") {
+		t.Errorf("the loss is reported as %v", err)
+	}
+	r := request(of)
+	testbed.OK(t, s.fill(r, of))
+	for _, p := range r.Topics[0].Partitions {
+		if want := int64(100 - 20*p.Partition); p.Offset != want || lanes.Decode(want, *p.Metadata).Token != 7 {
+			t.Errorf("partition %d is committed at %d, want %d", p.Partition, p.Offset, want)
 		}
 	}
 }

@@ -33,9 +33,10 @@ type consumer struct {
 type assignment struct {
 	lanes.Assignment
 	session *session
-	read    []*kgo.Record // that have not arrived yet
-	full    bool          // its fetches are paused, and nothing arrives
-	cut     bool          // the metadata of the last commit had no room for all
+	read    []*kgo.Record    // that have not arrived yet
+	full    bool             // its fetches are paused, and nothing arrives
+	cut     bool             // the metadata of the last commit had no room for all
+	loss    *kgo.ErrDataLoss // of records that were read; the session ends then
 	texts   strings.Builder
 }
 

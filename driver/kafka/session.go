@@ -30,7 +30,7 @@ const (
 
 // session is one membership of a consumer, with a client of its own. It ends with the consumer,
 // when no heartbeat was answered for the session timeout, and when the log does not have an
-// offset.
+// offset, or has lost records that were read.
 type session struct {
 	*consumer
 	client *kgo.Client
@@ -129,10 +129,14 @@ func (s *session) interrupt() {
 // keep keeps what was read until it arrives.
 func (s *session) keep(all kgo.Fetches) {
 	all.EachError(func(_ string, partition int32, err error) {
+		var loss *kgo.ErrDataLoss
 		switch {
 		case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
 		case errors.Is(err, kerr.OffsetOutOfRange):
 			s.Update(func() { s.reset[partition] = true })
+			s.stop(err)
+		case errors.As(err, &loss):
+			s.Update(func() { s.forget(partition, loss) })
 			s.stop(err)
 		default:
 			s.OnGroupManageError(err)
@@ -150,6 +154,15 @@ func (s *session) keep(all kgo.Fetches) {
 			s.Transient = nil
 		}
 	})
+}
+
+// forget notes that the log has lost records that were read, as by an election of a replica that did not have
+// them. Others have their offsets, so the next session begins there. The mutex is held.
+func (s *session) forget(partition int32, loss *kgo.ErrDataLoss) {
+	if a := s.Parts[partition]; a != nil && s.owns(a) {
+		a.loss = loss
+		s.ReportOnce(fmt.Errorf("partition %d: the log has lost what it had from offset %d to %d; it goes on there", partition, loss.ResetTo, loss.ConsumedTo))
+	}
 }
 
 // hasRead reports whether records can arrive. The mutex is held.

@@ -113,6 +113,15 @@ func Decode(offset int64, text string) (c Committed) {
 	return c
 }
 
+// Until returns what is still true if the log has lost all from end on: other records may follow there.
+func (c Committed) Until(end int64) Committed {
+	if c.Next <= end {
+		return c
+	}
+	first := min(c.Prefix, end)
+	return Committed{Prefix: first, Next: first, Token: c.Token, Held: c.Held}
+}
+
 // maxPending bounds what is believed of metadata.
 const maxPending = 1 << 20
 
