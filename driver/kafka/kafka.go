@@ -56,7 +56,7 @@ func classify(err error) interlock.ErrorKind {
 	switch {
 	case isAny(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException):
 		return interlock.Definite
-	case isAny(err, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID):
+	case isAny(err, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.UnknownServerError):
 		return interlock.Uncertain
 	case errors.As(err, new(*kerr.Error)):
 		return interlock.Retryable

@@ -230,7 +230,7 @@ func TestUnknownOutcome(t *testing.T) {
 	}{
 		{kerr.MessageTooLarge, interlock.Definite}, {fmt.Errorf("x: %w", kerr.InvalidTopicException), interlock.Definite},
 		{kerr.TopicAuthorizationFailed, interlock.Retryable}, {kerr.UnknownTopicOrPartition, interlock.Retryable},
-		{kerr.RequestTimedOut, interlock.Uncertain}, {kgo.ErrClientClosed, interlock.Uncertain}, {context.Canceled, interlock.Uncertain},
+		{kerr.RequestTimedOut, interlock.Uncertain}, {kerr.UnknownServerError, interlock.Uncertain}, {kgo.ErrClientClosed, interlock.Uncertain}, {context.Canceled, interlock.Uncertain},
 		{fmt.Errorf("unable to dial: %w", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), interlock.Uncertain}, // an earlier attempt may have been sent
 	} {
 		if got := classify(c.err); got != c.want {
