@@ -107,13 +107,13 @@ func (q *Queue) clientOptions(more ...kgo.Opt) []kgo.Opt {
 	// One whose leader has moved is read again when the client may ask for metadata again.
 	standard := []kgo.Opt{kgo.SeedBrokers(q.brokers...), kgo.FetchMaxWait(500 * time.Millisecond), kgo.MetadataMinAge(500 * time.Millisecond),
 		kgo.FetchMaxBytes(int32(min(q.options.Bytes, 50<<20))), // the client's default is 50 MiB
-		kgo.ProducerBatchMaxBytes(maxLetter)}
+		kgo.ProducerBatchMaxBytes(maxRequest)}
 	return slices.Concat(standard, q.options.Client, more)
 }
 
-// maxLetter bounds a dead letter. It is socket.request.max.bytes of the brokers by default, and the client's bound of
-// a request.
-const maxLetter = 100 << 20
+// maxRequest is the client's default bound of a request, and socket.request.max.bytes of the brokers. It bounds a dead
+// letter.
+const maxRequest = 100 << 20
 
 // Close disconnects. Close the consumers first.
 func (q *Queue) Close() { q.client.Close() }

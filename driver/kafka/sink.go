@@ -64,6 +64,9 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 		kgo.ProducerBatchMaxBytes(int32(s.limit)),
 		kgo.AllowIdempotentProduceCancellation(), // a record does not outlive its Publish
 	)
+	if s.limit > maxRequest {
+		options = append(options, kgo.BrokerMaxWriteBytes(1<<30))
+	}
 	if s.client, err = kgo.NewClient(options...); err != nil {
 		return nil, problem(op, topic, interlock.Bug, err)
 	}

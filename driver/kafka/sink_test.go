@@ -202,6 +202,9 @@ func TestSinkURLs(t *testing.T) {
 	if _, err := OpenSink("kafka://h:1", &SinkOptions{MaxBytes: -1}); interlock.Kind(err) != interlock.Bug {
 		t.Errorf("negative size: %v", err)
 	}
+	s, err := OpenSink("kafka://h:1", &SinkOptions{MaxBytes: 1 << 30})
+	testbed.OK(t, err)
+	s.Close()
 }
 
 func TestSinkRefuses(t *testing.T) {
