@@ -196,7 +196,7 @@ func (t *Term) put(ctx context.Context, name string, data []byte) error {
 		if err != nil && interlock.Kind(err) == interlock.Uncertain && v.Token == t.token {
 			next, ok := t.token.Next()
 			if !ok {
-				return t.fail("write", interlock.Definite, fmt.Errorf("too many writes of this term were in doubt, begin a new one: %w", err))
+				return t.fail("write", interlock.Uncertain, fmt.Errorf("too many writes of this term were in doubt, begin a new one: %w", err))
 			}
 			t.token = next
 		}

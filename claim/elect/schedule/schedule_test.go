@@ -190,6 +190,40 @@ func (s stalled) Put(ctx context.Context, name string, v driver.Value) error {
 	return s.Values.Put(ctx, name, v)
 }
 
+// forgetful are values of which the answer to every other write is lost.
+type forgetful struct {
+	driver.Values
+	writes *atomic.Int64
+}
+
+func (f forgetful) Put(ctx context.Context, name string, v driver.Value) error {
+	if err := f.Values.Put(ctx, name, v); err != nil || f.writes.Add(1)%2 == 0 {
+		return err
+	}
+	return &interlock.Error{Op: "put", Kind: interlock.Uncertain, Err: errors.New("the answer was lost")}
+}
+
+// TestManyWritesInDoubt: a leader whose term has had too many writes in doubt begins another term.
+func TestManyWritesInDoubt(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		b.values = forgetful{b.values, new(atomic.Int64)}
+		var last schedule.Tick
+		p := b.process(schedule.Options{Times: schedule.Every(time.Second)}, func(_ context.Context, tick schedule.Tick) error {
+			last = tick
+			return nil
+		})
+		after((interlock.MaxSub/2 + 10) * time.Second) // each tick has two writes
+		select {
+		case <-p.done:
+			b.Fatalf("the schedule has ended at %v: %v", last.At.Sub(begin), p.err)
+		default:
+		}
+		if age := time.Since(last.At); age > 2*time.Second {
+			b.Errorf("the last run was %v ago", age)
+		}
+	})
+}
+
 // TestASlowStore: a tick whose record took longer than the tolerance is missed.
 func TestASlowStore(t *testing.T) {
 	for missed, want := range map[schedule.Missed]string{schedule.Skip: "skipped", schedule.RunLate: "run", schedule.Report: "reported"} {
