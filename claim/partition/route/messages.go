@@ -33,9 +33,9 @@ const maxMessage = 2 << 20
 // The kind of an error is one of:
 //
 //   - Retryable, if no member accepted the message, its handler returned Retryable, or the claim was lost
-//   - Definite, if the handler returned Definite
-//   - Uncertain, if the reply was lost: the message may have been handled, and must be sent
-//     again
+//   - Definite, if the handler returned Definite, or [Receive] cannot read the message
+//   - Uncertain, if the reply was lost, or is not that of Receive: the message may have been
+//     handled, and must be sent again
 //
 // So a handler receives a message at least once; package guard/once detects duplicates.
 func Messages(m *partition.Map, path string, o *Options) driver.Sink {
@@ -129,7 +129,7 @@ func (s *messages) send(ctx context.Context, m driver.Message) error {
 		return nil
 	case code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests:
 		return fail(interlock.Retryable, fmt.Errorf("the owner answered with %s", resp.Status))
-	case code >= 400 && code < 500:
+	case code == http.StatusUnprocessableEntity || code == http.StatusBadRequest || code == http.StatusRequestEntityTooLarge:
 		return fail(interlock.Definite, fmt.Errorf("the owner answered with %s: %.200q", resp.Status, why))
 	default:
 		return fail(interlock.Uncertain, errors.Join(fmt.Errorf("the owner answered with %s", resp.Status), err))

@@ -378,6 +378,10 @@ func TestAHandlersErrorDecides(t *testing.T) {
 	i.fail = nil
 	good := []driver.Message{{ID: "no key", Topic: "t"}, {ID: "bad", Topic: "t", Key: "k"}, {ID: "large", Topic: "t", Payload: make([]byte, 1<<20)}}
 	testbed.OK(t, errors.Join(sink.Publish(t.Context(), good)...))
+	elsewhere := route.Messages(a.Map(), "/elsewhere", &route.Options{Transport: s.http.Transport, Wait: time.Minute})
+	if got := elsewhere.Publish(t.Context(), good[:1]); interlock.Kind(got[0]) != interlock.Uncertain || got[0] == nil {
+		t.Errorf("a member that does not receive messages yet: %v", got)
+	}
 	testbed.OK(t, a.Leave(t.Context()))
 	sink = route.Messages(a.Map(), "/messages", &route.Options{Transport: s.http.Transport, Wait: 100 * time.Millisecond})
 	if got := sink.Publish(t.Context(), batch[2:]); interlock.Kind(got[0]) != interlock.Retryable || got[0] == nil {
