@@ -111,15 +111,15 @@ func (l *Limits) Refund(ctx context.Context, key string, r Rate, n int64) error 
 	return err
 }
 
-// Wait takes one unit of the limit of a key as soon as there is one, or returns when ctx ends. It is not
-// fair: the first call that asks takes the unit.
+// Wait takes one unit of the limit of a key as soon as there is one, or returns when ctx ends. It sees
+// what others refund or reset within a minute. It is not fair: the first call that asks takes the unit.
 func (l *Limits) Wait(ctx context.Context, key string, r Rate) error {
 	for {
 		d, err := l.Allow(ctx, key, r)
 		if err != nil || d.Allowed {
 			return err
 		}
-		if !backoff.Sleep(ctx, d.RetryAfter) {
+		if !backoff.Sleep(ctx, min(d.RetryAfter, maxDenial)) {
 			return context.Cause(ctx)
 		}
 	}

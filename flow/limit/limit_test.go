@@ -308,6 +308,24 @@ func TestWait(t *testing.T) {
 	})
 }
 
+// TestWaitSeesRefunds: a call that waits takes a unit that another process refunds, long before the next one is due.
+func TestWaitSeesRefunds(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		g, r := &gated{}, limit.PerHour(1)
+		l := gate(t, g, nil)
+		other, err := limit.New(g.Limiter, nil)
+		ok(t, err)
+		ok(t, l.Wait(t.Context(), "k", r))
+		begun, refunded := time.Now(), make(chan error, 1)
+		time.AfterFunc(10*time.Minute, func() { refunded <- other.Refund(t.Context(), "k", r, 1) })
+		ok(t, l.Wait(t.Context(), "k", r))
+		ok(t, <-refunded)
+		if took := time.Since(begun); took > 11*time.Minute {
+			t.Errorf("it waited for %v", took)
+		}
+	})
+}
+
 func TestFailure(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		down := errors.New("down")
