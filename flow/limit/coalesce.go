@@ -194,9 +194,12 @@ type denial struct {
 	until, retry, reset time.Time
 }
 
-// find refuses a call for an exhausted limit.
+// ofOne reports whether one unit is enough for a charge.
+func ofOne(c driver.Charge) bool { return c.Cost == 1 || c.Least == 1 }
+
+// find refuses a call for an exhausted limit. Only the store knows when several units are there.
 func (d *denials) find(call driver.LimitCall) ([]driver.Decision, bool) {
-	if len(call) > 1 || call[0].Cost <= 0 {
+	if len(call) > 1 || !ofOne(call[0]) {
 		return nil, false
 	}
 	d.mu.Lock()
@@ -219,7 +222,7 @@ func (d *denials) note(call driver.LimitCall, a driver.LimitAnswer, sent time.Ti
 		return
 	}
 	c, x := call[0], a.Decisions[0]
-	exhausted := !x.Allowed && x.Remaining == 0 && (c.Cost == 1 || c.Least == 1)
+	exhausted := !x.Allowed && x.Remaining == 0 && ofOne(c)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !exhausted {

@@ -21,8 +21,8 @@
 // # Speed
 //
 // Calls made while others are under way share their next request, and calls of one key share a
-// charge. An exhausted key is refused locally, without a request, until the store would admit the
-// next unit, at most for a minute.
+// charge. A call for one unit of an exhausted key is refused locally, without a request, until the
+// store would admit the next unit, at most for a minute.
 //
 // # Failures
 //

@@ -289,6 +289,22 @@ func TestDeniedForAMinute(t *testing.T) {
 	})
 }
 
+// TestDeniedUnits: a call for several units is refused until the store has as many, not until it has one.
+func TestDeniedUnits(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		l, r := gate(t, &gated{}, nil), limit.Rate{Count: 1, Period: time.Second, Burst: 10}
+		for _, c := range []struct {
+			cost int64
+			wait time.Duration
+		}{{10, 0}, {1, time.Second}, {10, 10 * time.Second}, {1, time.Second}} {
+			d, err := l.Take(t.Context(), limit.Charge{Key: "k", Rate: r, Cost: c.cost})
+			if ok(t, err); d.RetryAfter != c.wait {
+				t.Errorf("%d units after %v, want %v", c.cost, d.RetryAfter, c.wait)
+			}
+		}
+	})
+}
+
 func TestWait(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		l := gate(t, &gated{}, nil)
