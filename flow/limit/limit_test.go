@@ -400,6 +400,21 @@ func TestFailure(t *testing.T) {
 	})
 }
 
+// TestShareOfALargeRate: a share is admitted although its exact count has no large factor in common with the
+// period.
+func TestShareOfALargeRate(t *testing.T) {
+	r := limit.Rate{Count: 10_000_000, Period: 24 * time.Hour}
+	l := gate(t, &gated{err: errors.New("down")}, &limit.Options{OnFailure: limit.Share, Share: 1. / 3, Local: memory.NewLimiter(), Hooks: &observe.Limit{Log: observe.Silent}})
+	for _, c := range []struct {
+		cost    int64
+		allowed bool
+	}{{3_333_000, true}, {1000, false}} {
+		if d, err := l.Take(t.Context(), limit.Charge{Key: "k", Rate: r, Cost: c.cost}); err != nil || d.Allowed != c.allowed {
+			t.Errorf("%d units: %+v, %v", c.cost, d, err)
+		}
+	}
+}
+
 func TestShadow(t *testing.T) {
 	var refused []observe.LimitRefused
 	l := gate(t, &gated{}, &limit.Options{Shadow: true, Hooks: &observe.Limit{Refused: func(e observe.LimitRefused) { refused = append(refused, e) }}})

@@ -100,6 +100,9 @@ func (o *Options) shares(call driver.LimitCall) []driver.LimitCall {
 			r.Burst = part(r.Burst)
 		}
 		r.Count = part(r.Count)
+		for round := int64(10); r.Check() != nil && round <= r.Count; round *= 10 {
+			r.Count -= r.Count % round // so that it has a factor in common with the period, and is counted exactly
+		}
 	}
 	return []driver.LimitCall{own}
 }
