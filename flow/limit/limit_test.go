@@ -429,6 +429,17 @@ func TestShadow(t *testing.T) {
 	}
 }
 
+// TestShadowOfAShare: shadow mode also admits a charge above the share of the process.
+func TestShadowOfAShare(t *testing.T) {
+	var refused []observe.LimitRefused
+	l := gate(t, &gated{err: errors.New("down")}, &limit.Options{Shadow: true, OnFailure: limit.Share, Share: 0.5, Local: memory.NewLimiter(),
+		Hooks: &observe.Limit{Log: observe.Silent, Refused: func(e observe.LimitRefused) { refused = append(refused, e) }}})
+	d, err := l.Take(t.Context(), limit.Charge{Key: "k", Rate: limit.PerHour(10), Cost: 6})
+	if err != nil || !d.Allowed || d.Granted != 6 || len(refused) != 1 || refused[0] != (observe.LimitRefused{Key: "k", Shadow: true}) {
+		t.Errorf("%+v, %v, reported %+v", d, err, refused)
+	}
+}
+
 func TestOptions(t *testing.T) {
 	for _, o := range []limit.Options{{Timeout: -1}, {OnFailure: 3}, {OnFailure: limit.Share}, {OnFailure: limit.Share, Share: 2, Local: memory.NewLimiter()},
 		{OnFailure: limit.Share, Share: 0.5}} {

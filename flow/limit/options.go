@@ -72,7 +72,7 @@ func (l *Limits) failed(ctx context.Context, call driver.LimitCall, err error) (
 		if a := o.Local.Take(ctx, o.shares(call)); a[0].Err == nil {
 			d = l.judge(call, a[0].Decisions)
 		} else {
-			d.RetryAfter = aboveShare
+			d = l.judge(call, slices.Repeat([]driver.Decision{{RetryAfter: aboveShare}}, len(call)))
 		}
 	}
 	if o.OnFailure == Admit {
