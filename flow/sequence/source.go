@@ -406,8 +406,8 @@ func (f *Source) recorded(batch []driver.Settlement, answers []error) bool {
 	return whole
 }
 
-// Close stops receiving, waits for offers in progress until ctx ends, releases messages that are not
-// settled, and leaves the queue. It returns an error if ctx ended first.
+// Close stops receiving, waits for offers in progress until ctx ends, then cancels them; releases messages
+// that are not settled, and leaves the queue. It returns an error if ctx ended first.
 func (f *Source) Close(ctx context.Context) error {
 	f.stop()
 	f.fetcher.Wait() // Receive returns when its context ends
@@ -428,10 +428,12 @@ func (f *Source) Close(ctx context.Context) error {
 		break
 	}
 	f.end()
-	f.work.Wait()
-	f.note(func() { f.flushed = true })
-	f.settler.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
+	_ = join.Wait(ctx, f.work.Wait) // a handler may ignore the end of its context
+	f.note(func() { f.flushed = true })
+	f.settler.Wait()
+	ctx, leave := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	defer leave()
 	return errors.Join(err, f.queue.Close(ctx))
 }

@@ -201,6 +201,34 @@ func TestSourceCloses(t *testing.T) {
 	}
 }
 
+// TestSourceClosesWithoutAHandler: a handler that ignores the end of its context does not hold up Close.
+func TestSourceClosesWithoutAHandler(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		p := newPipe(t)
+		p.holds = map[string]chan error{"a/1": make(chan error)}
+		p.add("a/1")
+		s, err := New("q", &p.store, p.handle, nil)
+		ok(t, err)
+		defer s.Close(context.Background())
+		f, err := s.Consume(t.Context(), p.queue, "q", parseEvent, &SourceOptions{Lease: p.lease})
+		ok(t, err)
+		defer close(p.holds["a/1"])
+		p.left(f, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		closed := make(chan error, 1)
+		go func() { closed <- f.Close(ctx) }()
+		select {
+		case err := <-closed:
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("Close waits for the handler")
+		}
+	})
+}
+
 // TestSourceForgetsWhatIsReleased: events that are held under a claim, and those that were fetched for them, leave the
 // sequencer with it.
 func TestSourceForgetsWhatIsReleased(t *testing.T) {
