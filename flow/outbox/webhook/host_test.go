@@ -3,8 +3,13 @@ package webhook
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -24,6 +29,42 @@ func TestHostsAreForgotten(t *testing.T) {
 	}
 	if leave(); len(s.hosts) != 0 {
 		t.Errorf("%d hosts are kept", len(s.hosts))
+	}
+}
+
+// TestSignedWhenSent: a request that waited for its turn has the time at which it is sent.
+func TestSignedWhenSent(t *testing.T) {
+	var now atomic.Int64
+	arrived, answer := make(chan string, 1), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		arrived <- r.Header.Get(HeaderTimestamp)
+		<-answer
+	}))
+	defer server.Close()
+	s, err := New(server.URL, secret("x"), &Options{PerHost: 1, Now: func() time.Time { return time.Unix(now.Load(), 0) }})
+	testbed.OK(t, err)
+	defer s.Close()
+	sent := make(chan error, 2)
+	for users := range 2 {
+		go func() { sent <- s.post(t.Context(), driver.Message{ID: "1", Topic: "t"}) }()
+		testbed.Eventually(t, "it waits or is sent", testbed.Patience, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			h := s.hosts[server.Listener.Addr().String()]
+			return h != nil && h.users > users
+		})
+	}
+	if at := <-arrived; at != "0" {
+		t.Errorf("the first has the time %s", at)
+	}
+	now.Store(1000)
+	answer <- struct{}{}
+	if at := <-arrived; at != "1000" {
+		t.Errorf("the second has the time %s", at)
+	}
+	answer <- struct{}{}
+	for range 2 {
+		testbed.OK(t, <-sent)
 	}
 }
 

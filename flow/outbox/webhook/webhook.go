@@ -138,15 +138,19 @@ func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 
 // post sends one message.
 func (s *Sink) post(ctx context.Context, m driver.Message) error {
-	request, err := s.request(m)
+	u, err := s.addressOf(m)
 	if err != nil {
 		return problem(m.ID, interlock.Definite, err)
 	}
-	leave, err := s.enter(ctx, request.URL.Host)
+	leave, err := s.enter(ctx, u.Host)
 	if err != nil {
 		return problem(m.ID, interlock.Retryable, err)
 	}
 	defer leave()
+	request, err := s.request(m, u) // not before the wait, because it has the time
+	if err != nil {
+		return problem(m.ID, interlock.Definite, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.options.Timeout)
 	defer cancel()
 	response, err := s.client.Do(request.WithContext(ctx))
@@ -245,16 +249,16 @@ func (s *Sink) disuse(name string, h *host) {
 	}
 }
 
-// request returns a signed request for m. Its errors are permanent.
-func (s *Sink) request(m driver.Message) (*http.Request, error) {
-	address := s.address
-	if s.options.Address != nil {
-		address = s.options.Address(m)
+// addressOf returns the address for m. Its errors are permanent.
+func (s *Sink) addressOf(m driver.Message) (*url.URL, error) {
+	if s.options.Address == nil {
+		return parse(s.address)
 	}
-	u, err := parse(address)
-	if err != nil {
-		return nil, err
-	}
+	return parse(s.options.Address(m))
+}
+
+// request returns a request for m that is signed now. Its errors are permanent.
+func (s *Sink) request(m driver.Message, u *url.URL) (*http.Request, error) {
 	if err := driver.CheckMessageID(m.ID); err != nil {
 		return nil, err
 	}
