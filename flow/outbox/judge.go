@@ -172,11 +172,11 @@ func answerTo(answers []error, i int) error {
 }
 
 // unavailable returns the first error if the sink seems to be unavailable: it neither delivered nor
-// rejected a message of several lanes. Otherwise it returns nil.
+// rejected a message of several lanes, nor requested a pause. Otherwise it returns nil.
 func unavailable(b batch, answers []error) error {
 	lanes := map[int64]bool{}
 	for i, r := range b.send {
-		if err := answerTo(answers, i); err == nil || refused(err) {
+		if err := answerTo(answers, i); err == nil || refused(err) || retryAfter(err) > 0 {
 			return nil
 		}
 		lanes[r.lane] = true

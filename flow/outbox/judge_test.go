@@ -43,6 +43,19 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestUnavailable: a sink that requests a pause is there, although it delivers nothing.
+func TestUnavailable(t *testing.T) {
+	b, why := batch{send: []row{{id: 1, lane: 1}, {id: 2, lane: 2}}}, errors.New("why")
+	for _, c := range []struct {
+		second error
+		want   error
+	}{{why, why}, {errorOf(interlock.Retryable, later{why}), nil}, {errorOf(interlock.Definite, why), nil}, {nil, nil}} {
+		if got := unavailable(b, []error{why, c.second}); got != c.want {
+			t.Errorf("%v: %v", c.second, got)
+		}
+	}
+}
+
 func TestJudgement(t *testing.T) {
 	j := judgement{deadLetters: true, attempts: 3, giveUp: 5,
 		retry: backoff.Policy{First: time.Second, Max: 30 * time.Second}, random: func() float64 { return 0.999 }}

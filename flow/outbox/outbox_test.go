@@ -60,6 +60,7 @@ func TestOutbox(t *testing.T) {
 		{"a relay ends with its claim", testEnds, false},
 		{"a sink that is stuck", testStuckSink, false},
 		{"a sink that is away", testSinkAway, false},
+		{"a sink that requests a pause", testPauseRequested, false},
 		{"hooks that block", testBlockingHooks, false},
 		{"wakes", testWakes, false},
 		{"a key is freed while the relay waits", testFreedWhileIdle, false},

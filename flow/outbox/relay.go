@@ -268,8 +268,7 @@ func (s *service) persist(ctx context.Context, op string, do func() error) error
 // waitForSink waits for a sink that seems to be unavailable.
 func (s *service) waitForSink(life context.Context, first error) error {
 	s.outages++
-	d := max(s.judge.retry.Delay(s.outages, s.options.random()), min(retryAfter(first), s.judge.retry.Max))
-	d = min(d, time.Second)
+	d := min(s.judge.retry.Delay(s.outages, s.options.random()), time.Second)
 	report.Add(&s.reports, nil, s.options.Hooks.Paused, observe.OutboxPaused{Slice: s.slice, For: d, Err: first})
 	backoff.Sleep(life, d)
 	return nil

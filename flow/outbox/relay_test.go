@@ -281,6 +281,27 @@ func testSinkAway(t *testing.T, db *databases.DB) {
 	}
 }
 
+// busy is an error that requests a pause.
+type busy struct{ error }
+
+func (busy) RetryAfter() time.Duration { return time.Minute }
+
+// testPauseRequested: if the sink delivers nothing and requests a pause, no message is sent again before its end.
+func testPauseRequested(t *testing.T, db *databases.DB) {
+	var failed atomic.Int64
+	sink := outbox.Func(func(context.Context, driver.Message) error { return busy{errors.New("busy")} })
+	serve(t, relay(t, db, sink, outbox.Options{MinPause: time.Millisecond, MaxPause: time.Hour, Hooks: &observe.Outbox{
+		Paused: func(e observe.OutboxPaused) { t.Errorf("all messages are sent again after %v", e.For) },
+		Failed: func(e observe.OutboxFailed) {
+			if failed.Add(1); e.Pause != time.Minute {
+				t.Errorf("%s is sent again after %v", e.ID, e.Pause)
+			}
+		},
+	}}), grant(1))
+	add(t, db, slices.Concat(keyed("a", 1, 1), keyed("b", 1, 1), keyed("c", 1, 1))...) // two of them are in one slice
+	testbed.Eventually(t, "all have failed", bound, func() bool { return failed.Load() == 3 })
+}
+
 // testBlockingHooks: hooks that block delay no message.
 func testBlockingHooks(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
