@@ -250,7 +250,7 @@ type PartitionReleased struct {
 	Epoch     interlock.Token
 	Owned     time.Duration
 	Drained   time.Duration // wait for unfinished work
-	Cause     error         // why it must be released; nil if it was lost or its work failed
+	Cause     error         // why it was released, such as the error of its work; nil if it was lost
 	Err       error         // of the release
 }
 

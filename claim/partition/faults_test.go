@@ -493,6 +493,22 @@ func TestDrainingIsMeasured(t *testing.T) {
 	})
 }
 
+// TestFailedWorkIsNoLoss: a partition that is released because its work failed is not reported as lost.
+func TestFailedWorkIsNoLoss(t *testing.T) {
+	inTown(t, func(t *town) {
+		boom, released := errors.New("boom"), make(chan observe.PartitionReleased, 10)
+		g, err := partition.Join(t.Context(), t.driver(), t.space.Values(), "g", partition.Layout{Partitions: 1}, &partition.Options{
+			Work:  func(context.Context, partition.Partition) error { return boom },
+			Hooks: &observe.Partition{Log: observe.Silent, Released: func(e observe.PartitionReleased) { released <- e }}})
+		testbed.OK(t, err)
+		e := <-released
+		testbed.OK(t, g.Leave(t.Context()))
+		if !errors.Is(e.Cause, boom) {
+			t.Errorf("released because of %v", e.Cause)
+		}
+	})
+}
+
 // mute is a store of values that does not answer while hushed is set.
 type mute struct {
 	*memory.Values

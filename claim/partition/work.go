@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -95,7 +96,7 @@ func (p *partition) own() error {
 	over := boottime.Now()
 	release := claim.Release(context.WithoutCancel(g.ctx))
 	report.Add(&g.reports, nil, g.options.Hooks.Released, observe.PartitionReleased{Partition: p.index, Epoch: claim.Token(),
-		Owned: over.Sub(since), Drained: over.Sub(ending), Cause: context.Cause(p.wanted), Err: release})
+		Owned: over.Sub(since), Drained: over.Sub(ending), Cause: cmp.Or(context.Cause(p.wanted), err), Err: release})
 	return err
 }
 
