@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -120,22 +121,36 @@ func testLeader(t *testing.T, path string) {
 	start := func(name string) *testbed.Process {
 		return testbed.Command(t, "sh", "-c", `exec "$0" "$@" 2>&1`, path, "-backend", url, "-as", name)
 	}
-	expect := func(p *testbed.Process, text string) {
-		t.Helper()
-		for line := p.Line(patience); !strings.Contains(line, text); line = p.Line(patience) {
-			if line == "" {
-				t.Fatalf("it ended before %q", text)
+	says := func(p *testbed.Process, text string) bool { // or its output ends
+		for bound := time.After(patience); ; {
+			select {
+			case line, more := <-p.Stdout():
+				if !more || strings.Contains(line, text) {
+					return more
+				}
+			case <-bound:
+				t.Fatalf("it did not say %q", text)
 			}
 		}
 	}
-	first := start("a")
-	expect(first, "counted to 2")
-	second := start("b")
-	first.Pause()
-	expect(second, "leading with token")
-	first.Resume()
-	expect(first, "rejected")
-	expect(second, "counted to")
+	expect := func(p *testbed.Process, text string) {
+		t.Helper()
+		if !says(p, text) {
+			t.Fatalf("it ended before %q", text)
+		}
+	}
+	for rejected := false; !rejected; {
+		first := start("a")
+		expect(first, "counted to")
+		second := start("b")
+		first.Pause()
+		expect(second, "leading with token")
+		first.Resume()
+		rejected = says(first, "rejected") // unless the pause came between a write and a look at the context
+		expect(second, "counted to")
+		second.Signal(syscall.SIGTERM)
+		second.Wait(patience)
+	}
 }
 
 func testIdempotent(t *testing.T, path string) {
