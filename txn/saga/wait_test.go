@@ -448,7 +448,7 @@ func TestStartsItsVersion(t *testing.T) {
 	onTarget(t, func(t *testing.T, g *target) {
 		const name = "pay@vendor"
 		all := []Definition[string]{Define(name, g.undoable("a")), Define(name, g.undoable("b")).Version(1), Define(name, g.undoable("c")).Version(2)}
-		r := serve(t, nil, 1, nil, all[0], all[1], all[2])
+		r := serve(t, nil, 1, nil, all[0], all[1], all[2], Define("charge", g.undoable("d")).Version(1))
 		for i, d := range all {
 			o, err := d.Do(t.Context(), r.engine, fmt.Sprint(i), "in")
 			if ok(t, err); o.Type != d.plan.key() {
@@ -458,8 +458,8 @@ func TestStartsItsVersion(t *testing.T) {
 				ok(t, other.Start(t.Context(), r.engine, fmt.Sprint(i), "in"))
 			}
 		}
-		if err := Define(name, g.undoable("d")).Version(3).Start(t.Context(), r.engine, "3", "in"); interlock.Kind(err) != interlock.Bug {
-			t.Errorf("a version that the engine lacks: %v", err)
+		if err := Define("charge", g.undoable("d")).Start(t.Context(), r.engine, "3", "in"); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("the engine has another version only: %v", err)
 		}
 		for kind, want := range map[string]int{name: 3, name + "@v1": 1, "pay": 0} {
 			n := 0

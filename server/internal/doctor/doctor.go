@@ -119,7 +119,8 @@ func Examine(ctx context.Context, url string, o Options) (Report, error) {
 		return r, err
 	}
 	defer p.close()
-	return r, r.examine(ctx, p, o)
+	err = r.examine(ctx, p, o)
+	return r, err
 }
 
 // examine adds the findings of a probe and of a measurement. A server that stops answering while it
