@@ -142,6 +142,9 @@ func TestADatabaseThatIsFullAnswers(t *testing.T) {
 		}
 		for _, command := range []string{"locks ls", "outbox status", "lock x --wait 1s -- true"} {
 			_, said := run(t, 69, append([]string{"--backend", url}, strings.Fields(command)...)...)
+			if strings.Contains(said, "no answer within 1s") { // a busy machine
+				_, said = run(t, 69, "lock", "x", "--wait", "20s", "--backend", url, "--", "true")
+			}
 			if strings.Contains(said, "cannot reach") || !strings.Contains(said, " answers, but refuses for now: ") {
 				t.Errorf("%s: %s", command, said)
 			}

@@ -59,7 +59,7 @@ func tokensOnKube(t *testing.T, k *testbed.Kube) {
 	if _, err := leases.Leases(k.Namespace).Patch(t.Context(), "n", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, said := run(t, 78, "lock", "other", "--wait=1s", "--backend", url, "--", "true"); !strings.Contains(said, "interlock tokens repair") {
+	if _, said := run(t, 78, "lock", "other", "--wait=1m", "--backend", url, "--", "true"); !strings.Contains(said, "interlock tokens repair") {
 		t.Errorf("refused with %q", said)
 	}
 	if out, _ := run(t, 0, "tokens", "repair", "--reason", "a clock", "--backend", url); !strings.HasPrefix(out, "repaired by ") {

@@ -182,12 +182,12 @@ func TestXAListsWithoutSilentParticipants(t *testing.T) {
 		_, _ = io.WriteString(w, `[{"transaction":"transfer/7.100000000000","branch":"west"}]`)
 	}))
 	defer well.Close()
-	out, said := run(t, 69, "xa", "ls", "-o", "json", "--timeout", "2s", "--backend", backends["etcd"](t),
+	out, said := run(t, 69, "xa", "ls", "-o", "json", "--timeout", "5s", "--backend", backends["etcd"](t),
 		"--participant", "north=postgres://"+silent.Addr().String()+"/bank", "--participant", "south=http://"+silent.Addr().String(), "--participant", "west="+well.URL)
 	if !strings.Contains(out, `"transaction":"transfer/7.100000000000"`) || !strings.Contains(out, `"transactions":[]`) {
 		t.Errorf("it printed %s", out)
 	}
-	if !strings.Contains(said, "participant north: cannot reach postgres://") || !strings.Contains(said, "the call took longer than 2s") {
+	if !strings.Contains(said, "participant north: cannot reach postgres://") || !strings.Contains(said, "the call took longer than 5s") {
 		t.Errorf("it said %s", said)
 	}
 }
