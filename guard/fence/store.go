@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -66,7 +67,7 @@ func (s *Store) enter(ctx context.Context, c interlock.Claim, resource string, s
 		return claimEnded(c, resource, nil)
 	}
 	raise := driver.Raise{Resource: resource, Token: c.Token(), Source: c.Owner(), Strict: strict, Bypassed: func(key string) {
-		s.hooks.Bypassed(observe.FenceBypassed{Resource: resource, Key: key, Owner: c.Owner(), Token: c.Token()})
+		report.Now(s.hooks.Bypassed, observe.FenceBypassed{Resource: resource, Key: key, Owner: c.Owner(), Token: c.Token()})
 	}}
 	return s.fence.Enter(ctx, raise, writes...)
 }

@@ -117,6 +117,8 @@ func TestBypassingWritesAreCounted(t *testing.T) {
 	if len(told) != 1 || told[0] != want {
 		t.Errorf("told %+v, want %+v", told, want)
 	}
+	silent := fence.NewStore(bypassed{memory.NewSpace().Fence()}).WithHooks(&observe.Fence{Log: observe.Silent})
+	ok(t, silent.Enter(t.Context(), c, "r", driver.Write{Key: "k"}))
 }
 
 // system has the SQL that the tests need for a kind of database.
