@@ -49,10 +49,10 @@ func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.
 	until := time.Now().Add(wait)
 	for n := 1; ; n++ {
 		r, err := s.claim(ctx, c)
-		if errors.Is(err, interlock.ErrUncertain) {
-			_ = s.give(ctx, r, false) // no attempt runs; if this fails, the lease expires
-		}
 		if err != nil {
+			if r.unclear {
+				_ = s.give(ctx, r, false) // no attempt runs; if this fails, the lease expires
+			}
 			return nil, 0, err
 		}
 		outcome := classify(c, r.record)
@@ -71,7 +71,9 @@ func (s *Store) claim(ctx context.Context, c driver.IdempotencyClaim) (*Request,
 		defer cancel()
 		var err error
 		r.record, err = s.records.Claim(ctx, c)
-		return again(err) || errors.Is(err, interlock.ErrUncertain), err
+		unclear := errors.Is(err, interlock.ErrUncertain)
+		r.unclear = r.unclear || unclear
+		return again(err) || unclear, err
 	})
 	if err != nil {
 		return r, failure.About("claim request", c.ID.Key, err)

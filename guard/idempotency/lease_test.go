@@ -109,6 +109,39 @@ func (u *unrenewed) Update(ctx context.Context, change driver.IdempotencyUpdate)
 	return u.Idempotency.Update(ctx, change)
 }
 
+// unclear stores the first claim without a reply. Then all claims of its owner fail.
+type unclear struct {
+	driver.Idempotency
+	owner string
+	last  error
+}
+
+func (u *unclear) Claim(ctx context.Context, c driver.IdempotencyClaim) (driver.IdempotencyRecord, error) {
+	switch u.owner {
+	case "":
+		u.owner = c.Owner
+		_, err := u.Idempotency.Claim(ctx, c)
+		return driver.IdempotencyRecord{}, &interlock.Error{Op: "claim", Kind: interlock.Uncertain, Err: errors.Join(errors.New("no reply"), err)}
+	case c.Owner:
+		return driver.IdempotencyRecord{}, u.last
+	}
+	return u.Idempotency.Claim(ctx, c)
+}
+
+// TestAnUnclearClaimIsGivenBack, whatever the error of the last try is: a retry can begin at once.
+func TestAnUnclearClaimIsGivenBack(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		for _, kind := range []interlock.ErrorKind{interlock.Uncertain, interlock.Retryable, interlock.Definite} {
+			last := &interlock.Error{Op: "claim", Kind: kind, Err: errors.New("down")}
+			s := open(t, &unclear{Idempotency: memory.NewIdempotency(), last: last}, nil)
+			_, err := s.Do(t.Context(), order("k"), never)
+			wantKind(t, err, kind, last)
+			got, err := s.Do(t.Context(), order("k"), func(context.Context) (idempotency.Response, error) { return answer(200, "at once"), nil })
+			wantAnswer(t, got, err, "at once", false)
+		}
+	})
+}
+
 // TestOvertakenHandlerIsTold: another attempt has begun; the next renewal ends the
 // first one's context with ErrLost, and its answer is not shown.
 func TestOvertakenHandlerIsTold(t *testing.T) {

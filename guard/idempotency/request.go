@@ -24,6 +24,7 @@ type Request struct {
 	id       driver.IdempotencyID
 	owner    string
 	sent     boottime.Instant // before the claim was sent
+	unclear  bool             // a claim that was sent may have been stored
 	allow    func(http.Header) http.Header
 	declined atomic.Bool
 

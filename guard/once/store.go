@@ -94,9 +94,6 @@ func (s *BestEffort) Once(ctx context.Context, m Message, fn func(ctx context.Co
 		return Undone, err
 	}
 	outcome, until, err := s.claim(ctx, d)
-	if errors.Is(err, interlock.ErrUncertain) {
-		s.forget(ctx, d)
-	}
 	if outcome != Done || err != nil {
 		report(s.options.Hooks, s.consumer, m, outcome, err)
 		return outcome, err
@@ -115,16 +112,21 @@ func (s *BestEffort) admit(m Message, effect bool) (driver.Delivery, error) {
 	return d, m.check()
 }
 
-// claim returns Done if the effect may run, until a time.
+// claim returns Done if the effect may run, until a time. After an error it leaves no claim.
 func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, until boottime.Instant, err error) {
 	var found driver.Claimed
+	unclear := false // a claim may have been stored
 	err = s.retry(ctx, func() (err error) {
 		until = s.now().Add(s.options.Lease)
 		found, err = s.once.Claim(ctx, d, s.options.Lease)
+		unclear = unclear || errors.Is(err, interlock.ErrUncertain)
 		return err
 	})
 	switch {
 	case err != nil:
+		if unclear {
+			s.forget(ctx, d)
+		}
 		return Undone, until, failure.About("receive", d.ID, err)
 	case found == driver.ClaimedDone:
 		return Duplicate, until, nil

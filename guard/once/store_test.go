@@ -235,6 +235,38 @@ func TestStoreLostAnswers(t *testing.T) {
 	}
 }
 
+// unclear stores the first claim without an answer. Then all claims of its owner fail.
+type unclear struct {
+	driver.Once
+	owner string
+}
+
+var errDown = &interlock.Error{Op: "ask", Kind: interlock.Retryable, Err: errors.New("down")}
+
+func (u *unclear) Claim(ctx context.Context, d driver.Delivery, lease time.Duration) (driver.Claimed, error) {
+	switch u.owner {
+	case "":
+		u.owner = d.Owner
+		_, _ = u.Once.Claim(ctx, d, lease)
+		return driver.Unclaimed, errLost
+	case d.Owner:
+		return driver.Unclaimed, errDown
+	}
+	return u.Once.Claim(ctx, d, lease)
+}
+
+// TestStoreUnclearClaim: a claim that may be stored is forgotten, also if the last try failed in another way.
+func TestStoreUnclearClaim(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		var c tally
+		s := newStore(t, &unclear{Once: memory.NewOnce()}, nil)
+		_, err := s.Once(t.Context(), message(1), c.add)
+		wantKind(t, err, interlock.Retryable, errDown)
+		outcome, err := s.Once(t.Context(), message(1), c.add) // at once
+		want(t, outcome, err, once.Done)
+	})
+}
+
 // storeLease is the lease of the killed consumer.
 const storeLease = 300 * time.Millisecond
 
