@@ -71,7 +71,9 @@ func ofKind(err error, was, kind interlock.ErrorKind) error {
 	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: kind, Err: e.Err}
 }
 
-// problem is a body of application/problem+json, as in RFC 9457. Reason is for programs and
+const problemMedia = "application/problem+json"
+
+// problem is a body of problemMedia, as in RFC 9457. Reason is for programs and
 // never changes.
 type problem struct {
 	Type   string `json:"type"`
@@ -118,7 +120,7 @@ func (p problem) write(w http.ResponseWriter, docs string) {
 	if docs != "" {
 		p.Type = docs + "#" + p.Reason
 	}
-	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Content-Type", problemMedia)
 	if p.retry > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retry.Seconds()))))
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -159,7 +160,7 @@ func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
 		h.next.ServeHTTP(out, again)
 		silent := out.status == 0 && ctx.Err() != nil && !attempt.declined.Load()
 		response := out.response()
-		kept := h.Keep(response.Status)
+		kept := h.Keep(response.Status) && !refusesToken(response)
 		switch {
 		case attempt.answered(ctx): // the answer of LastPhase takes precedence
 		case silent: // it stopped when its context ended, which is not a 200
@@ -174,6 +175,13 @@ func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
 		}
 		return response, nil
 	}
+}
+
+// refusesToken reports whether an answer is a problem of package guard/wire with a fencing token, which is
+// not part of the fingerprint.
+func refusesToken(r Response) bool {
+	var p problem
+	return r.Header.Get("Content-Type") == problemMedia && json.Unmarshal(r.Body, &p) == nil && strings.HasPrefix(p.Type, "urn:interlock:problem:token-")
 }
 
 // removeUploads removes the files of a form. net/http does that only for its own request, which
@@ -210,8 +218,9 @@ type HandlerOptions struct {
 	// path, query and body; nil means Content-Type.
 	Headers []string
 	// Keep reports whether an answer with a status is stored and replayed; nil means
-	// [KeepStatus]. Other answers are sent but not stored. If the status is below 500, the key
-	// is freed, as by [Request.Decline]. If it is 500 or more, the request stays unfinished.
+	// [KeepStatus]. Other answers are sent but not stored, nor is a refusal of a fencing token by
+	// package guard/wire. If the status is below 500, the key is freed, as by [Request.Decline].
+	// If it is 500 or more, the request stays unfinished.
 	Keep func(status int) bool
 	// Replay are the answer headers that are stored and replayed; nil means [ReplayHeaders]. Do
 	// not list headers for one client only, such as Set-Cookie.

@@ -25,6 +25,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/guard/wire"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -238,6 +239,36 @@ func TestWhatIsKept(t *testing.T) {
 	}
 	if declined.runs.Load() != 3 {
 		t.Errorf("the declined request ran %d times", declined.runs.Load())
+	}
+}
+
+// TestARefusedTokenIsNoAnswer: the token is not a part of the request, and a retry can have another one.
+func TestARefusedTokenIsNoAnswer(t *testing.T) {
+	guarded := wire.Handler(func(*http.Request) (string, error) { return "r", nil },
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }), nil)
+	for name, keep := range map[string]func(int) bool{"default": nil, "all": func(int) bool { return true }} {
+		h := idempotency.Handler(open(t, memory.NewIdempotency(), nil), idempotency.SharedScope, guarded, &idempotency.HandlerOptions{Keep: keep})
+		late, good := interlock.Token(interlock.CounterAt(time.Now().Add(time.Hour))<<12), interlock.Token(interlock.CounterAt(time.Now())<<12)
+		for _, x := range []struct {
+			token string
+			want  int
+		}{
+			{"", http.StatusPreconditionRequired},
+			{"nonsense", http.StatusBadRequest},
+			{wire.Pass{Token: late, Resource: "r"}.String(), http.StatusBadRequest},
+			{wire.Pass{Token: good, Resource: "r"}.String(), http.StatusNoContent},
+			{"", http.StatusNoContent}, // replayed
+		} {
+			r := httptest.NewRequest(http.MethodPost, "/", nil)
+			r.Header.Set("Idempotency-Key", "k")
+			if x.token != "" {
+				r.Header.Set(wire.Header, x.token)
+			}
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != x.want {
+				t.Errorf("%s: token %q: %d %s, want %d", name, x.token, w.Code, w.Body, x.want)
+			}
+		}
 	}
 }
 
