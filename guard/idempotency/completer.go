@@ -132,7 +132,7 @@ func (s *Store) each(ctx context.Context, interval time.Duration, pass func(cont
 	for ctx.Err() == nil {
 		pass(ctx)
 		// A random pause spreads processes that started together.
-		backoff.Sleep(ctx, interval/2+time.Duration(rand.Float64()*float64(interval)))
+		_ = backoff.Sleep(ctx, interval/2) && backoff.Sleep(ctx, rand.N(interval))
 	}
 	return context.Cause(ctx)
 }

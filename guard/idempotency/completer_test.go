@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -165,6 +168,25 @@ func TestRunsUntilTheEnd(t *testing.T) {
 			if err := <-ended; !errors.Is(err, cause) {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// TestLongestInterval: a reaper makes one pass.
+func TestLongestInterval(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		var passes atomic.Int64
+		s := open(t, memory.NewIdempotency(), &idempotency.Options{Hooks: &observe.Idempotency{Reaped: func(observe.IdempotencyReaped) { passes.Add(1) }}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var reapers sync.WaitGroup
+		for range 20 { // their pauses are random
+			reapers.Go(func() { _ = idempotency.NewReaper(s, &idempotency.ReaperOptions{Interval: math.MaxInt64}).Run(ctx) })
+		}
+		time.Sleep(time.Hour)
+		cancel()
+		reapers.Wait()
+		if n := passes.Load(); n != 20 {
+			t.Errorf("%d passes of 20 reapers", n)
 		}
 	})
 }
