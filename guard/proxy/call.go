@@ -251,6 +251,11 @@ func (e *DoneError) Error() string {
 	return fmt.Sprintf("call %q of %q: it was made before and answered with status %d", e.Operation, e.Resource, e.Status)
 }
 
+// done returns the error of a call with the record r.
+func (c *Call) done(r Record) error {
+	return &DoneError{Resource: c.Resource, Operation: c.Operation, Status: r.Status}
+}
+
 // ErrorKind returns [interlock.Definite].
 func (e *DoneError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 

@@ -185,6 +185,25 @@ func testAnAnswerIsRecordedWhoeverTriesAgain(t *testing.T, db *databases.DB) {
 	}
 }
 
+// testARepeatedCallHasOneAnswer: another proxy has had the answer, under the same claim, before this
+// one sent. Then it sends nothing, though it may repeat calls in doubt.
+func testARepeatedCallHasOneAnswer(t *testing.T, db *databases.DB) {
+	sent := 0
+	do := func(by driver.Beginner[driver.SQL]) error {
+		_, err := caller(t, by, &proxy.Options{Repeat: true}).Do(t.Context(), grant(1, bound), "api", "a",
+			func(context.Context, *proxy.Call) (int, error) { sent++; return 201, nil })
+		return err
+	}
+	var done *proxy.DoneError
+	again := db.Again(t)
+	if err := do(&between{Beginner: db, other: func() { ok(t, do(again)) }}); !errors.As(err, &done) || done.Status != 201 || sent != 1 {
+		t.Errorf("sent %d times: %v", sent, err)
+	}
+	if r := record(t, db, "a"); r.Status != 201 || !r.Settled {
+		t.Errorf("recorded %+v", r)
+	}
+}
+
 // TestDialingThatIsEndedLeavesNoDoubt: nothing was written.
 func TestDialingThatIsEndedLeavesNoDoubt(t *testing.T) {
 	c := grant(1, bound)

@@ -85,7 +85,7 @@ func (s *strict) begin(ctx context.Context, tx driver.SQL, call *Call, a *attemp
 	case err != nil:
 		return err
 	case r.Settled:
-		return &DoneError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
+		return call.done(r)
 	case number > 1 && !s.options.Repeat:
 		return &InDoubtError{Resource: call.Resource, Operation: call.Operation, Status: r.Status}
 	}
@@ -106,6 +106,9 @@ func (s *strict) held(ctx context.Context, tx session, c interlock.Claim, call *
 		}
 		return h.lasts(call.Resource)
 	}
+	if err := s.unanswered(ctx, tx, call); err != nil {
+		return err
+	}
 	if err := call.ready(); err != nil {
 		return err
 	}
@@ -115,6 +118,18 @@ func (s *strict) held(ctx context.Context, tx session, c interlock.Claim, call *
 	}
 	h.end()
 	return s.record(ctx, tx, call, *a)
+}
+
+// unanswered returns an error if another process, under the same token, has had the answer of the call since begin.
+func (s *strict) unanswered(ctx context.Context, tx driver.SQL, call *Call) error {
+	if call.Operation == "" || !s.options.Repeat {
+		return nil
+	}
+	r, err := s.calls.Show(ctx, tx, call.Resource, call.Operation)
+	if err == nil && r.Settled {
+		err = call.done(r)
+	}
+	return err
 }
 
 func (s *strict) record(ctx context.Context, tx driver.SQL, call *Call, a attempt) error {

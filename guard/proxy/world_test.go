@@ -150,6 +150,7 @@ func TestStrict(t *testing.T) {
 		"ACallThatIsOverSendsNothing":         testACallThatIsOverSendsNothing,
 		"AnAnswerIsRecordedWhoeverTriesAgain": testAnAnswerIsRecordedWhoeverTriesAgain,
 		"AnAttemptForgetsOnlyItself":          testAnAttemptForgetsOnlyItself,
+		"ARepeatedCallHasOneAnswer":           testARepeatedCallHasOneAnswer,
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range tests {
