@@ -325,6 +325,22 @@ func TestConnectionsAreUsedAgain(t *testing.T) {
 	}
 }
 
+// TestTheUsersDialerIsUsed, also one without a context.
+func TestTheUsersDialerIsUsed(t *testing.T) {
+	api := newAPI(t, nil)
+	dial := func(network, _ string) (net.Conn, error) { return net.Dial(network, api.Listener.Addr().String()) }
+	//lint:ignore SA1019 old programs set them
+	base := &http.Transport{Dial: dial, DialTLS: dial}
+	by := proxy.NewTransport(&proxy.TransportOptions{Base: base})
+	defer by.CloseIdleConnections()
+	for _, scheme := range []string{"http", "https"} {
+		status, err := looseCaller().Do(t.Context(), grant(1, bound), "api", "o", post(by, scheme+"://127.0.0.1:1", "x"))
+		if err != nil || status != http.StatusOK {
+			t.Errorf("%s: %d %v", scheme, status, err)
+		}
+	}
+}
+
 // TestConnectionsThatCannotBeShut are not used.
 func TestConnectionsThatCannotBeShut(t *testing.T) {
 	api := newAPI(t, nil)

@@ -54,13 +54,14 @@ func NewTransport(o *TransportOptions) *Transport {
 
 // gated makes t dial connections with a gate.
 func gated(t *http.Transport) *http.Transport {
-	dial := t.DialContext
+	//lint:ignore SA1019 net/http uses Dial and DialTLS too
+	dial, dialTLS := either(t.DialContext, t.Dial), either(t.DialTLSContext, t.DialTLS)
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
 	t.DialContext = closeable(dial)
-	if t.DialTLSContext != nil {
-		t.DialTLSContext = closeable(t.DialTLSContext)
+	if dialTLS != nil {
+		t.DialTLSContext = closeable(dialTLS)
 	}
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
@@ -178,6 +179,14 @@ func (g *gate) ready(c *conn) error {
 var errNoAnswer = errors.New("the connection ended without an answer, and the call is not repeated")
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// either returns dial, or else plain, which may be nil too.
+func either(dial dialer, plain func(network, addr string) (net.Conn, error)) dialer {
+	if dial != nil || plain == nil {
+		return dial
+	}
+	return func(_ context.Context, network, addr string) (net.Conn, error) { return plain(network, addr) }
+}
 
 func closeable(dial dialer) dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
