@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -51,6 +52,20 @@ func (s *shop) single(values driver.Values, hooks *observe.Partition, next http.
 	s.t.Cleanup(server.Close)
 	s.t.Cleanup(func() { _ = g.Leave(context.Background()) })
 	return &member{g, server.URL}, d
+}
+
+// TestARequestIsForwardedUnchanged, with a query that cannot be parsed, and a body without a bound.
+func TestARequestIsForwardedUnchanged(t *testing.T) {
+	s := open(t)
+	m, _ := s.single(s.space.Values(), nil, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		fmt.Fprint(w, r.URL.RawQuery, " ", string(body), err)
+	})
+	router := httptest.NewServer(route.Router(m.Map(), keyOf, &route.Options{Transport: s.http.Transport, Wait: time.Minute, MaxBody: math.MaxInt64}))
+	defer router.Close()
+	if code, text := s.post(router.URL, "7?size=50%&color=red;blue", ""); code != http.StatusOK || text != "size=50%&color=red;blue one please<nil>" {
+		t.Errorf("%d %q", code, text)
+	}
 }
 
 // TestAnOwnerThatIsAboutToLetCallersIn: others see its lock before it has confirmed the

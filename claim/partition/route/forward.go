@@ -29,7 +29,10 @@ import (
 func Router(m *partition.Map, key Key, o *Options) http.Handler {
 	options := o.resolve()
 	proxy := &httputil.ReverseProxy{
-		Rewrite:      func(r *httputil.ProxyRequest) { r.SetXForwarded() },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetXForwarded()
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // httputil removes what it cannot parse
+		},
 		Transport:    forwarder{m, options},
 		ErrorHandler: options.failed,
 	}
@@ -61,7 +64,7 @@ func replayable(r *http.Request, limit int64) (*http.Request, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r.WithContext(context.WithValue(r.Context(), bodyKey{}, body{whole: true})), nil
 	}
-	read, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	read, err := io.ReadAll(io.LimitReader(r.Body, max(limit, limit+1)))
 	if err != nil {
 		return nil, fmt.Errorf("read the request: %w", err)
 	}
