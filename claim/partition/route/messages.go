@@ -50,9 +50,10 @@ func Receive(g *partition.Group, handle func(ctx context.Context, c interlock.Cl
 	options := o.resolve()
 	return Owner(g, messageKey, func(w http.ResponseWriter, r *http.Request) {
 		c, _ := Claim(r.Context())
-		var m driver.Message
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, max(options.MaxBody, maxMessage))).Decode(&m); err != nil {
-			http.Error(w, "the message cannot be read", codeOf(err))
+		w.Header().Set(EpochHeader, c.Token().String())
+		m, code := readMessage(http.MaxBytesReader(w, r.Body, max(options.MaxBody, maxMessage)))
+		if code != 0 {
+			http.Error(w, "the message cannot be read", code)
 			return
 		}
 		if err := handle(r.Context(), c, m); err != nil {
@@ -60,6 +61,21 @@ func Receive(g *partition.Group, handle func(ctx context.Context, c interlock.Cl
 			http.Error(w, "the message was not handled", statusOf[kindOf(c, err)])
 		}
 	})
+}
+
+// readMessage returns a message, or the status code for one that cannot be read.
+func readMessage(body io.Reader) (m driver.Message, code int) {
+	text, err := io.ReadAll(body)
+	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case tooLarge:
+		return m, http.StatusRequestEntityTooLarge
+	case err != nil: // which says nothing about the message
+		return m, http.StatusServiceUnavailable
+	case json.Unmarshal(text, &m) != nil:
+		return m, http.StatusBadRequest
+	}
+	return m, 0
 }
 
 // kindOf returns the kind of a handler's error. One of a lost claim says nothing about the message,
@@ -124,14 +140,17 @@ func (s *messages) send(ctx context.Context, m driver.Message) error {
 	}
 	defer resp.Body.Close()
 	why, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-	switch code := resp.StatusCode; {
-	case code >= 200 && code < 300:
-		return nil
-	case code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests:
-		return fail(interlock.Retryable, fmt.Errorf("the owner answered with %s", resp.Status))
-	case code == http.StatusUnprocessableEntity || code == http.StatusBadRequest || code == http.StatusRequestEntityTooLarge:
-		return fail(interlock.Definite, fmt.Errorf("the owner answered with %s: %.200q", resp.Status, why))
-	default:
-		return fail(interlock.Uncertain, errors.Join(fmt.Errorf("the owner answered with %s", resp.Status), err))
+	code := resp.StatusCode
+	if resp.Header.Get(EpochHeader) == "" {
+		code = 0 // it is the answer of another handler
 	}
+	switch code {
+	case http.StatusOK:
+		return nil
+	case http.StatusServiceUnavailable:
+		return fail(interlock.Retryable, fmt.Errorf("the owner answered with %s", resp.Status))
+	case http.StatusUnprocessableEntity, http.StatusBadRequest, http.StatusRequestEntityTooLarge:
+		return fail(interlock.Definite, fmt.Errorf("the owner answered with %s: %.200q", resp.Status, why))
+	}
+	return fail(interlock.Uncertain, errors.Join(fmt.Errorf("the owner answered with %s", resp.Status), err))
 }

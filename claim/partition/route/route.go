@@ -29,8 +29,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// EpochHeader carries the epoch by which a request was routed, and in a refusal the epoch that
-// the refusing member knows.
+// EpochHeader carries the epoch by which a request was routed, in a refusal the epoch that the
+// refusing member knows, and in an answer of [Receive] the epoch of its claim.
 const EpochHeader = "Interlock-Epoch"
 
 // A Key returns the key of a request. If it returns an error, the response is 400.

@@ -1,6 +1,7 @@
 package route_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -386,5 +387,37 @@ func TestAHandlersErrorDecides(t *testing.T) {
 	sink = route.Messages(a.Map(), "/messages", &route.Options{Transport: s.http.Transport, Wait: 100 * time.Millisecond})
 	if got := sink.Publish(t.Context(), batch[2:]); interlock.Kind(got[0]) != interlock.Retryable || got[0] == nil {
 		t.Errorf("nobody owns it: %v", got)
+	}
+}
+
+// TestOnlyReceiveAcceptsMessages: an answer of another handler at the path, as of a member that does not have
+// Receive yet, neither delivers a message nor rejects it.
+func TestOnlyReceiveAcceptsMessages(t *testing.T) {
+	s, code := open(t), 0
+	m, _ := s.single(s.space.Values(), nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+	s.settled(m)
+	sink := route.Messages(m.Map(), "/orders/7", &route.Options{Transport: s.http.Transport, Wait: time.Minute})
+	for _, code = range []int{http.StatusOK, http.StatusNoContent, http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity, http.StatusServiceUnavailable} {
+		err := sink.Publish(t.Context(), []driver.Message{{ID: "m", Topic: "t", Key: "7"}})[0]
+		testbed.WantKind(t, err, interlock.Uncertain, nil)
+	}
+}
+
+// TestAMessageThatArrivesInPartIsNotRejected: its sender, or the network, failed.
+func TestAMessageThatArrivesInPartIsNotRejected(t *testing.T) {
+	s := open(t)
+	a := s.listen(&inbox{seen: map[string][]string{}}, "a")
+	s.settled(a)
+	for text, want := range map[string]int{`{"ID":"m",`: http.StatusServiceUnavailable, `{"ID":"m",    `: http.StatusBadRequest} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(a.url, "http://"))
+		testbed.OK(t, err)
+		fmt.Fprintf(conn, "POST /messages HTTP/1.1\r\nHost: shop\r\n%s: k\r\nContent-Length: 14\r\n\r\n%s", route.MessageKeyHeader, text)
+		testbed.OK(t, conn.(*net.TCPConn).CloseWrite())
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		testbed.OK(t, err)
+		if resp.StatusCode != want {
+			t.Errorf("%q: %s, want %d", text, resp.Status, want)
+		}
+		testbed.OK(t, conn.Close())
 	}
 }
