@@ -91,11 +91,11 @@ func (e *LayoutError) ErrorKind() interlock.ErrorKind { return interlock.Definit
 
 // Options configure a member; nil and the zero value are valid.
 type Options struct {
-	// Identity names this member, uniquely in the group; at most 200 bytes. Empty means host
-	// name, process id and a random part.
+	// Identity names this member, uniquely in the group; at most 200 bytes, escaped as in the
+	// query of a URL. Empty means host name, process id and a random part.
 	Identity string
 	// Address is the address at which other members reach this one; they can read it. At most
-	// 200 bytes; empty means none.
+	// 200 bytes, escaped likewise; empty means none.
 	Address string
 	// Work runs while this member owns a partition, beside the functions of [Group.Do]; nil
 	// means none. Its context ends with [ErrDraining] when the partition is about to move, and
@@ -115,8 +115,8 @@ func (o *Options) resolve() (Options, error) {
 		r.Identity = process.Name() + ":" + rand.Text()[:8]
 	}
 	r.Hooks = r.Hooks.WithDefaults()
-	if len(r.Identity) > maxText || len(r.Address) > maxText {
-		return r, failure.Bug("join group", "", "Identity and Address have at most %d bytes", maxText)
+	if len(url.QueryEscape(r.Identity)) > maxText || len(url.QueryEscape(r.Address)) > maxText {
+		return r, failure.Bug("join group", "", "Identity and Address have at most %d bytes each, escaped as in a URL", maxText)
 	}
 	return r, nil
 }

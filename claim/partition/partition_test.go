@@ -98,6 +98,23 @@ func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
 	})
 }
 
+// TestALongMemberIsRefused, by the length of its names in the service, before it stores the layout.
+func TestALongMemberIsRefused(t *testing.T) {
+	d, values := memory.NewSpace().Open(nil), memory.NewSpace().Values()
+	defer d.Close(t.Context())
+	for _, o := range []partition.Options{{Identity: strings.Repeat("é", 100)}, {Address: strings.Repeat("[", 200)}} {
+		_, err := partition.Join(t.Context(), d, values, "g", partition.Layout{Partitions: 1}, &o)
+		testbed.WantKind(t, err, interlock.Bug, nil)
+		if v, err := values.Get(t.Context(), "{g}/layout"); err != nil || v.Token != 0 {
+			t.Errorf("it stored %s, %v", v.Data, err)
+		}
+	}
+	o := partition.Options{Identity: strings.Repeat("x", 200), Address: strings.Repeat("x", 200)}
+	g, err := partition.Join(t.Context(), d, values, strings.Repeat("g", 100), partition.Layout{Partitions: 1}, &o)
+	testbed.OK(t, err)
+	testbed.OK(t, g.Leave(t.Context()))
+}
+
 // blind is a driver that can only lock.
 type blind struct{ driver.Fenced }
 
