@@ -594,3 +594,35 @@ func TestAnOwnerIsKnownWithItsAddress(t *testing.T) {
 		}
 	})
 }
+
+// TestAPauseEndsWithTheLayout: a partition whose work fails pauses. It does not delay its successor in another layout.
+func TestAPauseEndsWithTheLayout(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		space, failed := memory.NewSpace(), make(chan struct{}, 100)
+		d := space.Open(nil)
+		defer d.Close(context.Background())
+		g, err := partition.Join(t.Context(), d, space.Values(), "g", partition.Layout{Partitions: 1}, &partition.Options{
+			Work: func(ctx context.Context, p partition.Partition) error {
+				if p.Layout.Partitions == 1 {
+					return errors.New("no")
+				}
+				<-ctx.Done()
+				return nil
+			},
+			Hooks: &observe.Partition{Failed: func(observe.PartitionFailed) { failed <- struct{}{} }},
+		})
+		testbed.OK(t, err)
+		defer g.Leave(context.Background())
+		for range 8 { // afterwards it pauses for a quarter of a second or more
+			<-failed
+		}
+		began := time.Now()
+		testbed.OK(t, g.Resize(t.Context(), partition.Layout{Partitions: 2}))
+		for len(g.Owned()) < 2 {
+			time.Sleep(time.Millisecond)
+		}
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+	})
+}

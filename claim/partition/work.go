@@ -71,9 +71,7 @@ func (p *partition) run() {
 		failures++
 		if p.wanted.Err() == nil {
 			report.Add(&p.group.reports, nil, p.group.options.Hooks.Failed, observe.PartitionFailed{Partition: p.index, Err: err})
-			if !retries.Wait(p.group.ctx, failures) {
-				return
-			}
+			retries.Wait(p.wanted, failures)
 		}
 	}
 }
