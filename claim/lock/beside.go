@@ -48,7 +48,7 @@ func (c *Claim) Describe(ctx context.Context, data []byte) error {
 		return err
 	}
 	if !c.Valid() {
-		return l.driverName.New(op, name, interlock.Definite, interlock.ErrExpired)
+		return l.driverName.New(op, name, interlock.Definite, c.h.cause())
 	}
 	ctx, stop := join.Context(ctx, c.Context())
 	defer stop()

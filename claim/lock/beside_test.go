@@ -44,7 +44,7 @@ func TestAHolderDescribesItself(t *testing.T) {
 		second := b.acquire(there)
 		shows("") // not what the former holder said
 		testbed.OK(b, second.Describe(b.Context(), []byte("report")))
-		if err := first.Describe(b.Context(), []byte("late")); interlock.Kind(err) != interlock.Definite {
+		if err := first.Describe(b.Context(), []byte("late")); interlock.Kind(err) != interlock.Definite || !errors.Is(err, interlock.ErrReleased) {
 			b.Errorf("a released claim: %v", err)
 		}
 		late := driver.Value{Token: first.Token(), Data: []byte("late")}

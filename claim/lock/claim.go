@@ -1,7 +1,6 @@
 package lock
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -261,7 +260,7 @@ func (h *hold) renew(ctx context.Context) error {
 		return l.driverName.New(op, name, ownCause(context.Cause(ctx)), context.Cause(ctx))
 	}
 	if h.remaining() <= 0 {
-		return l.driverName.New(op, name, interlock.Definite, cmp.Or(h.cause(), error(interlock.ErrExpired)))
+		return l.driverName.New(op, name, interlock.Definite, h.cause())
 	}
 	bounded, stop := join.Context(ctx, h.context())
 	defer stop()

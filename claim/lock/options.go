@@ -91,7 +91,7 @@ type Options struct {
 	Hooks *observe.Lock
 }
 
-func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
+func (o *Options) resolve() (Options, error) {
 	r := *cmp.Or(o, &Options{})
 	if r.Identity == "" {
 		r.Identity = process.Name()

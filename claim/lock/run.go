@@ -117,7 +117,7 @@ func newLocker(d driver.Fenced, o *Options) (*locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	options, err := o.resolve(g)
+	options, err := o.resolve()
 	if err != nil {
 		return nil, err
 	}
