@@ -73,11 +73,8 @@ type Key interface {
 	~string | ~int | ~int16 | ~int32 | ~int64
 }
 
-// Defaults of [Options].
-const (
-	DefaultMaxHold   = 5 * time.Second
-	defaultWarnShare = 2 // a warning comes after half of it
-)
+// DefaultMaxHold is the default of Options.MaxHold.
+const DefaultMaxHold = 5 * time.Second
 
 // Options configure a scope; nil and the zero value are valid.
 type Options struct {
@@ -95,7 +92,7 @@ type Options struct {
 func (o *Options) resolve() (Options, error) {
 	r := *cmp.Or(o, &Options{})
 	r.MaxHold = cmp.Or(r.MaxHold, DefaultMaxHold)
-	r.WarnAfter = cmp.Or(r.WarnAfter, r.MaxHold/defaultWarnShare)
+	r.WarnAfter = cmp.Or(r.WarnAfter, r.MaxHold/2)
 	r.Hooks = r.Hooks.WithDefaults()
 	if r.MaxHold < time.Millisecond || r.WarnAfter < 0 || r.WarnAfter > r.MaxHold {
 		return r, failure.Bug("open scope", "", "MaxHold must be a millisecond or more, and WarnAfter between 0 and MaxHold")
@@ -306,7 +303,7 @@ func begin[K Key, T any](ctx context.Context, tx driver.Tx[T], r Rows, keys []K,
 // context ends; this keeps the connection usable.
 func boundRest[T any](s *scope, tx driver.Tx[T]) error {
 	rest := s.options.MaxHold - s.held()
-	wait := max(rest*9/10, time.Millisecond)
+	wait := max(rest-rest/10, time.Millisecond)
 	s.bound = s.held() + wait - 2*time.Millisecond // servers count whole milliseconds
 	return tx.Bound(s.ctx, rest, wait)
 }

@@ -172,6 +172,36 @@ func testMaxHoldBoundsWaits(t *testing.T, w world) {
 	})
 }
 
+// testLongestHold: also the longest MaxHold bounds the wait for further rows only at its end.
+func testLongestHold(t *testing.T, w world) {
+	db := &recording{Beginner: w.DB}
+	err := rowlock.Tx(t.Context(), db, accounts, []string{"a", "b"}, &rowlock.Options{MaxHold: math.MaxInt64}, func(context.Context, driver.SQL, []string) error { return nil })
+	if len(db.bounds) != 2 || db.bounds[1] < math.MaxInt64/2 {
+		t.Errorf("statements are bounded by %v, %v", db.bounds, err)
+	}
+}
+
+// recording records the bounds of statements.
+type recording struct {
+	driver.Beginner[driver.SQL]
+	bounds []time.Duration
+}
+
+func (r *recording) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := r.Beginner.Begin(ctx)
+	return recordingTx{tx, r}, err
+}
+
+type recordingTx struct {
+	driver.Tx[driver.SQL]
+	of *recording
+}
+
+func (t recordingTx) Bound(ctx context.Context, idle, statement time.Duration) error {
+	t.of.bounds = append(t.of.bounds, statement)
+	return t.Tx.Bound(ctx, idle, statement)
+}
+
 // testCutOffWhileWaiting: the server ends the wait of a disconnected client, and frees the rows
 // that the client had locked.
 func testCutOffWhileWaiting(t *testing.T, w world) {

@@ -28,6 +28,7 @@ func TestDatabases(t *testing.T) {
 		{"any order of names, no deadlock, no lost update", testAnyOrder},
 		{"a scope warns, and ends", testMaxHold},
 		{"the waits for further rows are part of the scope", testMaxHoldBoundsWaits},
+		{"the longest scope waits for further rows", testLongestHold},
 		{"the server ends the wait of who is cut off", testCutOffWhileWaiting},
 		{"who stands still is rolled back by the server", testStopped},
 		{"errors and panics roll back", testRollsBack},
