@@ -94,7 +94,7 @@ func (t *Term) Load(ctx context.Context, key string) (data []byte, err error) {
 	if err := checkKey(key); err != nil {
 		return nil, t.fail(op, interlock.Bug, err)
 	}
-	ctx, stop := t.during(ctx)
+	ctx, stop := join.Context(ctx, t.Context())
 	defer stop()
 	v, err := t.election.get(ctx, savedName(key, t.Name()))
 	if err == nil && v.Token.Counter() > t.Token().Counter() {
@@ -111,7 +111,7 @@ func (t *Term) write(ctx context.Context, op string, do func(context.Context) er
 	if err := t.check(op); err != nil {
 		return err
 	}
-	ctx, stop := t.during(ctx)
+	ctx, stop := join.Context(ctx, t.Context())
 	defer stop()
 	select {
 	case t.turn <- struct{}{}:
@@ -133,11 +133,6 @@ func (t *Term) check(op string) error {
 		return t.fail(op, interlock.Definite, interlock.ErrExpired)
 	}
 	return nil
-}
-
-// during returns a ctx that also ends with the term.
-func (t *Term) during(ctx context.Context) (_ context.Context, stop func()) {
-	return join.Context(ctx, t.Context())
 }
 
 func (t *Term) fail(op string, kind interlock.ErrorKind, err error) error {

@@ -55,6 +55,8 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -89,10 +91,8 @@ func Do[T any](ctx context.Context, db driver.BeginnerAt[T], level driver.Isolat
 	}
 	began := options.clock.now()
 	attempts, err := options.repeat(ctx, level, func() error { return once(ctx, db, level, options, fn) })
-	if options.Observe.Ended != nil {
-		options.Observe.Ended(observe.IsolationEnded{Level: level.String(), Attempts: attempts,
-			Took: options.clock.now().Sub(began), Err: err})
-	}
+	report.Now(options.Observe.Ended, observe.IsolationEnded{Level: level.String(), Attempts: attempts,
+		Took: options.clock.now().Sub(began), Err: err})
 	return err
 }
 
@@ -107,9 +107,7 @@ func (o Options) repeat(ctx context.Context, level driver.Isolation, try func() 
 			return n, &ExhaustedError{Level: level, Attempts: n, Err: err}
 		}
 		wait := waits.Delay(n, o.clock.random())
-		if o.Observe.Retried != nil {
-			o.Observe.Retried(observe.IsolationRetried{Level: level.String(), Attempt: n, Wait: wait, Err: err})
-		}
+		report.Now(o.Observe.Retried, observe.IsolationRetried{Level: level.String(), Attempt: n, Wait: wait, Err: err})
 		if !o.clock.sleep(ctx, wait) {
 			return n, fmt.Errorf("%w; then %w", err, context.Cause(ctx))
 		}
@@ -169,26 +167,16 @@ var realClock = clock{now: time.Now, random: rand.Float64, sleep: backoff.Sleep}
 
 // filled returns o with defaults, or an error if it is invalid.
 func (o *Options) filled() (Options, error) {
-	if o == nil {
-		o = &Options{}
-	}
-	filled := *o
+	filled := *cmp.Or(o, &Options{})
+	filled.clock = cmp.Or(filled.clock, &realClock)
 	switch {
-	case o.Attempts < 0, o.Idle < 0, o.Statement < 0:
-		return filled, bug("a negative number")
-	case o.Statement > 0 && o.Idle == 0:
-		return filled, bug("Statement requires Idle")
-	case o.Attempts == 0:
-		filled.Attempts = DefaultAttempts
+	case filled.Attempts < 0, filled.Idle < 0, filled.Statement < 0:
+		return filled, failure.Bug("run transaction", "", "options: a negative number")
+	case filled.Statement > 0 && filled.Idle == 0:
+		return filled, failure.Bug("run transaction", "", "options: Statement requires Idle")
 	}
-	if o.clock == nil {
-		filled.clock = &realClock
-	}
+	filled.Attempts = cmp.Or(filled.Attempts, DefaultAttempts)
 	return filled, nil
-}
-
-func bug(why string) error {
-	return &interlock.Error{Op: "run transaction", Kind: interlock.Bug, Err: fmt.Errorf("options: %s", why)}
 }
 
 // An ExhaustedError means that the database undid the transaction at each attempt. Nothing was

@@ -89,14 +89,14 @@ func (w *told) options(attempts int) *Options {
 	}
 }
 
-func failure(kind interlock.ErrorKind) error {
+func errorOf(kind interlock.ErrorKind) error {
 	return &interlock.Error{Op: "test", Kind: kind, Err: errors.New("on purpose")}
 }
 
 var (
-	undone  = failure(interlock.Retryable)
-	unknown = failure(interlock.Uncertain)
-	refused = failure(interlock.Definite)
+	undone  = errorOf(interlock.Retryable)
+	unknown = errorOf(interlock.Uncertain)
+	refused = errorOf(interlock.Definite)
 )
 
 func TestWhatIsRunAgain(t *testing.T) {

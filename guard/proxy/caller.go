@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/join"
+	"github.com/interlock-dev/interlock/internal/report"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -121,16 +122,13 @@ func (p *Caller) turn(ctx context.Context, c interlock.Claim, call *Call, send S
 
 func (p *Caller) report(call *Call, began, sent time.Time, status int, tried bool, err error) {
 	h, now := p.options.Hooks, p.options.now()
-	switch {
-	case tried && (err == nil || interlock.Kind(err) == interlock.Uncertain):
-		if h.Sent != nil {
-			h.Sent(observe.ProxySent{Resource: call.Resource, Operation: call.Operation, Token: call.Token,
-				Waited: sent.Sub(began), Took: now.Sub(sent), Status: status, Err: err})
-		}
-	case h.Refused != nil:
-		h.Refused(observe.ProxyRefused{Resource: call.Resource, Operation: call.Operation, Token: call.Token,
-			Waited: now.Sub(began), Err: err})
+	if tried && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
+		report.Now(h.Sent, observe.ProxySent{Resource: call.Resource, Operation: call.Operation, Token: call.Token,
+			Waited: sent.Sub(began), Took: now.Sub(sent), Status: status, Err: err})
+		return
 	}
+	report.Now(h.Refused, observe.ProxyRefused{Resource: call.Resource, Operation: call.Operation, Token: call.Token,
+		Waited: now.Sub(began), Err: err})
 }
 
 // loose stores marks in a key-value store.
