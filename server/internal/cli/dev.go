@@ -15,18 +15,17 @@ import (
 	"github.com/interlock-dev/interlock/server/embedded"
 )
 
-// devStart bounds the start of the development server, and startPatience its end after a signal.
-const (
-	devStart      = 20 * time.Second
-	startPatience = time.Second
-)
+// devStart is when a slow start of the development server is reported; tests change it.
+var devStart = 20 * time.Second
+
+// startPatience bounds the end of a start after a signal.
+const startPatience = time.Second
 
 var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 
 type devFlags struct {
-	listen  string
-	dataDir string
-	temp    bool
+	embedded.Options
+	temp bool
 }
 
 func (a *app) devCommand() *cobra.Command {
@@ -44,34 +43,36 @@ point of failure.`,
 			if a.backend != "" {
 				return usage("interlock dev runs its own etcd; leave out --backend")
 			}
-			return a.dev(c.Context(), f)
+			signals := make(chan os.Signal, 1)
+			subscribe(signals, stopSignals) // until the process ends, so that no signal prevents the clean-up
+			signal.Ignore(syscall.SIGPIPE)  // messages that nobody reads do not end the server
+			return a.dev(c.Context(), f, signals)
 		},
 	}
-	c.Flags().StringVar(&f.listen, "listen", defaultListen, "`host:port` for clients, loopback only; port 0 picks a free one")
-	c.Flags().StringVar(&f.dataDir, "data-dir", "", "where to keep data (default: interlock/dev in the user's state directory)")
+	c.Flags().StringVar(&f.Listen, "listen", defaultListen, "`host:port` for clients, loopback only; port 0 picks a free one")
+	c.Flags().StringVar(&f.DataDir, "data-dir", "", "where to keep data (default: interlock/dev in the user's state directory)")
 	c.Flags().BoolVar(&f.temp, "temp", false, "keep data in a temporary directory and remove it at the end")
 	return c
 }
 
-func (a *app) dev(ctx context.Context, f devFlags) error {
-	signals := make(chan os.Signal, 1)
-	subscribe(signals, stopSignals) // until the process ends, so that no signal prevents the clean-up
-	signal.Ignore(syscall.SIGPIPE)  // messages that nobody reads do not end the server
-
-	dir, remove, err := f.directory()
-	if err != nil {
+func (a *app) dev(ctx context.Context, f devFlags, signals <-chan os.Signal) (err error) {
+	var remove func()
+	if f.DataDir, remove, err = f.directory(); err != nil {
 		return err
 	}
 	defer remove()
+	messages := newMessageQueue(a.err)
+	defer messages.close()
+	f.Log = a.sayingTo(messages).warnings()
 	begun := time.Now()
-	server, err := startUntil(ctx, signals, embedded.Options{DataDir: dir, Listen: f.listen})
+	server, err := a.startUntil(ctx, signals, f.Options)
 	switch {
 	case err != nil:
 		return devError(err)
 	case server == nil:
 		return nil
 	}
-	record := devRecord{PID: os.Getpid(), Endpoint: server.Endpoint(), DataDir: dir}
+	record := devRecord{PID: os.Getpid(), Endpoint: server.Endpoint(), DataDir: f.DataDir}
 	found := a.announce(record)
 	defer record.remove()
 	a.printReady(record, found, time.Since(begun))
@@ -80,9 +81,12 @@ func (a *app) dev(ctx context.Context, f devFlags) error {
 
 // startUntil starts the server. If a signal comes first, it returns nil, at the latest after
 // startPatience: etcd cannot be interrupted while it restores its data, and ends with the process.
-func startUntil(ctx context.Context, signals <-chan os.Signal, o embedded.Options) (*embedded.Server, error) {
-	ctx, cancel := context.WithTimeout(ctx, devStart)
+func (a *app) startUntil(ctx context.Context, signals <-chan os.Signal, o embedded.Options) (*embedded.Server, error) {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer time.AfterFunc(devStart, func() {
+		a.say("etcd is still starting, as after an unclean end or on a slow disk; its log is %s", embedded.LogFile(o.DataDir))
+	}).Stop()
 	type result struct {
 		server *embedded.Server
 		err    error
@@ -127,13 +131,13 @@ func (a *app) announce(r devRecord) (found bool) {
 // directory returns the data directory, and how to remove it.
 func (f devFlags) directory() (dir string, remove func(), err error) {
 	switch {
-	case f.temp && f.dataDir != "":
+	case f.temp && f.DataDir != "":
 		return "", nil, usage("--temp and --data-dir exclude each other")
 	case f.temp:
 		dir, err = os.MkdirTemp("", "interlock-dev-")
 		return dir, func() { removeAll(dir) }, err
-	case f.dataDir != "":
-		dir, err = filepath.Abs(f.dataDir)
+	case f.DataDir != "":
+		dir, err = filepath.Abs(f.DataDir)
 	default:
 		if dir, err = stateDir(); err != nil {
 			return "", nil, fail(exitConfig, "%w", err)
