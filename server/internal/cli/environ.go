@@ -6,11 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
 // The environment variables of a command.
@@ -55,6 +57,15 @@ func (h held) environ(ours []string) []string {
 		envBackend+"="+h.backend,
 		envTTL+"="+strconv.FormatInt(h.ttl.Milliseconds(), 10),
 		envHeld+"="+addHeld(h.outer, h.name))
+}
+
+// publicEnviron returns our environment without the backend's password.
+func publicEnviron() []string {
+	env := slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, envBackend+"=") })
+	if t, err := backend.Parse(os.Getenv(envBackend)); err == nil {
+		env = append(env, envBackend+"="+t.Public())
+	}
+	return env
 }
 
 // heldEscape escapes colons in names, because colons separate names.

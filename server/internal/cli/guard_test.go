@@ -56,6 +56,9 @@ func TestForbidden(t *testing.T) {
 		}
 		t.Logf("%v: %s", c.args, said)
 	}
+	limited := testbed.Command(t, "env", "INTERLOCK_BACKEND=redis://:s3cret@"+locked, program(t), "limit", "job", "--rate", "9/s", "--",
+		"sh", "-c", `test "$INTERLOCK_BACKEND" = redis://`+locked)
+	wantCode(t, limited, 0)
 }
 
 // A Redis that may evict marks is rejected, as by lock, and nothing is written.

@@ -14,7 +14,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/server/embedded"
 )
 
@@ -67,4 +69,24 @@ func TestDevReports(t *testing.T) {
 	if !said.has("etcd is still starting") {
 		t.Error(said.out.String())
 	}
+}
+
+// refunded is a limit that refuses for an hour, and admits the second call.
+type refunded struct{ calls int }
+
+func (r *refunded) Take(context.Context, []driver.LimitCall) []driver.LimitAnswer {
+	r.calls++
+	return []driver.LimitAnswer{{Decisions: []driver.Decision{{Allowed: r.calls > 1, RetryAfter: time.Hour}}}}
+}
+
+// TestLimitWaitSeesRefunds checks that a wait takes units that others give back long before the next ones are due.
+func TestLimitWaitSeesRefunds(t *testing.T) {
+	t.Parallel()
+	virtual.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		d, err := newApp("interlock", io.Discard, io.Discard).within(time.Second).takeWithin(t.Context(), &refunded{}, driver.Charge{}, 2*time.Hour)
+		if took := time.Since(begun); err != nil || !d.Allowed || took > time.Minute {
+			t.Errorf("%+v, %v after %v", d, err, took)
+		}
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 	"time"
 
@@ -143,7 +142,7 @@ func (a *app) limit(c *cobra.Command, f *limitFlags, args []string) error {
 	case len(words) == 0:
 		return nil
 	}
-	return execFailure(syscall.Exec(path, words, os.Environ()), "")
+	return execFailure(syscall.Exec(path, words, publicEnviron()), "")
 }
 
 // limitArgs splits the arguments at the dashes.
@@ -166,26 +165,32 @@ func (a *app) takeUnits(ctx context.Context, table string, charge driver.Charge,
 	ctx, stop := untilStopped(ctx)
 	defer stop()
 	err = a.onLimits(ctx, table, func(ctx context.Context, l driver.LimitInspector) error {
-		for begun := boottime.Now(); ; {
-			asking, cancel := context.WithTimeout(ctx, a.timeout)
-			answer := l.Take(asking, []driver.LimitCall{{charge}})[0]
-			cancel()
-			if answer.Err != nil {
-				return answer.Err
-			}
-			d = answer.Decisions[0]
-			if d.Allowed || d.RetryAfter > wait-boottime.Now().Sub(begun) {
-				return nil
-			}
-			if err := pause(ctx, d.RetryAfter); err != nil {
-				return err
-			}
-		}
+		d, err = a.takeWithin(ctx, l, charge, wait)
+		return err
 	})
 	if s := signalError(ctx); s != nil {
 		return d, s
 	}
 	return d, err
+}
+
+// takeWithin asks again after a minute at most: what others refund or reset admits units earlier.
+func (a *app) takeWithin(ctx context.Context, l driver.Limiter, charge driver.Charge, wait time.Duration) (d driver.Decision, err error) {
+	for begun := boottime.Now(); ; {
+		asking, cancel := context.WithTimeout(ctx, a.timeout)
+		answer := l.Take(asking, []driver.LimitCall{{charge}})[0]
+		cancel()
+		if answer.Err != nil {
+			return d, answer.Err
+		}
+		d = answer.Decisions[0]
+		if d.Allowed || d.RetryAfter > wait-boottime.Now().Sub(begun) {
+			return d, nil
+		}
+		if err := pause(ctx, min(d.RetryAfter, time.Minute)); err != nil {
+			return d, err
+		}
+	}
 }
 
 // onLimits connects to the limits, within --timeout.
