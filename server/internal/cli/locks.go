@@ -141,16 +141,19 @@ func (v *inspection) list(ctx context.Context, prefix string, f listFlags) ([]dr
 		return nil, false, usage("on Redis --foreign scans the keys with a prefix: interlock locks ls PREFIX --foreign")
 	}
 	f.all = f.all || internalName(prefix)
-	limit := f.limit
-	switch { // filters for foreign and internal ones run later
-	case f.foreign:
+	limit := f.limit + 1
+	if f.foreign {
 		limit = math.MaxInt32
-	case !f.all && slices.ContainsFunc(internalPrefixes, func(p string) bool { return strings.HasPrefix(p, prefix) }):
-		limit += 1000
 	}
-	locks, more, err := v.lister(f)(ctx, prefix, limit)
-	if err != nil {
-		return nil, false, err
+	var locks []driver.LockState
+	for more := true; more && len(locks) <= f.limit; limit *= 2 { // those that are not shown count
+		var err error
+		if locks, more, err = v.lister(f)(ctx, prefix, limit); err != nil {
+			return nil, false, err
+		}
+		locks = slices.DeleteFunc(locks, func(l driver.LockState) bool {
+			return f.foreign && (l.Holder == nil || !l.Holder.Foreign) || !f.all && internalName(l.Name)
+		})
 	}
 	if v.target.HasShedLock() {
 		shed, err := v.shedLock(ctx, prefix, f)
@@ -160,11 +163,7 @@ func (v *inspection) list(ctx context.Context, prefix string, f listFlags) ([]dr
 		locks = append(locks, shed...)
 		slices.SortStableFunc(locks, func(a, b driver.LockState) int { return strings.Compare(a.Name, b.Name) })
 	}
-	locks = slices.DeleteFunc(locks, func(l driver.LockState) bool {
-		return f.foreign && (l.Holder == nil || !l.Holder.Foreign) || !f.all && internalName(l.Name)
-	})
-	more = more || len(locks) > f.limit
-	return locks[:min(len(locks), f.limit)], more, nil
+	return locks[:min(len(locks), f.limit)], len(locks) > f.limit, nil
 }
 
 // foreignLister is a backend that finds locks of other clients at an extra cost.

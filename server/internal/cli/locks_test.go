@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/claim/deadlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -109,6 +110,32 @@ func TestElectionsWithoutValues(t *testing.T) {
 		t.Errorf("it printed %q", led)
 	}
 	run(t, 0, "elect", "observe", "billing", "--once", "--backend", url)
+}
+
+// TestManyInternalLocks checks that internal locks, however many, neither hide others nor count as more of them.
+func TestManyInternalLocks(t *testing.T) {
+	t.Parallel()
+	url := backends["redis"](t)
+	b, err := backend.Open(t.Context(), url)
+	testbed.OK(t, err)
+	defer b.Close(context.Background())
+	locks, err := b.Fenced(t.Context(), backend.LockOptions{TTL: time.Hour})
+	testbed.OK(t, err)
+	take := func(name string) {
+		_, err := locks.Acquire(t.Context(), driver.Request{Name: name, Owner: "me"})
+		testbed.OK(t, err)
+	}
+	for i := range 1100 {
+		take(fmt.Sprint("interlock.outbox/", i))
+	}
+	take("nightly")
+	if out, said := run(t, 0, "locks", "ls", "--limit", "10", "--backend", url); !strings.Contains(out, "\nnightly ") || said != "" {
+		t.Errorf("%s%s", said, out)
+	}
+	take("yearly")
+	if out, said := run(t, 0, "locks", "ls", "--limit", "1", "--backend", url); strings.Count(out, "\n") != 2 || !strings.Contains(said, "there are more") {
+		t.Errorf("%s%s", said, out)
+	}
 }
 
 // TestGraph shows a task that waits while it holds something, in every format.
