@@ -21,15 +21,20 @@ func adoptOrphans() {
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // Linux before 3.4: orphans are init's
 }
 
-// adopted lists our children. If a kernel does not list them, only the process group can
-// be killed.
+// adopted lists our children outside of our process group: a client of the backend may start others,
+// such as a credential plugin of Kubernetes, whose status is its own. If a kernel does not list children,
+// only the command's process group can be killed.
 func adopted() []int {
 	var pids []int
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, t := range threads {
 		text, _ := os.ReadFile("/proc/self/task/" + t.Name() + "/children")
 		for _, field := range strings.Fields(string(text)) {
-			if pid, err := strconv.Atoi(field); err == nil {
+			pid, err := strconv.Atoi(field)
+			if err != nil {
+				continue
+			}
+			if group, err := unix.Getpgid(pid); err == nil && group != unix.Getpgrp() {
 				pids = append(pids, pid)
 			}
 		}

@@ -55,10 +55,9 @@ func (p *process) wait(cmd Command, attr *syscall.ProcAttr, started chan<- error
 	}
 	for {
 		var status unix.WaitStatus
-		got, err := unix.Wait4(-1, &status, unix.WUNTRACED, nil)
+		_, err := unix.Wait4(pid, &status, unix.WUNTRACED, nil)
 		switch {
-		case errors.Is(err, unix.EINTR) || err == nil && got != pid:
-			continue // an orphan of the command, now reaped
+		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			p.events <- Exited{Status{Code: 255}} // another wait has its status
 			return
@@ -78,7 +77,7 @@ func (p *process) wait(cmd Command, attr *syscall.ProcAttr, started chan<- error
 // group has no process left.
 func (p *process) send(s syscall.Signal) { _ = syscall.Kill(-p.pid, s) }
 
-// killAll kills the group and those of our children that have left it.
+// killAll kills the group and the orphans that have left it.
 func (p *process) killAll() {
 	p.send(syscall.SIGKILL)
 	for _, pid := range adopted() {
@@ -86,16 +85,24 @@ func (p *process) killAll() {
 	}
 }
 
-// anyLeft reaps ended processes and reports whether a process of the command's group or
-// an orphan of it still runs. Call it only after the command itself has ended.
-func (p *process) anyLeft() bool {
-	for {
-		got, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
-		if errors.Is(err, unix.EINTR) || got > 0 {
-			continue
+// reap reaps orphans of the command that have ended, and reports whether others still run.
+func (p *process) reap() (left bool) {
+	for _, pid := range adopted() {
+		if pid == p.pid {
+			continue // wait has its status
 		}
-		return err == nil || syscall.Kill(-p.pid, 0) == nil
+		got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		left = left || got == 0 && err == nil
 	}
+	return left
+}
+
+// anyLeft is reap, also for the command's group. Call it only after the command itself has ended.
+func (p *process) anyLeft() bool {
+	for got := 1; got > 0; { // if the kernel does not list children
+		got, _ = unix.Wait4(-p.pid, nil, unix.WNOHANG, nil)
+	}
+	return p.reap() || syscall.Kill(-p.pid, 0) == nil
 }
 
 func (p *process) giveTerminal() bool { return p.tty.give(p.pid) }

@@ -3,6 +3,7 @@ package supervise
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -83,4 +84,30 @@ func TestTwoInterruptsEndDescendants(t *testing.T) {
 		t.Error("the descendant still runs")
 		_, _ = syscall.Wait4(pid, nil, 0, nil)
 	}
+}
+
+// TestOtherChildren checks that a child of our own, such as a credential plugin of a client, keeps its status, and
+// that an orphan of the command is reaped.
+func TestOtherChildren(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pid")
+	signals := make(chan os.Signal, 2)
+	ended := testbed.Later(t, patience, func() error {
+		_, err := Run(lease{t.Context(), now() + time.Hour}, shell(`sh -c 'sleep 0 & echo $! >`+file+`'; exec sleep 600`),
+			Options{Limits: Limits{TTL: time.Hour}, Signals: signals})
+		return err
+	})
+	testbed.Eventually(t, "the orphan is gone", patience, func() bool {
+		text, _ := os.ReadFile(file)
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		return pid > 0 && syscall.Kill(pid, 0) == syscall.ESRCH
+	})
+	for range 100 {
+		if err := exec.Command("true").Run(); err != nil {
+			t.Errorf("a child of our own: %v", err)
+			break
+		}
+	}
+	signals <- syscall.SIGINT
+	signals <- syscall.SIGINT
+	testbed.OK(t, ended())
 }

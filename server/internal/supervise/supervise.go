@@ -66,8 +66,8 @@ func (e *StartError) Unwrap() error { return e.Err }
 // [*StartError], or reports an impossible limit; the result reports the
 // claim's end.
 //
-// Run waits for every child of the process, so the process must have no
-// children of its own.
+// Run kills and waits for every child of the process outside of its process group, so the process must have
+// no such children of its own.
 func Run(c Claim, cmd Command, o Options) (Result, error) {
 	limits, err := o.Limits.Check()
 	if err != nil {
@@ -137,6 +137,7 @@ func (h *hold) tick() any {
 	if h.machine.exited && !h.process.anyLeft() {
 		return Empty{}
 	}
+	h.process.reap()
 	h.foreground()
 	return Tick{}
 }
