@@ -27,12 +27,7 @@ avoid it, what to check, and a few lines of code. Without a terminal, answer by
   interlock advise race --answer race=late-writer
   interlock advise backend -o json --answer invariant=overwrite \
       --answer running=postgres --answer need=pooler`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("%s wants at most one guide, %d were given", c.CommandPath(), len(args))
-			}
-			return nil
-		},
+		Args: atMostOne("guide"),
 		RunE: func(c *cobra.Command, args []string) error {
 			guides, err := advise.Load()
 			if err != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// connect opens something on the backend, uses it and disconnects, all within --timeout. If disconnecting
-// takes longer, it goes on until the process ends.
+// connect opens something on the backend and uses it, both within --timeout, and disconnects.
 func connect[T any](ctx context.Context, a *app, open func(context.Context, backend.Target) (T, func(), error), use func(context.Context, T) error) error {
 	target, err := a.target()
 	if err != nil {
@@ -25,17 +24,7 @@ func connect[T any](ctx context.Context, a *app, open func(context.Context, back
 	if err != nil {
 		return a.backendError(target, err)
 	}
-	defer func() {
-		gone := make(chan struct{})
-		go func() { // pgx waits 15 s for a server that is silent
-			defer close(gone)
-			disconnect()
-		}()
-		select {
-		case <-gone:
-		case <-ctx.Done():
-		}
-	}()
+	defer disconnect()
 	return a.backendError(target, use(ctx, opened))
 }
 
@@ -65,7 +54,7 @@ func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// mostRows caps --limit: it is a number in every store, also with one or a thousand more.
+// mostRows caps --limit: it is a number in every store, also with one more.
 const mostRows = 1 << 30
 
 // listed adds --limit to a listing command, which then rejects a limit below one.

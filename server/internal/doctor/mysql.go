@@ -12,8 +12,9 @@ import (
 	client "github.com/go-sql-driver/mysql"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/backend"
+	opener "github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
 type mysqlProbe struct {
@@ -22,7 +23,7 @@ type mysqlProbe struct {
 	namespace string
 }
 
-func dialMySQL(_ context.Context, u *backend.URL, _ Options) (probe, error) {
+func dialMySQL(_ context.Context, u *opener.URL, _ Options) (probe, error) {
 	cfg, err := client.ParseDSN("tcp(" + u.Hosts()[0] + ")/?" + u.Query().Encode())
 	if err != nil {
 		return nil, errors.New("the MariaDB URL is invalid: check its options")
@@ -137,10 +138,6 @@ func mysqlFindings(r *Report, f mysqlFacts, table bool) {
 	r.addIf(f.connections*10 > f.limit*8, "mysql.connections", Warning, "%d of %d connections are in use", f.connections, f.limit)
 }
 
-// denied has MariaDB's error numbers for a missing right: to a database, a statement on a
-// table, a column, and a global right.
-var denied = map[uint16]bool{1044: true, 1142: true, 1143: true, 1227: true}
-
 var createsTable = regexp.MustCompile(`^create table if not exists (\S+) \(\s*(\w+)`)
 
 // rights reports the user's missing rights to use the tables of locks, or to create
@@ -202,7 +199,7 @@ func (p *mysqlProbe) lacking(ctx context.Context, statements ...string) (string,
 			_ = prepared.Close() // the connection ends with the examination
 		case !errors.As(err, &refused):
 			return "", err
-		case denied[refused.Number]:
+		case backend.Forbidden(err):
 			lacks = append(lacks, statements[i])
 		case refused.Number != noTable:
 			return "", err
