@@ -125,7 +125,7 @@ func newRedisPy(t *testing.T, addr string) foreignRedis {
 	return &redisPy{in, bufio.NewScanner(out)}
 }
 
-// redisPyLibrary returns the directory to which scripts/interop-redis.sh installs it.
+// redisPyLibrary returns the directory to which scripts/cache.sh installs it.
 func redisPyLibrary(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/redis/redis-py/requirements.txt")
@@ -140,9 +140,9 @@ func redisPyLibrary(t *testing.T) string {
 	case err == nil:
 		return dir
 	case slices.Contains(strings.Split(os.Getenv("INTERLOCK_REQUIRE"), ","), "redis-py"):
-		t.Fatalf("redis-py is required by INTERLOCK_REQUIRE and missing (%v): run scripts/interop-redis.sh", err)
+		t.Fatalf("redis-py is required by INTERLOCK_REQUIRE and missing (%v): run scripts/cache.sh", err)
 	}
-	t.Skipf("redis-py is missing (%v): run scripts/interop-redis.sh", err)
+	t.Skipf("redis-py is missing (%v): run scripts/cache.sh", err)
 	return ""
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cache.sh puts into the user's cache what the tests need of other projects: by Maven
-# Kafka's broker, Curator and ElasticMQ, an emulator of SQS, by pip kazoo, both clients of ZooKeeper for the interop tests.
+# cache.sh puts into the user's cache what the tests need of other projects: by Maven Kafka's broker,
+# ElasticMQ, an emulator of SQS, and Curator, by pip kazoo and redis-py. The last three are clients for the interop tests.
 # What is there already costs nothing. It says in one line what cannot be had, and fails
 # then only if INTERLOCK_REQUIRE names it.
 set -euo pipefail
@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/interlock
 clients=interop/testdata/zookeeper
+redis=interop/testdata/redis/redis-py/requirements.txt
 broker=internal/testbed/testdata/kafka
 emulator=internal/testbed/testdata/elasticmq
 
@@ -39,14 +40,12 @@ jars() {
 		-DincludeScope=runtime -DexcludeArtifactIds=netty-tcnative-boringssl-static -DoutputDirectory="$2"
 }
 
-kazoo() {
-	python3 -m pip install --quiet --disable-pip-version-check --no-deps \
-		--target "$1" -r $clients/kazoo/requirements.txt
-}
+wheels() { python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$2" -r "$1"; }
 
 failed=
 get curator "$(sed -n 's:.*<curator>\(.*\)</curator>.*:\1:p' $clients/curator/pom.xml)" jars $clients/curator/pom.xml
 get kafka "$(sed -n 's:.*<kafka>\(.*\)</kafka>.*:\1:p' $broker/pom.xml)" jars $broker/pom.xml
 get elasticmq "$(sed -n 's:.*<elasticmq>\(.*\)</elasticmq>.*:\1:p' $emulator/pom.xml)" jars $emulator/pom.xml
-get kazoo "$(sed -n 's/^kazoo==//p' $clients/kazoo/requirements.txt)" kazoo
+get kazoo "$(sed -n 's/^kazoo==//p' $clients/kazoo/requirements.txt)" wheels $clients/kazoo/requirements.txt
+get redis-py "$(sed -n 's/^redis==//p' $redis)" wheels $redis
 [ -z "$failed" ]

@@ -94,7 +94,6 @@ have valkey-server || scripts/valkey.sh || true
 
 failed=
 # The clients of other projects that our locks meet in the tests of interop, and Kafka.
-scripts/interop-redis.sh || failed=yes
 scripts/cache.sh || failed=yes
 for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver nats-server consul valkey-server zsh fish; do
 	if have "$backend"; then
