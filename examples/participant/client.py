@@ -69,7 +69,7 @@ def sold(url, account):
 def fetch(url, body=None):
     """Returns the JSON of an answer, empty if there is none. A body is posted."""
     data = None if body is None else json.dumps(body).encode()
-    token = os.environ.get("INTERLOCK_TOKEN")  # for a coordinator with --token-file
+    token = os.environ.get("COORDINATOR_TOKEN")  # for a coordinator with --token-file
     headers = {"Authorization": f"Bearer {token}"} if token and data else {}  # participants are only read
     try:
         with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=30) as answer:
