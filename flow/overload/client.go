@@ -173,8 +173,8 @@ func attempt[T any](ctx context.Context, p *Policy, call func(context.Context) (
 	return v, err
 }
 
-// record reports rejections to the throttle and failures to the breaker. A cancelled call says nothing about the backend;
-// only a trial call must report something.
+// record reports rejections to the throttle and failures to the breaker. A cancelled call says nothing about the backend.
+// Only a trial call must report something: the breaker opens again, because success is not proved.
 func (p *Policy) record(failed, cancelled bool, err error) {
 	if _, found := errors.AsType[*RejectedError](err); found {
 		p.throttle.RecordFailure()
@@ -183,7 +183,7 @@ func (p *Policy) record(failed, cancelled bool, err error) {
 	}
 	switch {
 	case p.breaker == nil, cancelled && p.breaker.IsClosed():
-	case failed:
+	case failed, cancelled:
 		p.breaker.RecordFailure()
 	default:
 		p.breaker.RecordSuccess()

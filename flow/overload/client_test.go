@@ -130,6 +130,21 @@ func TestBreakerAndCancelledCalls(t *testing.T) {
 		if calls, err := answers(t.Context(), p, errBroken); calls != 0 {
 			t.Errorf("20 of 20 calls failed, beside 40 cancelled ones, and the breaker is closed: %v", err)
 		}
+		time.Sleep(5 * time.Second)
+		trials := 0
+		for range 10 {
+			calls, _ := answers(gone, p, errBroken)
+			trials += calls
+		}
+		if trials != 1 {
+			t.Errorf("%d calls of 10 were made although each was cancelled", trials)
+		}
+		time.Sleep(5 * time.Second)
+		for range 10 {
+			if calls, err := answers(t.Context(), p, nil); calls != 1 || err != nil {
+				t.Fatalf("the backend works again: %v", err)
+			}
+		}
 	})
 }
 

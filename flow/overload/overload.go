@@ -42,7 +42,7 @@ type Options struct {
 	IsFailure func(error) bool
 	// OpenFor is how long the circuit breaker rejects calls. It opens if half of at least 20 calls
 	// in 10 s failed. 0 means 5 s, negative means no circuit breaker. Then 3
-	// trial calls decide whether it closes.
+	// trial calls decide whether it closes. If one of them fails or is cancelled, it opens again.
 	OpenFor time.Duration
 	// Hedge is the time after which a second attempt runs beside a slow one; 0 means never. The first
 	// result counts, and the other attempt is cancelled. Second attempts are at most a tenth of the
