@@ -70,6 +70,8 @@ type asking struct {
 	allowed bool
 	late    bool // the units were too old when they arrived
 	err     error
+
+	reported atomic.Bool // a caller has been refused
 }
 
 const maxLate = 3 // late answers in one call
@@ -98,6 +100,7 @@ func (s *Lease) Allow(ctx context.Context) (bool, error) {
 				return true, nil
 			}
 			if !g.retry.IsZero() && time.Now().Before(g.retry) {
+				s.limits.refused(s.key)
 				return false, nil
 			}
 		}
@@ -112,6 +115,9 @@ func (s *Lease) Allow(ctx context.Context) (bool, error) {
 			}
 			switch {
 			case !a.allowed:
+				if a.err == nil && a.reported.Swap(true) { // the store's answer was reported once
+					s.limits.refused(s.key)
+				}
 				return false, a.err
 			case late == maxLate:
 				return false, &interlock.Error{Op: "limit", Name: s.key, Kind: interlock.Retryable,

@@ -213,11 +213,17 @@ func TestLeaseCompetition(t *testing.T) {
 	ok(t, s.Close(t.Context()))
 }
 
-// TestLeaseRefused: after a refusal a lease sends no request before a unit is due.
+// TestLeaseRefused: after a refusal a lease sends no request before a unit is due. The hook receives each refused call.
 func TestLeaseRefused(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		g := &gated{}
-		s := lease(t, gate(t, g, nil), limit.Rate{Count: 2, Period: time.Second})
+		refused := 0
+		hooks := &observe.Limit{Refused: func(e observe.LimitRefused) {
+			if refused++; e.Key != "k" {
+				t.Errorf("%+v", e)
+			}
+		}}
+		s := lease(t, gate(t, g, &limit.Options{Hooks: hooks}), limit.Rate{Count: 2, Period: time.Second})
 		want := func(admitted bool, requests int64) {
 			t.Helper()
 			if ok, err := s.Allow(t.Context()); ok != admitted || err != nil || g.requests.Load() != requests {
@@ -227,6 +233,9 @@ func TestLeaseRefused(t *testing.T) {
 		want(true, 1)
 		for range 10 {
 			want(false, 2)
+		}
+		if refused != 10 {
+			t.Errorf("%d of 10 refused calls were reported", refused)
 		}
 		time.Sleep(500 * time.Millisecond)
 		want(true, 3)

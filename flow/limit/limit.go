@@ -181,12 +181,17 @@ func (l *Limits) judge(call driver.LimitCall, each []driver.Decision) Decision {
 	}
 	d.Allowed = key == ""
 	if !d.Allowed {
-		if report := l.options.Hooks.Refused; report != nil {
-			report(observe.LimitRefused{Key: key, Shadow: l.options.Shadow})
-		}
+		l.refused(key)
 		if l.options.Shadow {
 			d.Allowed, d.Granted = true, call[0].Cost
 		}
 	}
 	return d
+}
+
+// refused reports a refusal.
+func (l *Limits) refused(key string) {
+	if report := l.options.Hooks.Refused; report != nil {
+		report(observe.LimitRefused{Key: key, Shadow: l.options.Shadow})
+	}
 }
