@@ -133,7 +133,8 @@ type Sink = driver.Sink
 
 // Func returns a sink that calls fn for each message: in order for one topic and key, and for up to
 // 16 of them at the same time. fn must return when ctx ends. The kind of its error decides what
-// follows (see [interlock.Kind]); after an error of unknown kind, or a panic, the message is sent again.
+// follows (see [interlock.Kind]). After an error of unknown kind, an error after the end of ctx, or a panic,
+// the message is sent again.
 func Func(fn func(ctx context.Context, m Message) error) Sink { return funcSink(fn) }
 
 type funcSink func(ctx context.Context, m Message) error
@@ -142,5 +143,11 @@ const atOnce = 16 // concurrent calls of a Func
 
 // Publish calls the function; see [driver.Sink].
 func (f funcSink) Publish(ctx context.Context, messages []Message) []error {
-	return driver.SendLanes(messages, atOnce, func(m Message) error { return f(ctx, m) })
+	return driver.SendLanes(messages, atOnce, func(m Message) error {
+		err := f(ctx, m)
+		if err != nil && ctx.Err() != nil { // the end of ctx may be its cause
+			err = &interlock.Error{Op: "publish", Name: m.ID, Kind: interlock.Uncertain, Err: err}
+		}
+		return err
+	})
 }

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -98,9 +99,7 @@ func (s *service) publish(sending context.Context, b batch) <-chan []error {
 				err := &interlock.Error{Op: "publish", Kind: interlock.Uncertain, Err: fmt.Errorf("panic: %v\n%s", v, debug.Stack())}
 				a = slices.Repeat([]error{err}, len(messages))
 			}
-			if ctx.Err() != nil {
-				interrupted(a)
-			}
+			interrupted(ctx, a)
 			s.published(b, a, s.options.now().Sub(start))
 			answers <- a
 		}()
@@ -109,11 +108,11 @@ func (s *service) publish(sending context.Context, b batch) <-chan []error {
 	return answers
 }
 
-// interrupted makes failures of a call whose context has ended Uncertain: their cause may be the end of
-// the context.
-func interrupted(answers []error) {
+// interrupted makes failures Uncertain whose cause is the end of the call's context. Others may be
+// rejections that the sink received before.
+func interrupted(ctx context.Context, answers []error) {
 	for i, err := range answers {
-		if err != nil {
+		if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
 			answers[i] = &interlock.Error{Op: "publish", Kind: interlock.Uncertain, Err: err}
 		}
 	}

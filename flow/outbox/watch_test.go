@@ -111,6 +111,40 @@ func TestPanicOfASink(t *testing.T) {
 	})
 }
 
+// TestRejectionBeforeTheEnd: a message that was rejected stays rejected if another one of the call gets no
+// answer before the context ends.
+func TestRejectionBeforeTheEnd(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		no := &interlock.Error{Op: "send", Kind: interlock.Definite, Err: errors.New("no")}
+		own := Func(func(ctx context.Context, m Message) error {
+			if m.ID == "slow" {
+				<-ctx.Done()
+			}
+			return no
+		})
+		caused := func(ctx context.Context) error {
+			<-ctx.Done()
+			return &interlock.Error{Op: "send", Kind: interlock.Definite, Err: context.Cause(ctx)}
+		}
+		for name, s := range map[string]Sink{"func": own, "sink": answering(func(ctx context.Context) []error { return []error{no, caused(ctx)} })} {
+			r, err := NewRelay[driver.SQL](ready{}, Table{}, s, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gone, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Second, func() { cancel(interlock.ErrReleased) })
+			b := batch{send: []row{{Message: Message{ID: "bad", Topic: "t"}}, {Message: Message{ID: "slow", Topic: "t"}}}}
+			if answers := <-newService(r, nil, 0, 0).publish(gone, b); !refused(answers[0]) || refused(answers[1]) {
+				t.Errorf("%s: %v", name, answers)
+			}
+		}
+	})
+}
+
+type answering func(context.Context) []error
+
+func (a answering) Publish(ctx context.Context, _ []driver.Message) []error { return a(ctx) }
+
 type odd struct{ end func() }
 
 func (o odd) Publish(context.Context, []driver.Message) []error { o.end(); return nil }
