@@ -3,6 +3,7 @@ package sequence
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -28,7 +29,8 @@ type Poison struct {
 // WithDeadLetters returns a handler that makes a dead letter of an event that h rejects
 // repeatedly. It does so in the transaction that moves the key, so that later events continue.
 // The place of the event is an open hole: [Replay] passes it to a handler later, as Late, and
-// [Table.Discard] deletes it. lend returns the transaction of h as SQL, such as postgres.Tx.
+// [Table.Discard] deletes it. So does h if the event arrives again and h handles it. lend returns the
+// transaction of h as SQL, such as postgres.Tx.
 func WithDeadLetters[T any](t Table, stream string, lend func(T) driver.SQL, h Handler[T], o *Poison) Handler[T] {
 	b := &burier[T]{table: t, stream: stream, lend: lend, handler: h, refused: map[place]refusal{}}
 	if o != nil {
@@ -92,6 +94,11 @@ func (b *burier[T]) handle(ctx context.Context, in T, d Delivery) (err error) {
 	}()
 	err = b.handler(ctx, in, d)
 	returned = true
+	if err == nil && d.Late { // it may have a letter of another process
+		if err = b.table.remove(ctx, b.lend(in), b.stream, d.Key, d.Position); errors.Is(err, ErrNoHole) {
+			err = nil
+		}
+	}
 	return err
 }
 

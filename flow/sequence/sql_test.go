@@ -366,4 +366,19 @@ func testPoison(t *testing.T, db *databases.DB) {
 	invalid := sequence.WithDeadLetters(sequence.Table{}, stream, same, handler, &sequence.Poison{Attempts: -1})
 	offers(t, over(t, sequence.InTx[driver.SQL](db, sequence.Table{}), invalid, &j, sequence.Options{Wait: time.Hour}), "a", "7=delivered")
 	letters(0)
+	// The event arrives again at another process, which handles it.
+	once := func() *sequence.Sequencer[driver.SQL] {
+		h := sequence.WithDeadLetters(sequence.Table{}, stream, same, handler, &sequence.Poison{Attempts: 1})
+		return over(t, sequence.InTx[driver.SQL](db, sequence.Table{}), h, &j, sequence.Options{Wait: time.Hour})
+	}
+	one := once()
+	offers(t, one, "b", "1=delivered")
+	if _, err := one.Offer(t.Context(), event("b", 2)); !errors.Is(err, poison) {
+		t.Fatal(err)
+	}
+	offers(t, one, "b", "2=delivered")
+	letters(1)
+	fail = nil
+	offers(t, once(), "b", "2=late")
+	letters(0)
 }
