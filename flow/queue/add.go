@@ -72,16 +72,17 @@ func (t Table) Add(ctx context.Context, db driver.SQL, name string, messages ...
 
 // add locks keys and then adds messages.
 func (q tables) add(ctx context.Context, name string, rows []row, locks []int64) error {
-	keyed, alone := announcements(rows)
 	if !q.Maria() {
-		return q.addPostgres(ctx, name, rows, locks, keyed, alone)
+		return q.addPostgres(ctx, name, rows, locks)
 	}
 	if err := q.lockMaria(ctx, locks); err != nil {
 		return err
 	}
-	if err := q.insertMaria(ctx, name, rows); err != nil {
+	rows, err := q.insertMaria(ctx, name, rows)
+	if err != nil {
 		return err
 	}
+	keyed, alone := announcements(rows)
 	if err := q.arrive(ctx, name, keyed); err != nil {
 		return err
 	}

@@ -24,15 +24,25 @@ func (q tables) lockMaria(ctx context.Context, locks []int64) error {
 	return err
 }
 
-func (q tables) insertMaria(ctx context.Context, name string, rows []row) error {
+// insertMaria inserts messages, and returns those that were not dropped.
+func (q tables) insertMaria(ctx context.Context, name string, rows []row) ([]row, error) {
 	one := `(?, ?, {?}, {?}, {?}, {?}, nullif({?}, {empty}), ?, 0, {empty}, {micros start} + ?, {micros start})`
 	var args []any
+	uniques := []any{name}
 	for _, r := range rows {
 		args = append(args, name, r.lane, r.ID, r.Key, r.headers, r.Payload, r.Unique, int(r.Priority), r.Delay.Microseconds())
+		if r.Unique != "" {
+			uniques = append(uniques, r.Unique)
+		}
 	}
 	_, err := q.Exec(ctx, `insert into {messages} `+columns+` values `+strings.TrimSuffix(strings.Repeat(one+`, `, len(rows)), `, `)+
 		` on duplicate key update lane = lane`, args...)
-	return err
+	if err != nil || len(uniques) == 1 {
+		return rows, err
+	}
+	kept, err := sqltable.Column[string](ctx, q.Tables, `select message_id from {messages} where queue = ? and unique_key in (`+
+		strings.Repeat(`?, `, len(uniques)-2)+`?)`, uniques...)
+	return slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.Unique != "" && !slices.Contains(kept, r.ID) }), err
 }
 
 // createMaria creates the groups that do not exist. readyAt is SQL; x.c in it is the delay of a group.

@@ -20,7 +20,8 @@ import (
 
 // addPostgres is add in one statement: it locks the keys before the first message has its number.
 // No other transaction has the groups of messages without a key.
-func (q tables) addPostgres(ctx context.Context, name string, rows []row, locks []int64, keyed, alone announced) error {
+func (q tables) addPostgres(ctx context.Context, name string, rows []row, locks []int64) error {
+	keyed, alone := announcements(rows)
 	var lanes, classes, delays []int64
 	var ids, keys, headers, uniques []string
 	var payloads [][]byte
@@ -29,23 +30,24 @@ func (q tables) addPostgres(ctx context.Context, name string, rows []row, locks 
 		ids, keys, headers, uniques = append(ids, r.ID), append(keys, r.Key), append(headers, r.headers), append(uniques, r.Unique)
 		payloads = append(payloads, r.Payload)
 	}
-	conflict := ``
-	if slices.ContainsFunc(uniques, func(u string) bool { return u != "" }) {
-		conflict = ` on conflict do nothing`
+	arrived, of, conflict := `unnest(?::text::bigint[], ?::text::int[]) with ordinality as x (lane, class, n) where (select count(*) from l) >= 0`,
+		[]any{name, sqltable.Numbers(keyed.lanes), sqltable.Numbers(keyed.classes)}, ``
+	if slices.ContainsFunc(uniques, func(u string) bool { return u != "" }) { // some may be dropped
+		arrived, of = `(select lane, class, row_number() over (order by id) as n from m where lane >= 0) x`, of[:1]
+		conflict = ` on conflict do nothing returning id, lane, class`
 	}
 	_, err := q.Exec(ctx, `
 with l as materialized (select pg_advisory_xact_lock(k.lane) from unnest(?::text::bigint[]) as k (lane)),
-a as (`+arrive(`?::text`, `unnest(?::text::bigint[], ?::text::int[]) with ordinality as x (lane, class, n) where (select count(*) from l) >= 0`)+`),
 g as (insert into {groups} (queue, lane, state, class, ready_at, token, owner)
-	select ?::text, x.lane, 0, x.class, (select {micros start}) + x.delay, 0, '' from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bigint[]) as x (lane, class, delay))
-insert into {messages} `+columns+`
-select ?::text, m.lane, m.id, m.k, m.headers, m.payload, nullif(m.u, ''), m.class, 0, '', (select {micros start}) + m.delay, (select {micros start})
-from unnest(?::text::bigint[], ?::text::text[], ?::text::text[], ?::text::text[], ?::text::bytea[], ?::text::text[], ?::text::int[], ?::text::bigint[])
-	with ordinality as m (lane, id, k, headers, payload, u, class, delay, n)
-where (select count(*) from l) >= 0 order by m.n`+conflict, sqltable.Numbers(locks), name, sqltable.Numbers(keyed.lanes), sqltable.Numbers(keyed.classes),
-		name, sqltable.Numbers(alone.lanes), sqltable.Numbers(alone.classes), sqltable.Numbers(alone.delays),
+	select ?::text, x.lane, 0, x.class, (select {micros start}) + x.delay, 0, '' from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bigint[]) as x (lane, class, delay)),
+m as (insert into {messages} `+columns+`
+	select ?::text, m.lane, m.id, m.k, m.headers, m.payload, nullif(m.u, ''), m.class, 0, '', (select {micros start}) + m.delay, (select {micros start})
+	from unnest(?::text::bigint[], ?::text::text[], ?::text::text[], ?::text::text[], ?::text::bytea[], ?::text::text[], ?::text::int[], ?::text::bigint[])
+		with ordinality as m (lane, id, k, headers, payload, u, class, delay, n)
+	where (select count(*) from l) >= 0 order by m.n`+conflict+`)
+`+arrive(`?::text`, arrived), append([]any{sqltable.Numbers(locks), name, sqltable.Numbers(alone.lanes), sqltable.Numbers(alone.classes), sqltable.Numbers(alone.delays),
 		name, sqltable.Numbers(lanes), sqltable.Texts(ids), sqltable.Texts(keys), sqltable.Texts(headers),
-		sqltable.Bytes(payloads), sqltable.Texts(uniques), sqltable.Numbers(classes), sqltable.Numbers(delays))
+		sqltable.Bytes(payloads), sqltable.Texts(uniques), sqltable.Numbers(classes), sqltable.Numbers(delays)}, of...)...)
 	return err
 }
 

@@ -77,3 +77,23 @@ func (q inDB) Resume(t *testing.T, name, key string) {
 func (q inDB) Age(t *testing.T, name string, d time.Duration) {
 	q.db.Exec(t, fmt.Sprintf(`update interlock_queue_group set ready_at = ready_at - %d where queue = '%s'`, d.Microseconds(), name))
 }
+
+// TestDroppedMessage: a message that is dropped does not change the priority of its key.
+func TestDroppedMessage(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		db.Do(t, table.Create)
+		q := inDB{queue.FromTable(db, table, nil), db}
+		for _, m := range []queue.Message{{ID: "1", Key: "a", Unique: "u", Priority: queue.High}, {ID: "2", Key: "b"},
+			{ID: "3", Key: "a", Unique: "u", Priority: queue.Low}, {ID: "4", Unique: "u"}} {
+			if err := q.Add(t, "q", m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := drivertest.JoinQueue(t, q, "q", driver.QueueOptions{Owner: "o"})
+		if got := drivertest.ReceivedIDs(c.Take(2)); !slices.Equal(got, []string{"1", "2"}) {
+			t.Errorf("received %v", got)
+		}
+	})
+}
