@@ -16,6 +16,7 @@ type consumer struct {
 	key     string // begins the keys of the bucket
 	term    time.Duration
 	session *session // nil before the first; the mutex guards it
+	next    string   // id of the next session, whose record may be written already; empty means a new one
 }
 
 func newConsumer(q *Queue, name string, o driver.QueueOptions) *consumer {

@@ -67,27 +67,32 @@ func TestSettleWithoutServer(t *testing.T) {
 	path.Heal()
 }
 
-// deaf is a client whose first claims of partitions have an unknown outcome.
+// deaf is a client whose first claims of partitions have an unknown outcome, and whose first members are
+// written without an answer.
 type deaf struct {
 	jetstream.JetStream
-	left *atomic.Int32
+	left, members *atomic.Int32
 }
 
 func (d deaf) KeyValue(ctx context.Context, name string) (jetstream.KeyValue, error) {
 	kv, err := d.JetStream.KeyValue(ctx, name)
-	return deafBucket{kv, d.left}, err
+	return deafBucket{kv, d.left, d.members}, err
 }
 
 type deafBucket struct {
 	jetstream.KeyValue
-	left *atomic.Int32
+	left, members *atomic.Int32
 }
 
 func (d deafBucket) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	if strings.Contains(key, ".owner.") && d.left.Load() > 0 {
 		return 0, jetstream.ErrKeyExists
 	}
-	return d.KeyValue.Update(ctx, key, value, revision)
+	written, err := d.KeyValue.Update(ctx, key, value, revision)
+	if err == nil && strings.Contains(key, ".member.") && d.members.Add(-1) >= 0 {
+		return 0, nats.ErrTimeout
+	}
+	return written, err
 }
 
 func (d deafBucket) Get(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
@@ -100,13 +105,25 @@ func (d deafBucket) Get(ctx context.Context, key string) (jetstream.KeyValueEntr
 // TestClaimsFail: a member claims again what it could not claim, without an event of its group.
 func TestClaimsFail(t *testing.T) {
 	s := newScene(t)
-	var left atomic.Int32
+	var left, none atomic.Int32
 	left.Store(partitions)
 	q := s.queue(nil)
-	q.js = deaf{q.js, &left}
+	q.js = deaf{q.js, &left, &none}
 	s.add("a/1")
 	c := drivertest.JoinQueue(t, q, "q", driver.QueueOptions{Owner: "test", Lease: time.Hour})
 	c.Record(driver.Ack, c.Take(1)...)
+}
+
+// TestFirstWrite: a member whose first write has no answer is one member. The former one would have its share
+// of the partitions for a lease.
+func TestFirstWrite(t *testing.T) {
+	s := newScene(t)
+	var none, members atomic.Int32
+	members.Store(1)
+	q := s.queue(nil)
+	q.js = deaf{q.js, &none, &members}
+	drivertest.JoinQueue(t, q, "q", driver.QueueOptions{Owner: "test", Lease: time.Hour})
+	testbed.Eventually(t, "all partitions have an owner", 30*time.Second, s.has(q, partitions))
 }
 
 // TestDeletedMessages: the stream has deleted unhandled messages. That is an error once, and the

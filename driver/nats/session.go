@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -47,16 +48,20 @@ func (s *session) positionKey(p int32) string { return fmt.Sprintf("%s.position.
 func (c *consumer) open() (s *session, revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(c.Life, readLimit)
 	defer cancel()
-	s = &session{consumer: c, id: rand.Text(), wake: make(chan struct{}, 1)}
+	c.next = cmp.Or(c.next, rand.Text())
+	s = &session{consumer: c, id: c.next, wake: make(chan struct{}, 1)}
 	s.commits.Send, s.commits.Problem = s.send, failed
 	stream, bucket, err := c.find(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	s.stream, s.bucket = stream.CachedInfo().Config.Name, bucket
-	sent := boottime.Sent()
-	if revision, err = s.bucket.Update(ctx, s.memberKey(s.id), []byte(s.term.String()), 0); err != nil {
-		return nil, 0, err // if it was written, it expires
+	revision, sent, err := s.put(ctx, 0)
+	if err == nil || errors.Is(err, jetstream.ErrKeyNotFound) { // written, or written before and deleted by others
+		c.next = ""
+	}
+	if err != nil {
+		return nil, 0, err
 	}
 	s.lease = boottime.NewLease(sent, s.term)
 	s.ctx, s.stop = context.WithCancelCause(c.Life)
@@ -102,10 +107,24 @@ func (s *session) leave() {
 	s.commits.Close()
 }
 
+// put writes the member's record at a revision, or at the later one of a write of its own whose answer was lost. sent is
+// the time of the write.
+func (s *session) put(ctx context.Context, revision uint64) (written uint64, sent boottime.Instant, err error) {
+	key, value := s.memberKey(s.id), []byte(s.term.String())
+	sent = boottime.Sent()
+	if written, err = s.bucket.Update(ctx, key, value, revision); isStale(err) {
+		var entry jetstream.KeyValueEntry
+		if entry, err = s.bucket.Get(ctx, key); err == nil {
+			sent = boottime.Sent()
+			written, err = s.bucket.Update(ctx, key, value, entry.Revision())
+		}
+	}
+	return written, sent, err
+}
+
 // renew renews the member's record, and ends the session when its lease has expired. It returns the
 // last revision.
 func (s *session) renew(ctx context.Context, revision uint64) uint64 {
-	key, value := s.memberKey(s.id), []byte(s.term.String())
 	for next := s.term / 3; ; {
 		lanes.Pause(ctx, min(next, max(0, s.lease.Remaining())))
 		if ctx.Err() != nil {
@@ -117,15 +136,8 @@ func (s *session) renew(ctx context.Context, revision uint64) uint64 {
 			<-ctx.Done()
 			return revision
 		}
-		sent := boottime.Sent()
 		request, cancel := context.WithTimeout(ctx, min(s.term/3, s.lease.Remaining()))
-		renewed, err := s.bucket.Update(request, key, value, revision)
-		if isStale(err) {
-			var entry jetstream.KeyValueEntry
-			if entry, err = s.bucket.Get(request, key); err == nil {
-				revision, err = entry.Revision(), errRepeat // an answer was lost
-			}
-		}
+		renewed, sent, err := s.put(request, revision)
 		cancel()
 		switch {
 		case err == nil:
@@ -138,14 +150,12 @@ func (s *session) renew(ctx context.Context, revision uint64) uint64 {
 			return revision
 		default:
 			next = min(retryPause, s.term/10)
-			if !errors.Is(err, errRepeat) && ctx.Err() == nil {
+			if ctx.Err() == nil {
 				s.ReportTransient(fmt.Errorf("renew the membership: %w", err))
 			}
 		}
 	}
 }
-
-var errRepeat = errors.New("again, at another revision")
 
 // watchGroup watches the group, and claims its share of partitions, until the watch is interrupted.
 func (s *session) watchGroup() error {
