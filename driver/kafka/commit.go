@@ -82,7 +82,7 @@ func (s *session) fill(r *kmsg.OffsetCommitRequest, of map[int32]*assignment) er
 			}
 			text, whole := c.Encode(s.queue.options.Metadata)
 			a.cut = !whole
-			p.Offset, p.LeaderEpoch, p.Metadata = c.Prefix, -1, &text
+			p.Offset, p.LeaderEpoch, p.Metadata = c.Prefix, a.epoch, &text
 		}
 	}
 	return nil

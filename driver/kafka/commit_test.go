@@ -94,6 +94,44 @@ func TestLogLostRecords(t *testing.T) {
 	}
 }
 
+// TestReplacedRecords: a record that a former assignment has handled was lost, and one of a later leader has its
+// offset.
+func TestReplacedRecords(t *testing.T) {
+	record := func(offset int64, epoch int32) *kgo.Record { return &kgo.Record{Offset: offset, LeaderEpoch: epoch} }
+	for replaced, want := range map[bool]int64{true: 100, false: 103} {
+		s := &session{consumer: &consumer{queue: &Queue{options: QueueOptions{Metadata: DefaultMetadata}},
+			Consumer: lanes.NewConsumer(lanes.Hooks[*assignment]{Problem: problem})}}
+		s.ctx, s.stop = context.WithCancelCause(t.Context())
+		former := lanes.Restore(100, lanes.Committed{}, 6, 1)
+		for offset := int64(100); offset < 103; offset++ {
+			former.Arrive(offset, nil, 1)
+		}
+		former.Take(nil, &driver.QueueLimit{Messages: 3, Bytes: 3}, time.Now())
+		former.Complete(101)
+		former.Complete(102)
+		text, _ := former.Snapshot(true).Encode(DefaultMetadata)
+		c := lanes.Decode(100, text)
+		a := &assignment{session: s, epoch: 2, known: c.Next, Assignment: lanes.Assignment{Held: true, Offsets: lanes.Restore(100, c, 7, 1)}}
+		s.Parts[0] = a
+		if replaced {
+			a.add([]*kgo.Record{record(100, 2), record(101, 3), record(102, 3), record(103, 3)})
+		} else {
+			a.add([]*kgo.Record{record(100, 2), record(101, 2), record(102, 2)})
+		}
+		if ended := s.ctx.Err() != nil; ended != replaced {
+			t.Errorf("a record is replaced: %v; the session has ended: %v", replaced, ended)
+		}
+		s.stop(nil)
+		of := map[int32]*assignment{0: a}
+		r := request(of)
+		testbed.OK(t, s.fill(r, of))
+		p := r.Topics[0].Partitions[0]
+		if next := lanes.Decode(p.Offset, *p.Metadata).Next; p.Offset != 100 || next != want || p.LeaderEpoch != 2 {
+			t.Errorf("committed: offset %d of epoch %d, read to %d; want to %d", p.Offset, p.LeaderEpoch, next, want)
+		}
+	}
+}
+
 // requests counts what a client sends.
 type requests struct{ commits atomic.Int32 }
 

@@ -37,6 +37,8 @@ type assignment struct {
 	full    bool             // its fetches are paused, and nothing arrives
 	cut     bool             // the metadata of the last commit had no room for all
 	loss    *kgo.ErrDataLoss // of records that were read; the session ends then
+	epoch   int32            // highest of the leaders that wrote what was read; below 0 if unknown
+	known   int64            // offset below which former assignments have read
 	texts   strings.Builder
 }
 

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -158,6 +160,33 @@ func TestOutOfRange(t *testing.T) {
 	} else {
 		c.Record(driver.Ack, got...)
 	}
+}
+
+// TestLogCut: while there is no consumer, the log loses what was handled, and grows again beyond the offset of the
+// group. The records in its place are handled.
+func TestLogCut(t *testing.T) {
+	t.Parallel()
+	server := testbed.Kafka(t)
+	s := sceneOn(t, server.Addr(), 1)
+	s.add("a/1", "a/2", "a/3")
+	c := s.join(nil)
+	c.Record(driver.Ack, c.Take(3)...)
+	c.Leave()
+	answer, err := kmsg.NewPtrDescribeLogDirsRequest().RequestWith(t.Context(), client(t, seeds(s.addr)))
+	testbed.OK(t, err)
+	server.Kill()
+	testbed.OK(t, os.RemoveAll(filepath.Join(answer.Dirs[0].Dir, s.topic+"-0")))
+	server.Restart()
+	s.add("b/1", "b/2", "b/3", "b/4")
+	c = s.join(nil)
+	c.Fails(func(err error) bool {
+		return interlock.Kind(err) == interlock.Definite && strings.Contains(err.Error(), "offset 0 to 3")
+	})
+	all := c.Take(4)
+	if all[0].ID != "b/1" {
+		t.Errorf("received %s first", all[0].ID)
+	}
+	c.Record(driver.Ack, all...)
 }
 
 // unchecked is a Queue whose Join asks no broker.

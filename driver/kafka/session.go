@@ -194,9 +194,19 @@ func (s *session) arrive() (arrived bool) {
 	return arrived
 }
 
-// add adds records to the partition. The mutex is held.
+// add adds records to the partition. If one replaces a record that a former assignment has read, the session ends:
+// that was in the log of an earlier leader. The mutex is held.
 func (a *assignment) add(records []*kgo.Record) {
 	for _, r := range records {
+		if r.Offset < a.known && a.epoch >= 0 && r.LeaderEpoch > a.epoch {
+			loss := &kgo.ErrDataLoss{ConsumedTo: a.known, ResetTo: r.Offset}
+			a.session.forget(a.Partition, loss)
+			a.session.stop(loss)
+		}
+		if a.loss != nil {
+			return
+		}
+		a.epoch = max(a.epoch, r.LeaderEpoch)
 		if r.Attrs.IsControl() { // the end of a transaction
 			a.Offsets.Begin(r.Offset + 1)
 		} else if m := a.session.Arrive(a, r.Offset, r.Key, len(r.Value)); m != nil {
@@ -341,10 +351,10 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 	s.Update(func() {
 		for p, offset := range of {
 			var a *assignment
-			if a, err = s.begin(p, offset.EpochOffset().Offset, logs[p]); err != nil {
+			if a, err = s.begin(p, offset.EpochOffset(), logs[p]); err != nil {
 				return
 			}
-			of[p] = kgo.NewOffset().At(a.Offsets.Prefix())
+			of[p] = kgo.NewOffset().At(a.Offsets.Prefix()).WithEpoch(a.epoch) // the client finds out whether the log was cut
 			parts, partitions = append(parts, a), append(partitions, p)
 		}
 	})
@@ -392,15 +402,15 @@ func (s *session) extents(ctx context.Context, of map[int32]kgo.Offset) (map[int
 	return logs, nil
 }
 
-// begin creates an assignment. offset is the committed one, below 0 if there is none. The mutex is
-// held.
-func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) {
+// begin creates an assignment. at is the committed offset, below 0 if there is none. The mutex is held.
+func (s *session) begin(p int32, at kgo.EpochOffset, has extent) (*assignment, error) {
 	if s.lease == nil {
 		return nil, interlock.ErrExpired
 	}
 	if former := s.Parts[p]; former != nil {
 		former.End(interlock.ErrLost)
 	}
+	offset, epoch := at.Offset, at.Epoch
 	c, ok := s.stored[p]
 	if offset < 0 {
 		offset = has.first
@@ -415,11 +425,11 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 		s.ReportOnce(fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end))
 	}
 	if beyond {
-		offset, c = has.first, lanes.Committed{Token: c.Token}
+		offset, epoch, c = has.first, -1, lanes.Committed{Token: c.Token}
 	}
 	o := lanes.Restore(offset, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
 	o.Begin(has.first)
-	a := &assignment{session: s, Assignment: lanes.NewAssignment(s.Queue, p, s.Owner, s.lease)}
+	a := &assignment{session: s, epoch: epoch, known: c.Next, Assignment: lanes.NewAssignment(s.Queue, p, s.Owner, s.lease)}
 	err := a.Begin(o)
 	if err == nil {
 		s.Parts[p] = a
