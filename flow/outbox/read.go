@@ -96,7 +96,7 @@ func (s store) due(ctx context.Context, slice, most int, underway []row) (lanes 
 // dueLanes returns the clauses for the lanes l whose wait has ended, without those of messages under way.
 func (s store) dueLanes(slice int, underway []row) (clauses string, args []any) {
 	but, args := s.without(`l.lane`, sortedLanes(underway))
-	return ` from {lanes} l where l.slice = ? and {due}` + but, append([]any{slice}, args...)
+	return ` from {lanes} l where l.slice = ? and l.wait_until <= {micros start}` + but, append([]any{slice}, args...)
 }
 
 // parkedOf selects the oldest parked messages of lanes; of a lane with a failed message, none after
@@ -118,8 +118,8 @@ func (s store) parkedOf(lanes []dueLane, each int) string {
 const (
 	columns = `o.id, o.message_id, o.topic, o.msg_key, o.headers, o.lane,
 		case when o.not_before = 0 then 0 else o.not_before - {micros start} end, {micros start} - o.added`
-	readyColumns = `select ` + columns + `, case when l.lane is null or {due} then o.payload end,
-		case when l.lane is null then 0 when {due} then 1 else 2 end, coalesce(l.attempts, 0), coalesce(l.head, 0)`
+	readyColumns = `select ` + columns + `, case when l.lane is null or l.wait_until <= {micros start} then o.payload end,
+		case when l.lane is null then 0 when l.wait_until <= {micros start} then 1 else 2 end, coalesce(l.attempts, 0), coalesce(l.head, 0)`
 )
 
 // rows returns the rows of a query: parked ones of lanes, or others if lanes is nil. It keeps the payloads of one batch.

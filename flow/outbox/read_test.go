@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -27,7 +26,7 @@ func TestReadSize(t *testing.T) {
 	})
 	s, err := table.open("read", db.Begun(t, driver.ReadCommitted))
 	testbed.OK(t, err)
-	p, _, err := s.pausing(time.Minute).ready(t.Context(), 0, 100, nil)
+	p, _, err := s.ready(t.Context(), 0, 100, nil)
 	testbed.OK(t, err)
 	size := 0
 	for _, r := range p.rows {
@@ -64,11 +63,30 @@ func TestReadCost(t *testing.T) {
 	var underway []row
 	for range 2 {
 		before, most := visited(), limit+len(underway)
-		p, _, err := s.pausing(time.Minute).ready(t.Context(), 0, limit, underway)
+		p, _, err := s.ready(t.Context(), 0, limit, underway)
 		testbed.OK(t, err)
 		if n := visited() - before; len(p.rows) != limit || n > int64(most) {
 			t.Errorf("a read of %d messages beside %d visited %d, want %d", len(p.rows), len(underway), n, most)
 		}
 		underway = p.rows
+	}
+}
+
+// TestWaitingCost: a read visits no key that waits, however many there are.
+func TestWaitingCost(t *testing.T) {
+	db, table := databases.Open(t, testbed.Postgres(t), databases.Pgx), Table{Slices: 1}
+	db.Do(t, table.Create)
+	db.Exec(t, `insert into interlock_outbox_lane (lane, slice, topic, msg_key, message_id, head, why, attempts, last_error, since, wait_until)
+		select i, 0, 't', i::text, i::text, i, case i % 2 when 0 then 'retry' else 'delayed' end, 1, '', 0, extract(epoch from now()) * 1000000 + 60000000
+		from generate_series(1, 3000) i`)
+	tx := db.Begun(t, driver.ReadCommitted)
+	s, err := table.open("read", tx)
+	testbed.OK(t, err)
+	_, err = s.read(t.Context(), 0, 100, nil)
+	testbed.OK(t, err)
+	n, err := databases.Value[int64](t.Context(), tx, `select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relname = 'interlock_outbox_lane'`)
+	testbed.OK(t, err)
+	if n > 0 {
+		t.Errorf("a read visited %d keys that wait", n)
 	}
 }

@@ -195,20 +195,11 @@ func (r *Relay) watching() (end func()) {
 	return func() { stop(); cancel(); watch.Wait() }
 }
 
-// open opens the table like [Table.open], for reads with the options of the relay.
-func (r *Relay) open(op string, db driver.SQL) (store, error) {
-	s, err := r.table.open(op, db)
-	if err != nil {
-		return s, err
-	}
-	return s.pausing(r.options.MaxPause), nil
-}
-
 // look runs fn, which only reads. If the database runs single statements in one request, each of fn is
 // one; otherwise they are in a transaction that is rolled back.
 func (r *Relay) look(ctx context.Context, fn func(store) error) error {
 	read := func(db driver.SQL) error {
-		s, err := r.open("run relay", db)
+		s, err := r.table.open("run relay", db)
 		if err == nil {
 			err = fn(s)
 		}

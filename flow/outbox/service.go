@@ -21,10 +21,11 @@ type service struct {
 	awake chan struct{}
 	known Layout // under which the slice is served
 
-	limit   int       // of rows to read, so that payloads fit; doubles while they do
-	outages int       // how often in a row the sink seemed to be unavailable
-	trimAt  time.Time // next deletion of old audit records
-	next    time.Time // when a lane that this service made wait is due; zero if unknown
+	limit      int       // of rows to read, so that payloads fit; doubles while they do
+	outages    int       // how often in a row the sink seemed to be unavailable
+	trimAt     time.Time // next deletion of old audit records
+	expediteAt time.Time // next look for lanes whose time is too far ahead
+	next       time.Time // when a lane that this service made wait is due; zero if unknown
 
 	reports report.Queue // of all hooks
 }
@@ -69,6 +70,7 @@ func (s *service) serve(ctx contexts) error {
 	}
 	for {
 		s.trim(life)
+		s.expedite(life)
 		seen, err := s.peek(life, nil)
 		if err != nil {
 			return err

@@ -139,32 +139,62 @@ func (s store) goOn(ctx context.Context, lanes []int64) error {
 const DefaultKeepAudit = 90 * 24 * time.Hour
 
 const (
-	trimEvery = time.Hour
-	trimBatch = 500
+	trimEvery     = time.Hour
+	expediteEvery = time.Minute
+	tidyBatch     = 500 // rows that one transaction changes
 )
 
-// trim deletes old audit records, about once an hour. Slice 0 does it for all. After an error it tries
-// again the next time.
+// trim deletes old audit records, about once an hour. Slice 0 does it for all.
 func (s *service) trim(ctx context.Context) {
 	if s.slice != 0 || s.options.KeepAudit < 0 || s.options.now().Before(s.trimAt) {
 		return
 	}
 	s.trimAt = s.options.now().Add(trimEvery + time.Duration(s.options.random()*float64(trimEvery/4)))
-	for n := trimBatch; n == trimBatch && ctx.Err() == nil; {
+	s.tidy(ctx, "trim audit", func(st store) (int, error) { return st.trim(ctx, s.options.KeepAudit) })
+}
+
+// expedite makes lanes due that wait for longer than a pause: the clock of the database was set back. It
+// looks once a minute.
+func (s *service) expedite(ctx context.Context) {
+	if s.options.now().Before(s.expediteAt) {
+		return
+	}
+	s.expediteAt = s.options.now().Add(expediteEvery)
+	s.tidy(ctx, "expedite keys", func(st store) (int, error) { return st.expedite(ctx, s.slice, s.options.MaxPause) })
+}
+
+// tidy runs work, which returns how many rows it changed, in transactions until none is left. After an error
+// it tries again the next time.
+func (s *service) tidy(ctx context.Context, op string, work func(store) (int, error)) {
+	for n := tidyBatch; n == tidyBatch && ctx.Err() == nil; {
 		err := transact.Do(ctx, s.db.Begin, s.table.name(), func(tx driver.Tx[driver.SQL]) error {
-			st, err := s.open("trim audit", tx)
+			st, err := s.table.open(op, tx)
 			if err == nil {
-				n, err = st.trim(ctx, s.options.KeepAudit)
+				n, err = work(st)
+			}
+			if err == nil && n == 0 {
+				err = transact.ErrNothing
 			}
 			return err
 		})
 		if err != nil {
 			if ctx.Err() == nil {
-				report.Add(&s.reports, nil, s.options.Hooks.Trouble, observe.OutboxTrouble{Slice: s.slice, Op: "trim audit", Err: err})
+				report.Add(&s.reports, nil, s.options.Hooks.Trouble, observe.OutboxTrouble{Slice: s.slice, Op: op, Err: err})
 			}
 			return
 		}
 	}
+}
+
+// expedite makes lanes of failed and queued messages due whose time is further ahead than longest, one batch at most.
+func (s store) expedite(ctx context.Context, slice int, longest time.Duration) (int, error) {
+	const failed = `why in ('` + WhyQueued + `', '` + WhyRetry + `', '` + WhyBlocked + `')`
+	lanes, err := sqltable.Column[int64](ctx, s.Tables, `select lane from {lanes} where slice = ? and wait_until > {micros start} + ? and `+failed+` limit 500`,
+		slice, longest.Microseconds())
+	if err == nil && len(lanes) > 0 { // a lane may have begun to wait for something else
+		err = s.exec(ctx, s.updateBy(`{lanes}`, `lane`, lanes, `wait_until = case when `+failed+` then {micros start} else wait_until end`))
+	}
+	return len(lanes), s.failed(err)
 }
 
 // trim deletes those of the oldest records that are older than keep, one batch at most. It reads no

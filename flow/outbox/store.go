@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -15,18 +14,10 @@ import (
 )
 
 // store is a table in one transaction. Times are stored as microseconds since 1970 by the clock of the
-// database. {due} is the condition that the wait of lane l has ended.
+// database.
 type store struct {
 	sqltable.Tables
 	table Table
-}
-
-// pausing defines {due} for a relay with that longest pause: if the clock was set back after a time was
-// stored, no lane waits longer.
-func (s store) pausing(longest time.Duration) store {
-	s.Define("due", s.Text(`(l.wait_until <= {micros start} or l.why = '`+WhyQueued+`' or l.why in ('`+WhyRetry+`', '`+WhyBlocked+`')
-		and l.wait_until > {micros start} + `+strconv.FormatInt(longest.Microseconds(), 10)+`)`))
-	return s
 }
 
 func (s store) exec(ctx context.Context, query string, args ...any) error {

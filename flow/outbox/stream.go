@@ -30,6 +30,7 @@ func (s *service) stream(ctx contexts, b batch) error {
 	sending, cancel := context.WithCancel(ctx.sending)
 	defer cancel()
 	for {
+		s.expedite(life)
 		publishing := s.publish(sending, b)
 		seen, err := s.beside(ctx, last, b)
 		if err != nil {
@@ -158,7 +159,7 @@ func (s *service) verdict(b batch, answers []error) settlement {
 func (s *service) settle(storing context.Context, d settlement, limit int, underway []row) (seen picture, err error) {
 	err = s.persist(storing, "settle", func() error {
 		return fence.Tx(storing, s.db, s.table.fence(), lastingClaim{s.claim, storing}, s.table.resource(s.slice), func(ctx context.Context, tx driver.SQL) error {
-			st, err := s.open("settle batch", tx)
+			st, err := s.table.open("settle batch", tx)
 			if err != nil {
 				return err
 			}
