@@ -96,7 +96,7 @@ func (d *Driver) forget(c *contender) {
 	}
 }
 
-// hold starts the claim. If the owner has released meanwhile, it deletes the key again.
+// hold starts the claim. If the owner has released meanwhile, that Release deletes the key.
 // The caller holds the driver's mutex.
 func (d *Driver) hold(c *contender, r record, index uint64) (driver.Grant, error) {
 	token, err := r.token(index)

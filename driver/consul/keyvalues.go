@@ -62,7 +62,7 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) (got []driver.KeyVa
 		for _, key := range some {
 			ops = append(ops, op{Verb: "get-or-empty", Key: k.path(key)})
 		}
-		entries, err := k.step(ctx, what, some[0], ops)
+		entries, err := k.step(ctx, what, some[0], ops, unread)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 		}
 		ops = append(ops, o)
 	}
-	entries, err := k.step(ctx, what, swaps[0].Key, ops)
+	entries, err := k.step(ctx, what, swaps[0].Key, ops, failed)
 	var changed *refusal
 	if errors.As(err, &changed) {
 		return 0, nil
@@ -146,7 +146,8 @@ func (k *KeyValues) path(key string) string {
 	return k.prefix + b.String()
 }
 
-func (k *KeyValues) step(ctx context.Context, what, key string, ops []op) ([]entry, error) {
+// step sends one transaction; wrap wraps its error.
+func (k *KeyValues) step(ctx context.Context, what, key string, ops []op, wrap func(ctx context.Context, op, name string, err error) error) ([]entry, error) {
 	if ctx.Err() != nil {
 		return nil, fail.Unsent(ctx, what, key)
 	}
@@ -154,7 +155,7 @@ func (k *KeyValues) step(ctx context.Context, what, key string, ops []op) ([]ent
 	defer cancel()
 	entries, err := k.client.txn(rctx, ops...)
 	if err != nil {
-		return nil, failed(rctx, what, key, err)
+		return nil, wrap(rctx, what, key, err)
 	}
 	return entries, nil
 }

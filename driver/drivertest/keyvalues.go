@@ -255,9 +255,14 @@ func testKeyValuesContextAlreadyEnded(s *keyValuesScene) {
 	s.mustLack("a")
 }
 
-// testLostReplyToSwap checks that the outcome is unknown and reading returns it.
+// testLostReplyToSwap checks that the outcome is unknown and reading returns it. A lost read is
+// Retryable.
 func testLostReplyToSwap(s *keyValuesScene) {
 	first := s.put("a", "one") // the connection is open
+	s.loseReads(func(ctx context.Context) error {
+		_, err := s.store.Get(ctx, "a")
+		return err
+	})
 	s.loseReply(func(ctx context.Context) error {
 		_, err := s.store.Swap(ctx, driver.Swap{Key: "a", Revision: first.Revision, Value: []byte("two")})
 		return err

@@ -244,6 +244,21 @@ func (s *storeScene[S]) loseReply(request func(context.Context) error) {
 	s.faults.Heal()
 }
 
+// loseReads cuts the path of an open connection under requests that only read. Their errors are
+// Retryable, since nothing was changed.
+func (s *storeScene[S]) loseReads(reads ...func(context.Context) error) {
+	s.Helper()
+	s.faults.Cut()
+	for _, read := range reads {
+		ctx, cancel := context.WithTimeout(s.Context(), unanswered)
+		err := read(ctx)
+		cancel()
+		s.mustFail(err, interlock.Retryable, nil)
+	}
+	s.faults.Heal()
+	s.persist("read again", reads[0])
+}
+
 // unanswered is the deadline of a request whose reply is dropped.
 const unanswered = 500 * time.Millisecond
 

@@ -263,9 +263,13 @@ func testValuesContextAlreadyEnded(s *valuesScene) {
 }
 
 // testLostReplyToPut checks that the outcome is unknown and a repetition converges, also
-// after a watcher has seen the value.
+// after a watcher has seen the value. A lost read is Retryable.
 func testLostReplyToPut(s *valuesScene) {
 	s.mustPut(s.token(0, 0), "before") // the connection is open
+	s.loseReads(func(ctx context.Context) error {
+		_, err := s.store.Get(ctx, valueName)
+		return err
+	})
 	put := func(ctx context.Context) error {
 		return s.store.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(1, 0)})
 	}

@@ -44,7 +44,7 @@ func (d *Driver) acquireAll(ctx context.Context, requests []driver.Request) ([]d
 	}
 	s, err := d.current(ctx)
 	if err != nil {
-		return nil, prelude(err)
+		return nil, harmless(err)
 	}
 	cs, err := d.enlistAll(ctx, s, requests)
 	if err != nil {
@@ -139,7 +139,7 @@ func (d *Driver) askAll(ctx context.Context, s *session, cs []*contender) (*inte
 		}
 		base, err := s.counter.current(ctx)
 		if err != nil {
-			return nil, prelude(err)
+			return nil, harmless(err)
 		}
 		held, err := d.askAllOnce(ctx, s, missing, base)
 		if errors.Is(err, driver.ErrNotInOneStep) {

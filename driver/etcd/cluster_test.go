@@ -115,6 +115,36 @@ func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
 	})
 }
 
+// TestOpeningEndsWithItsContext, also while the authentication is not answered.
+func TestOpeningEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp4", "127.0.0.1:0")
+	testbed.OK(t, err)
+	defer silent.Close()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	go func() {
+		for n := 1; ; n++ {
+			c, err := silent.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			if n == 2 { // the first one is that of a check
+				cancel(enough)
+			}
+		}
+	}()
+	opened := make(chan error, 1)
+	go func() {
+		_, err := backend.Open(ctx, "etcd://root:pw@"+silent.Addr().String())
+		opened <- err
+	}()
+	if err := testbed.Receive(t, opened, "the end of Open"); !errors.Is(err, enough) || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("an etcd that does not answer: %v", err)
+	}
+}
+
 // TestSilentConnectionIsClosed by a client that was opened from a URL: until then it sends requests there.
 func TestSilentConnectionIsClosed(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {

@@ -85,13 +85,14 @@ func failed(ctx context.Context, op, what string, err error) error {
 	return problem(op, what, kindOf(err), driver.WithCause(ctx, err))
 }
 
-// prelude wraps the error of a request before the caller's own: if its outcome is unknown, the
-// caller's request was still not sent.
-func prelude(err error) error {
-	if interlock.Kind(err) != interlock.Uncertain {
+// harmless makes an unknown outcome Retryable, for a request that only reads, or comes before the
+// caller's own: it changes nothing that the caller asked for.
+func harmless(err error) error {
+	var e *interlock.Error
+	if interlock.Kind(err) != interlock.Uncertain || !errors.As(err, &e) {
 		return err
 	}
-	return problem("open session", "", interlock.Retryable, errors.Unwrap(err))
+	return problem(e.Op, e.Name, interlock.Retryable, e.Err)
 }
 
 func leaseGone(err error) bool { return errors.Is(err, rpctypes.ErrLeaseNotFound) }

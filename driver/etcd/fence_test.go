@@ -25,36 +25,22 @@ func TestFence(t *testing.T) {
 	t.Parallel()
 	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T, _ bool) drivertest.FenceBackend {
 		server := serverFor(t)
-		return &store{Server: paths.New[driver.Fence](server), operator: dial(t, server.Addr())}
+		return &store{writeFaults: writeFaults[driver.Fence]{Server: paths.New[driver.Fence](server)}, operator: dial(t, server.Addr())}
 	}})
 }
 
 // store is a server with guarded data and its own path for each fence.
 type store struct {
-	*paths.Server[driver.Fence]
+	writeFaults[driver.Fence]
 	operator *clientv3.Client // bypasses the faults of the paths
-	dropping atomic.Bool
 }
 
 const fencePrefix = "suite/"
 
 func (s *store) Open(t *testing.T) (driver.Fence, error) {
 	return s.Lead(t, func(path *testbed.Proxy) (driver.Fence, error) {
-		return NewFence(dial(t, path.Addr(), s.beforeChanges(path)), fencePrefix), nil
+		return NewFence(dial(t, path.Addr(), s.beforeWrites(path)), fencePrefix), nil
 	})
-}
-
-// beforeChanges drops the replies of path from the first write on: a rebase reads before it writes,
-// and must reach the write.
-func (s *store) beforeChanges(path *testbed.Proxy) func(*clientv3.Config) {
-	return func(config *clientv3.Config) {
-		intercept(config, func(_ context.Context, method string, call func() error) error {
-			if s.dropping.Load() && strings.HasSuffix(method, "/Txn") {
-				path.DropReplies()
-			}
-			return call()
-		})
-	}
 }
 
 func (s *store) Beside(*testing.T) (driver.Fence, error) {
@@ -91,13 +77,6 @@ func (s *store) Rebases(t *testing.T, resource string) (all []drivertest.Rebased
 		all = append(all, drivertest.Rebased{From: r.From, To: r.To, Reason: r.Reason, By: r.By})
 	}
 	return all
-}
-
-func (s *store) DropReplies() { s.dropping.Store(true) }
-
-func (s *store) Heal() {
-	s.dropping.Store(false)
-	s.Server.Heal()
 }
 
 func tok(t *testing.T, counter int64, sub int) interlock.Token {

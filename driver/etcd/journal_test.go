@@ -154,6 +154,27 @@ func TestFormerKeys(t *testing.T) {
 	}
 }
 
+// TestLocksAreNotAmongStores: a lock whose contenders would be keys of a journal or another store is
+// refused.
+func TestLocksAreNotAmongStores(t *testing.T) {
+	t.Parallel()
+	client := dial(t, serverFor(t).Addr())
+	d, j := open(t, client, nil), NewJournal(client, "")
+	for _, name := range []string{"interlock.journal:due", "interlock.journal:about", "x/interlock.journal:log", "interlock.shard:doubt", "interlock.kv:a"} {
+		r := ask(name, "me")
+		r.NoWait = true
+		if _, err := d.Acquire(bounded(t), r.Request); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := j.Heads(bounded(t), "", 1); err != nil {
+		t.Error(err)
+	}
+	if _, err := j.Forget(bounded(t), time.Now(), 1); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAppendCostsFewWrites: one key for the records of an append and the state of the transaction,
 // and one for its due time; a begin has one more, and an end removes the due time.
 func TestAppendCostsFewWrites(t *testing.T) {

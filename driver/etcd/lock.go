@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -84,7 +85,7 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	}
 	s, err := d.current(ctx)
 	if err != nil {
-		return driver.Grant{}, prelude(err)
+		return driver.Grant{}, harmless(err)
 	}
 	c, err := d.enlist(ctx, s, r)
 	if err != nil {
@@ -100,7 +101,7 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	}
 	g, err := d.await(ctx, c)
 	if err == nil && c.under.Load() != nil && g.Lease.Remaining() <= r.MinLease {
-		err = c.session.moveOne(c)
+		err = c.session.moveOne(ctx, c)
 	}
 	return g, err
 }
@@ -110,7 +111,7 @@ func (d *Driver) ask(ctx context.Context, c *contender, noWait bool) error {
 	for range baseAttempts {
 		base, err := c.session.counter.current(ctx)
 		if err != nil {
-			return prelude(err)
+			return harmless(err)
 		}
 		answered, err := d.askOnce(ctx, c, base, noWait)
 		if answered || err != nil {
@@ -202,6 +203,11 @@ const baseAttempts = 8
 func check(ctx context.Context, r driver.Request) error {
 	if err := checkName(opAcquire, r.Name); err != nil {
 		return err
+	}
+	for _, store := range []string{reserved + "journal:", reserved + "shard:", reserved + "kv:"} {
+		if strings.Contains(r.Name, store) { // the keys of these stores have slashes, and would be in its queue
+			return problem(opAcquire, r.Name, interlock.Bug, fmt.Errorf("%w: it contains %q", interlock.ErrName, store))
+		}
 	}
 	if r.Owner == "" || len(r.Owner) > driver.MaxName {
 		return problem(opAcquire, r.Name, interlock.Bug, fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName))

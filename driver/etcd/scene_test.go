@@ -2,14 +2,17 @@ package etcd
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 const patience = testbed.Patience
@@ -41,6 +44,33 @@ func intercept(config *clientv3.Config, do func(ctx context.Context, method stri
 		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			return do(ctx, method, func() error { return call(ctx, method, req, reply, cc, opts...) })
 		}))
+}
+
+// writeFaults drop replies from the first write on: a call that reads before it writes must reach the
+// write.
+type writeFaults[D comparable] struct {
+	*paths.Server[D]
+	dropping atomic.Bool
+}
+
+func (f *writeFaults[D]) beforeWrites(path *testbed.Proxy) func(*clientv3.Config) {
+	return func(config *clientv3.Config) {
+		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				r, ok := req.(*pb.TxnRequest)
+				if ok && f.dropping.Load() && slices.ContainsFunc(r.Success, func(op *pb.RequestOp) bool { return op.GetRequestRange() == nil }) {
+					path.DropReplies()
+				}
+				return call(ctx, method, req, reply, cc, opts...)
+			}))
+	}
+}
+
+func (f *writeFaults[D]) DropReplies() { f.dropping.Store(true) }
+
+func (f *writeFaults[D]) Heal() {
+	f.dropping.Store(false)
+	f.Server.Heal()
 }
 
 // watching waits until the watch is open, and every line was read since.

@@ -51,12 +51,12 @@ func (d *Driver) newSession() (*session, error) {
 		return err
 	})
 	if err != nil {
-		return nil, prelude(failed(ctx, "open session", "", err))
+		return nil, harmless(failed(ctx, "open session", "", err))
 	}
 	s := d.sessionOf(sent, reply)
 	if err := s.start(); err != nil {
 		s.cancel()
-		return nil, prelude(err)
+		return nil, harmless(err)
 	}
 	return s, nil
 }

@@ -284,13 +284,28 @@ func TestShardParticipant(t *testing.T) {
 	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
 			server := serverOr(t, exclusive)
-			operator := NewShard(dial(t, server.Addr()), "suite/")
-			return paths.At(server, func(t *testing.T, addr string) (drivertest.Branches, error) {
-				return branchesOf(NewShard(dial(t, addr), "suite/"), operator), nil
-			})
+			return &shardBackend{writeFaults: writeFaults[drivertest.Branches]{Server: paths.New[drivertest.Branches](server)},
+				operator: NewShard(dial(t, server.Addr()), "suite/")}
 		},
 	})
 }
+
+type shardBackend struct {
+	writeFaults[drivertest.Branches]
+	operator *Shard // bypasses the faults of the paths
+}
+
+func (b *shardBackend) Open(t *testing.T) (drivertest.Branches, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (drivertest.Branches, error) {
+		return branchesOf(NewShard(dial(t, path.Addr(), b.beforeWrites(path)), "suite/"), b.operator), nil
+	})
+}
+
+func (b *shardBackend) Beside(*testing.T) (drivertest.Branches, error) {
+	return branchesOf(b.operator, b.operator), nil
+}
+
+func (b *shardBackend) Faults() drivertest.Faults { return b }
 
 // branchesOf a shard reserve nothing before they are prepared, so a write first reads whether a
 // prepared branch holds its items. operator bypasses the faults of the paths.

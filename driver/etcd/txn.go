@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -251,10 +252,14 @@ func (k keyspace) do(ctx context.Context, op, name string, when []clientv3.Cmp, 
 	rctx, cancel := k.bounded(ctx)
 	defer cancel()
 	reply, err := k.client.Txn(rctx).If(when...).Then(then...).Else(otherwise...).Commit()
-	if err != nil {
-		return nil, failed(rctx, op, name, err)
+	if err == nil {
+		return reply, nil
 	}
-	return reply, nil
+	err = failed(rctx, op, name, err)
+	if !slices.ContainsFunc(slices.Concat(then, otherwise), func(op clientv3.Op) bool { return !op.IsGet() }) {
+		err = harmless(err)
+	}
+	return nil, err
 }
 
 // get reads a key, or several by the options.
@@ -266,7 +271,7 @@ func (k keyspace) get(ctx context.Context, op, name, key string, options ...clie
 	defer cancel()
 	reply, err := k.client.Get(rctx, key, options...)
 	if err != nil {
-		return nil, failed(rctx, op, name, err)
+		return nil, harmless(failed(rctx, op, name, err))
 	}
 	return reply, nil
 }

@@ -46,19 +46,25 @@ func connect(ctx context.Context, u *backend.URL) (backend.Connection, error) {
 	if err := backend.Probe(ctx, u.Hosts(), secure); err != nil {
 		return nil, err
 	}
-	client, err := clientv3.New(config(ctx, u, secure))
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	opened := context.AfterFunc(ctx, end)
+	client, err := clientv3.New(config(life, u, secure)) // waits for the authentication
+	if !opened() {
+		if err == nil {
+			_ = client.Close() // nothing uses it
+		}
+		return nil, unsent(ctx, "connect", "")
+	}
 	if err != nil {
+		end()
 		return nil, err
 	}
 	return connection{client}, nil
 }
 
 func config(ctx context.Context, u *backend.URL, secure *tls.Config) clientv3.Config {
-	cfg := clientv3.Config{Endpoints: u.Hosts(), TLS: secure, Logger: zap.NewNop(), Context: context.WithoutCancel(ctx),
+	cfg := clientv3.Config{Endpoints: u.Hosts(), TLS: secure, Logger: zap.NewNop(), Context: ctx,
 		DialKeepAliveTime: keepAliveTime, DialKeepAliveTimeout: keepAliveTimeout}
-	if deadline, ok := ctx.Deadline(); ok {
-		cfg.DialTimeout = time.Until(deadline)
-	}
 	if user := u.User(); user != nil {
 		cfg.Username = user.Username()
 		cfg.Password, _ = user.Password()

@@ -176,13 +176,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 		if ctx.Err() != nil {
 			return unsent(ctx, op, name)
 		}
-		err := w.round(ctx, op)
-		switch {
-		case ctx.Err() != nil:
-			return unsent(ctx, op, name)
-		case err != nil && interlock.Kind(err) == interlock.Uncertain:
-			return problem(op, name, interlock.Retryable, err)
-		case err != nil:
+		if err := w.round(ctx, op); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
@@ -209,7 +203,7 @@ func (w *valueWatch) round(ctx context.Context, op string) error {
 		case reply.CompactRevision != 0, rctx.Err() != nil:
 			return nil
 		case err != nil:
-			return failed(rctx, op, w.name, err)
+			return harmless(failed(rctx, op, w.name, err))
 		}
 		for _, ev := range reply.Events {
 			if ev.Type == mvccpb.Event_DELETE {

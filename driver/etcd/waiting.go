@@ -66,7 +66,7 @@ func (s *session) waiting(ctx context.Context, name string, ttl time.Duration) (
 	sent := boottime.Sent()
 	reply, err := s.d.client.Grant(clientv3.WithRequireLeader(rctx), int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
-		return nil, prelude(failed(rctx, opAcquire, name, err))
+		return nil, harmless(failed(rctx, opAcquire, name, err))
 	}
 	granted := time.Duration(reply.TTL) * time.Second
 	w := &waitLease{id: reply.ID, ttl: granted, term: boottime.NewLease(sent, granted)}
@@ -188,7 +188,7 @@ func (s *session) moveLater() {
 // heartbeat.
 func (s *session) move() {
 	for _, c := range s.toMove() {
-		if s.moveOne(c) != nil {
+		if s.moveOne(s.ctx, c) != nil {
 			return
 		}
 	}
@@ -218,13 +218,13 @@ func (s *session) toMove() (all []*contender) {
 
 // moveOne puts the key again, under the session's lease, if it still holds the lock.
 // That keeps its place and its token.
-func (s *session) moveOne(c *contender) error {
+func (s *session) moveOne(ctx context.Context, c *contender) error {
 	s.d.mu.Lock()
 	key, created := c.key, c.created
 	s.d.mu.Unlock()
 	put := opPut([]byte(key), nil, s.id)
 	put.GetRequestPut().IgnoreValue = true
-	ctx, cancel := s.d.bounded(s.ctx)
+	ctx, cancel := s.d.bounded(ctx)
 	defer cancel()
 	reply, err := s.d.commit(ctx, &pb.TxnRequest{
 		Compare: []*pb.Compare{createdAt([]byte(key), created)},

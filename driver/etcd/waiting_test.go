@@ -1,12 +1,15 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -90,6 +93,41 @@ func TestMinLeaseOfAWaiter(t *testing.T) {
 	}
 	if left := o.Lease.Remaining(); left <= waiter.MinLease {
 		t.Fatalf("it has %v left", left)
+	}
+}
+
+// TestMinLeaseEndsWithTheContext: the move of a claim takes no longer than its caller waits.
+func TestMinLeaseEndsWithTheContext(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	moving := make(chan struct{}, 100)
+	d := open(t, dial(t, server.Addr(), func(config *clientv3.Config) {
+		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if r, ok := req.(*pb.TxnRequest); ok && len(r.Success) == 1 && r.Success[0].GetRequestPut().GetIgnoreValue() {
+					moving <- struct{}{}
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return call(ctx, method, req, reply, cc, opts...)
+			}))
+	}), nil)
+	other, holder, waiter := open(t, dial(t, server.Addr()), nil), ask("n", "holder"), ask("n", "waiter")
+	waiter.MinLease = defaultTTL / 2
+	mustAcquire(t, other, holder)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(ctx, waiter.Request)
+		done <- err
+	}()
+	testbed.Receive(t, waiter.Waiting, "a place")
+	mustRelease(t, other, holder)
+	testbed.Receive(t, moving, "the move")
+	enough := errors.New("enough")
+	cancel(enough)
+	if err := testbed.Receive(t, done, "the end of Acquire"); !errors.Is(err, enough) {
+		t.Errorf("it ended with %v", err)
 	}
 }
 

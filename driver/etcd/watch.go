@@ -260,7 +260,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 		case errors.Is(err, interlock.ErrClosed):
 			return errClosed(op, prefix)
 		case err != nil:
-			return prelude(err)
+			return harmless(err)
 		}
 		d.attach(box, s)
 		pass(ctx, box, s, changed)

@@ -251,8 +251,8 @@ func (d *Driver) pin(c *contender, o object) error {
 	return err
 }
 
-// hold starts the term requested at sent. If the owner has released meanwhile, it
-// releases the Lease again.
+// hold starts the term requested at sent. If the owner has released meanwhile, that
+// Release ends it.
 func (d *Driver) hold(c *contender, o object, sent boottime.Instant) (driver.Grant, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

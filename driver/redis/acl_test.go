@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -131,6 +132,47 @@ func TestRevokedNameFailsNoOther(t *testing.T) {
 	}
 	release(t, holder, "jobs/3", first)
 	receive(t, next, bound)
+}
+
+// A name whose right is revoked on every node ends no other lease of a quorum, and a lock that may not
+// be read is not lost.
+func TestRevokedRightsEndNoOtherLeaseOfAQuorum(t *testing.T) {
+	t.Parallel()
+	servers := startFive(t)
+	var clients []rueidis.Client
+	for _, s := range servers {
+		grantRights(t, dial(t, s.Addr()), "~other/*")
+		clients = append(clients, dial(t, "app:pw@"+s.Addr()))
+	}
+	change := func(rights ...string) {
+		for _, s := range servers {
+			mustDo(t, dial(t, s.Addr()), append([]string{"ACL", "SETUSER", "app"}, rights...)...)
+		}
+	}
+	q, err := OpenQuorum(t.Context(), clients, &QuorumOptions{RestartDelay: -1, NodeTimeout: 10 * time.Second})
+	testbed.OK(t, err)
+	testbed.CloseAfter(t, q)
+	names := []string{"jobs/1", "other/1", "jobs/2"}
+	held := make([]*renewal.Holding, len(names))
+	for i, name := range names {
+		held[i] = &renewal.Holding{Request: driver.Request{Name: name, Owner: newOwner()}}
+		takeQuorum(t, q, held[i].Request)
+	}
+	change("resetkeys", "~jobs/*")
+	for i, e := range q.extend(testbed.Bounded(t), held) {
+		switch revoked := i == 1; {
+		case !revoked && (!e.Ours || e.Err != nil):
+			t.Errorf("%s: %+v", names[i], e)
+		case revoked && (e.Ours || interlock.Kind(e.Err) != interlock.Definite):
+			t.Errorf("the revoked name: %+v", e)
+		}
+	}
+	change("-get")
+	for i, e := range q.extend(testbed.Bounded(t), held) {
+		if e.Ours || e.Err == nil {
+			t.Errorf("%s, which may not be read: %+v", names[i], e)
+		}
+	}
 }
 
 // A lock that the user may not read any more is not lost.

@@ -32,7 +32,7 @@ func (k *keyspace) Break(ctx context.Context, b driver.Break) (driver.BreakRecor
 	lock := k.layout.prefix + b.Name
 	states, err := k.show(ctx, []string{lock})
 	if err != nil {
-		return driver.BreakRecord{}, false, harmless(asked, err)
+		return driver.BreakRecord{}, false, err
 	}
 	s := states[0]
 	switch {
@@ -85,24 +85,22 @@ const brokenKey = reserved + wholeTag + "}:broken"
 
 // noteBreaks adds the slot of a lock to brokenKey, before its record is written.
 func (c *conn) noteBreaks(ctx context.Context, lock string) error {
-	asked := request{op: "break"}
-	_, err := do(ctx, c, asked, func(ctx context.Context) (int64, error) {
+	_, err := do(ctx, c, request{op: "break", harmless: true}, func(ctx context.Context) (int64, error) {
 		return c.client.Do(ctx, c.client.B().Sadd().Key(brokenKey).Member(tags.of(slotOf(lock))).Build()).AsInt64()
 	})
-	return harmless(asked, err)
+	return err
 }
 
 // breaksKeys returns the streams of all records.
 func (c *conn) breaksKeys(ctx context.Context) ([]string, error) {
-	asked := request{op: "show breaks"}
-	keys, err := do(ctx, c, asked, func(ctx context.Context) ([]string, error) {
+	keys, err := do(ctx, c, request{op: "show breaks", harmless: true}, func(ctx context.Context) ([]string, error) {
 		return c.client.Do(ctx, c.client.B().Smembers().Key(brokenKey).Build()).AsStrSlice()
 	})
 	for i, tag := range keys {
 		keys[i] = reserved + tag + "}:breaks"
 	}
 	slices.Sort(keys)
-	return keys, harmless(asked, err)
+	return keys, err
 }
 
 // Breaks returns the recorded breaks; see driver.Breaker. For all names it reads each
@@ -136,12 +134,12 @@ func (k *keyspace) Breaks(ctx context.Context, name string, limit int) ([]driver
 // not empty, newest first.
 func (k *keyspace) readBreaks(ctx context.Context, key, name string) ([]driver.BreakRecord, error) {
 	c := k.conn
-	asked := request{op: "show breaks", name: name}
+	asked := request{op: "show breaks", name: name, harmless: true}
 	entries, err := do(ctx, c, asked, func(ctx context.Context) ([]rueidis.XRangeEntry, error) {
 		return c.client.Do(ctx, c.client.B().Xrevrange().Key(key).End("+").Start("-").Build()).AsXRange()
 	})
 	if err != nil {
-		return nil, harmless(asked, err)
+		return nil, err
 	}
 	var records []driver.BreakRecord
 	for _, e := range entries {

@@ -58,6 +58,7 @@ type request struct {
 	owners          []string // instead of owner, for several owners
 	gives           bool     // it releases something, and is never refused
 	passing         bool     // its writes need no confirmation
+	harmless        bool     // it changes nothing that the caller asked for: its outcome is never uncertain
 }
 
 // eachOwner yields the owners.
@@ -253,10 +254,10 @@ func (c *conn) number(ctx context.Context, r request, s *script, b batch) (int64
 
 // fields reads a hash; it has none if it does not exist.
 func (c *conn) fields(ctx context.Context, r request, key string) (map[string]string, error) {
-	fields, err := do(ctx, c, r, func(ctx context.Context) (map[string]string, error) {
+	r.harmless = true
+	return do(ctx, c, r, func(ctx context.Context) (map[string]string, error) {
 		return c.client.Do(ctx, c.client.B().Hgetall().Key(key).Build()).AsStrMap()
 	})
-	return fields, harmless(r, err)
 }
 
 // evalOnce sends a request in one of four ways. If it needs only the script, and the client's
@@ -329,6 +330,7 @@ func (c *conn) sendHere(ctx context.Context, r request, s *script, b batch) (rue
 // request waits for the answer.
 func (c *conn) sendDirect(ctx context.Context, l *line, r request, s *script, b batch) (rueidis.RedisMessage, error) {
 	result := l.client.Do(context.Background(), s.known(l.client.B(), b))
+	c.link.look(result)
 	answered, interrupted := result.NonRedisError() == nil, l.interrupted.Load()
 	if !answered || interrupted {
 		c.link.direct.drop(l)

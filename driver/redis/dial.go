@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"net/url"
 	"strconv"
@@ -47,6 +48,28 @@ func Dial(address string) (rueidis.Client, error) {
 	return Connect(option, settings)
 }
 
+// dialWithin is Dial until ctx ends. A connection that opens later is closed.
+func dialWithin(ctx context.Context, address string) (rueidis.Client, error) {
+	var client rueidis.Client
+	var err error
+	dialed := make(chan struct{})
+	go func() {
+		defer close(dialed)
+		client, err = Dial(address)
+	}()
+	select {
+	case <-dialed:
+		return client, err
+	case <-ctx.Done():
+		go func() {
+			if <-dialed; err == nil {
+				client.Close()
+			}
+		}()
+		return nil, unsent(request{op: "connect"}, context.Cause(ctx))
+	}
+}
+
 // Connect connects as [Dial] does, with options of the client instead of a URL. It sets
 // what locks need: nothing is sent twice, requests keep their order, and timeouts that
 // are zero become short. option.Sentinel.MasterSet is for sentinels, several addresses
@@ -59,7 +82,7 @@ func Connect(option rueidis.ClientOption, settings Settings) (rueidis.Client, er
 		if client != nil {
 			client.Close()
 		}
-		return nil, harmless(request{op: "connect"}, failure(request{op: "connect"}, err))
+		return nil, failure(request{op: "connect", harmless: true}, err)
 	}
 	return &configured{client, settings, l}, nil
 }

@@ -91,6 +91,9 @@ func (a Answer) Error() string { return string(a) }
 const fail = errs.Driver("redis")
 
 func problem(r request, kind interlock.ErrorKind, err error) error {
+	if r.harmless && kind == interlock.Uncertain {
+		kind = interlock.Retryable
+	}
 	return fail.New(r.op, r.name, kind, err)
 }
 

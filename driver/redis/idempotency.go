@@ -148,7 +148,7 @@ func (s *Idempotency) Update(ctx context.Context, u driver.IdempotencyUpdate) er
 
 // Unfinished lists the records that no process works on; see driver.Idempotency.
 func (s *Idempotency) Unfinished(ctx context.Context, q driver.IdempotencyQuery) ([]driver.IdempotencyRecord, error) {
-	asked := request{op: "list requests", name: q.Operation}
+	asked := request{op: "list requests", name: q.Operation, harmless: true}
 	only := ""
 	if q.Operation != "" {
 		only = counted(q.Operation)
@@ -158,7 +158,7 @@ func (s *Idempotency) Unfinished(ctx context.Context, q driver.IdempotencyQuery)
 		args: []string{s.records, microseconds(q.Lapsed), strconv.Itoa(q.Attempts), strconv.Itoa(q.Limit), only},
 	})
 	if err != nil {
-		return nil, harmless(asked, err)
+		return nil, err
 	}
 	rows, err := m.ToArray()
 	if err != nil {

@@ -31,16 +31,16 @@ func (k *keyspace) names(ctx context.Context, prefix, after string) ([]string, e
 	if err != nil {
 		return nil, err
 	}
-	asked := request{op: "list", name: strings.TrimPrefix(prefix, k.layout.prefix)}
+	asked := request{op: "list", name: strings.TrimPrefix(prefix, k.layout.prefix), harmless: true}
 	results, err := k.conn.evalAll(ctx, asked, listScript, batches)
 	if err != nil {
-		return nil, harmless(asked, err)
+		return nil, err
 	}
 	var names []string
 	for _, r := range results {
 		found, err := r.AsStrSlice()
 		if err != nil {
-			return nil, harmless(asked, failure(asked, err))
+			return nil, failure(asked, err)
 		}
 		names = append(names, found...)
 	}
@@ -121,7 +121,7 @@ type slotRange struct {
 
 // slotRanges asks the nodes of the cluster where its slots are, until one answers.
 func (c *conn) slotRanges(ctx context.Context) ([]slotRange, error) {
-	asked := request{op: "read the cluster's slots"}
+	asked := request{op: "read the cluster's slots", harmless: true}
 	var items []rueidis.RedisMessage
 	err := uncertain(asked, rueidis.ErrNoAddr)
 	asker := "" // the address of the node that answered
@@ -135,12 +135,12 @@ func (c *conn) slotRanges(ctx context.Context) ([]slotRange, error) {
 		}
 	}
 	if err != nil {
-		return nil, harmless(asked, err)
+		return nil, err
 	}
 	ranges := make([]slotRange, len(items))
 	for i, item := range items {
 		if ranges[i], err = parseRange(item, asker); err != nil {
-			return nil, harmless(asked, uncertain(asked, err))
+			return nil, uncertain(asked, err)
 		}
 	}
 	return ranges, nil

@@ -103,7 +103,7 @@ func scan(ctx context.Context, c *conn, pattern string, of func(key string) (str
 	var found []string
 	for _, node := range nodes {
 		for cursor := uint64(0); ; {
-			page, err := do(ctx, c, request{op: "list"}, func(ctx context.Context) (rueidis.ScanEntry, error) {
+			page, err := do(ctx, c, request{op: "list", harmless: true}, func(ctx context.Context) (rueidis.ScanEntry, error) {
 				return node.Do(ctx, node.B().Scan().Cursor(cursor).Match(pattern).Count(1000).Build()).AsScanEntry()
 			})
 			if err != nil {
@@ -147,7 +147,7 @@ func (k *keyspace) list(ctx context.Context, locks []string, limit int, wanted f
 // show reads the state of locks in one request, or in one for each slot of a cluster.
 func (k *keyspace) show(ctx context.Context, locks []string) ([]shown, error) {
 	l := k.layout
-	asked := request{op: "show"}
+	asked := request{op: "show", harmless: true}
 	parts := chunks(l, locks, func(lock string) string { return lock })
 	batches := make([]batch, len(parts))
 	for i, part := range parts {
@@ -170,7 +170,7 @@ func (k *keyspace) show(ctx context.Context, locks []string) ([]shown, error) {
 		for j, lock := range part {
 			s := shown{LockState: driver.LockState{Name: strings.TrimPrefix(lock, l.prefix)}}
 			if err := parseState(items[j], lock, &s); err != nil {
-				return nil, uncertain(request{op: "show", name: s.Name}, err)
+				return nil, uncertain(request{op: "show", name: s.Name, harmless: true}, err)
 			}
 			states[lock] = s
 		}

@@ -1,9 +1,12 @@
 package redis
 
 import (
+	"context"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -36,4 +39,30 @@ func TestListNamesThatLookLikePatterns(t *testing.T) {
 	if states, more, err := d.Locks(t.Context(), "a", 2); err != nil || !more || len(states) != 2 {
 		t.Errorf("the first two: %+v, %v, %v", states, more, err)
 	}
+}
+
+// What only reads changes nothing: without an answer it is Retryable, not Uncertain.
+func TestLostReadsAreRetryable(t *testing.T) {
+	t.Parallel()
+	path := testbed.NewProxy(t, testbed.Redis(t).Addr())
+	client := dial(t, path.Addr())
+	d, limits, queues := openWith(t, client, nil), NewLimiter(client, ""), NewQueue(client, nil)
+	take(t, d, "x")
+	path.Cut()
+	for what, read := range map[string]func(context.Context) error{
+		"lock":   func(ctx context.Context) error { _, err := d.Lock(ctx, "x"); return err },
+		"list":   func(ctx context.Context) error { _, _, err := d.Locks(ctx, "", 1); return err },
+		"scan":   func(ctx context.Context) error { _, _, err := d.ForeignLocks(ctx, "x", 1); return err },
+		"breaks": func(ctx context.Context) error { _, err := d.Breaks(ctx, "", 1); return err },
+		"rights": func(ctx context.Context) error { _, _, err := d.MissingRights(ctx, "x"); return err },
+		"limit":  func(ctx context.Context) error { _, err := limits.Limit(ctx, "x"); return err },
+		"queue":  func(ctx context.Context) error { _, err := queues.Stuck(ctx, "x", 1); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if err := read(ctx); err == nil || interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("%s: %v (%v)", what, err, interlock.Kind(err))
+		}
+		cancel()
+	}
+	path.Heal()
 }

@@ -38,7 +38,7 @@ func NewKeyValues(client rueidis.Client, prefix string) *KeyValues {
 
 // Get reads keys by one HMGET; see driver.KeyValues.
 func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, error) {
-	asked := request{op: "get keys"}
+	asked := request{op: "get keys", harmless: true}
 	for _, key := range keys {
 		if err := driver.CheckName(asked.op, "a key", key, driver.MaxName); err != nil {
 			return nil, err
@@ -52,7 +52,7 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 		return k.conn.client.Do(ctx, k.conn.client.B().Hmget().Key(k.keys[0]).Field(keys...).Build()).ToArray()
 	})
 	if err != nil {
-		return nil, harmless(asked, err)
+		return nil, err
 	}
 	got := make([]driver.KeyValue, len(keys))
 	for i, m := range stored {
@@ -102,7 +102,7 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 
 // Scan reads a range of keys by one script; see driver.KeyValues.
 func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]driver.KeyValue, error) {
-	asked := request{op: "scan keys", name: from, gives: true} // a full server answers too
+	asked := request{op: "scan keys", name: from, gives: true, harmless: true} // a full server answers too
 	first, last := "-", "+"
 	if from != "" {
 		first = "[" + from
@@ -112,7 +112,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]dri
 	}
 	m, err := k.conn.eval(ctx, asked, kvScanScript, batch{keys: k.keys[:2], args: []string{first, last, strconv.Itoa(max(limit, 0))}})
 	if err != nil {
-		return nil, harmless(asked, err)
+		return nil, err
 	}
 	pairs, err := m.ToArray()
 	if err != nil || len(pairs)%2 != 0 {

@@ -50,7 +50,7 @@ func (l *Limiter) Limit(ctx context.Context, key string) (driver.StoredLimit, er
 
 // show reads keys.
 func (l *Limiter) show(ctx context.Context, keys []string) ([]driver.StoredLimit, error) {
-	return do(ctx, l.conn, request{op: "show limit", name: keys[0]}, func(ctx context.Context) (all []driver.StoredLimit, err error) {
+	return do(ctx, l.conn, request{op: "show limit", name: keys[0], harmless: true}, func(ctx context.Context) (all []driver.StoredLimit, err error) {
 		to := l.conn.client.B()
 		var commands rueidis.Commands
 		for _, key := range keys {

@@ -3,7 +3,11 @@ package redis
 import (
 	"context"
 	"crypto/tls"
+	"maps"
 	"net"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
@@ -17,6 +21,9 @@ type link struct {
 	inFlight atomic.Int64 // requests in their callers' goroutines
 	server   atomic.Value // string, the address of the latest connection
 	direct   *direct      // nil if the client has only its own connection
+
+	mu   sync.Mutex
+	open map[*linked]bool
 }
 
 // maxInFlight is well below what the client queues without blocking.
@@ -42,7 +49,7 @@ func (l *link) count() int64 {
 // newLink makes option report failed connections to a link, before the client notices and
 // dials.
 func newLink(option *rueidis.ClientOption) *link {
-	l := new(link)
+	l := &link{open: map[*linked]bool{}}
 	dial := option.DialCtxFn
 	old := option.DialFn // which DialCtxFn replaces
 	switch {
@@ -60,9 +67,33 @@ func newLink(option *rueidis.ClientOption) *link {
 			return nil, err
 		}
 		l.server.Store(remote(c))
-		return &linked{c, l}, nil
+		opened := &linked{c, l}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open[opened] = true
+		return opened, nil
 	}
 	return l
+}
+
+// demoted is in the answer of a server that has become a replica.
+const demoted = "READONLY You can't write"
+
+// look closes the connections if an answer is that of a replica. Redis keeps those that it had as a
+// master, and the address may lead to another master now.
+func (l *link) look(answers ...rueidis.RedisResult) {
+	if l == nil || !slices.ContainsFunc(answers, func(a rueidis.RedisResult) bool {
+		err := a.Error()
+		return err != nil && strings.Contains(err.Error(), demoted)
+	}) {
+		return
+	}
+	l.mu.Lock()
+	open := slices.Collect(maps.Keys(l.open))
+	l.mu.Unlock()
+	for _, c := range open {
+		_ = c.Close()
+	}
 }
 
 // close ends what the client does not know of.
@@ -106,6 +137,9 @@ func (c *linked) Write(b []byte) (int, error) {
 
 func (c *linked) Close() error {
 	c.link.breaks.Add(1)
+	c.link.mu.Lock()
+	delete(c.link.open, c)
+	c.link.mu.Unlock()
 	return c.Conn.Close()
 }
 

@@ -42,6 +42,7 @@ func (c *conn) follow(ctx context.Context, r request, to topic, look func(ctx co
 	if ctx.Err() != nil {
 		return unsent(r, context.Cause(ctx))
 	}
+	r.harmless = true
 	leave, ok := c.join(to)
 	if !ok {
 		return closed(r)
@@ -103,7 +104,7 @@ func (c *conn) subscribe(ctx context.Context, r request, to topic, box *driver.M
 		}
 		over := errors.Is(err, rueidis.ErrClosing)
 		if err = failure(r, err); err != nil && (over || !confirmed.Load() || interlock.Kind(err) == interlock.Definite) {
-			return harmless(r, err)
+			return err
 		}
 		resubscribe.Wait(ctx, int(failed.Add(1)))
 	}

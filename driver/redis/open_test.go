@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -156,7 +157,7 @@ func TestConfigurationWithoutPermissionPromisesLess(t *testing.T) {
 func TestCallsReturnWhileTheClientDials(t *testing.T) {
 	server := testbed.Redis(t)
 	path := testbed.NewProxy(t, server.Addr())
-	d := openOn(t, path.Addr(), nil)
+	d := openOn(t, path.Addr()+"?dial_timeout=10m", nil)
 	take(t, d, "before") // from here on callers send their requests
 	path.Cut()
 	path.Heal() // closes the connection
@@ -178,5 +179,32 @@ func TestCallsReturnWhileTheClientDials(t *testing.T) {
 			t.Fatalf("the client never dialled: %v", err)
 		}
 	}
-	path.Delay(0)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() { closed <- d.Close(ctx) }()
+	if err := testbed.Receive(t, closed, "the end of Close"); !errors.Is(err, cause) {
+		t.Errorf("Close while the client dials: %v", err)
+	}
+	path.Cut()
+	path.Heal() // the dial fails
+}
+
+// To open a backend ends with its ctx, even if the server does not answer.
+func TestOpeningEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	server.Pause()
+	cause := errors.New("enough")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
+	defer cancel()
+	opened := make(chan error, 1)
+	go func() {
+		_, err := backend.Open(ctx, server.URL()+"?dial_timeout=10m")
+		opened <- err
+	}()
+	if err := testbed.Receive(t, opened, "the end of Open"); !errors.Is(err, cause) || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("a server that does not answer: %v", err)
+	}
+	server.Resume()
 }

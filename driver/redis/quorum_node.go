@@ -68,10 +68,16 @@ func (n *node) ask(ctx context.Context, timeout time.Duration, r request, s *scr
 	return func() (results, error) {
 		defer cancel()
 		got, err := p.runAndWait()
-		if ctx.Err() == nil { // otherwise it is unknown what the node would have done
-			n.answered(errors.Join(err, firstLost(got)))
-		}
+		n.note(ctx, got, err)
 		return got, err
+	}
+}
+
+// note records the outcome of a request that was bounded by ctx, unless ctx has ended: then it is
+// unknown what the node would have done.
+func (n *node) note(ctx context.Context, got results, err error) {
+	if ctx.Err() == nil {
+		n.answered(errors.Join(err, firstLost(got)))
 	}
 }
 

@@ -13,26 +13,26 @@ import (
 
 var errReleased = errors.New("it was released meanwhile")
 
-// nodeAnswers are one node's answers for the leases of a round.
-type nodeAnswers struct {
-	numbers []int64 // nil if it did not answer
-	vote    vote    // granted or young, by its uptime
-	err     error
+// nodeAnswer is one node's answer for one lease.
+type nodeAnswer struct {
+	number int64
+	vote   vote // granted or young, by the node's uptime
+	err    error
 }
 
-// extend renews leases on all nodes at once, all leases of a node in one pipeline.
+// extend renews leases on all nodes at once, all leases of a node in one pipeline. A lease that a
+// node refuses, because the user may not use its key any more, fails no other.
 func (q *Quorum) extend(ctx context.Context, due []*renewal.Holding) []renewal.Extension {
 	extensions := make([]renewal.Extension, len(due))
 	round := q.enter(due)
 	defer q.leave(round)
 	answers := q.renewAll(ctx, round)
 	for i, h := range due {
-		at := slices.Index(round, h)
-		if at < 0 {
+		if !slices.Contains(round, h) {
 			extensions[i].Err = errReleased
 			continue
 		}
-		extensions[i] = judge(answers, at)
+		extensions[i] = judge(answers, h)
 		if e := extensions[i]; e.Err == nil && !e.Ours {
 			// Some nodes may have been locked again.
 			q.release(request{name: h.Name, owner: h.Owner}, q.layout.prefix+h.Name, q.everyNode())
@@ -66,49 +66,59 @@ func (q *Quorum) leave(round []*renewal.Holding) {
 }
 
 // renewAll asks all nodes, and waits for those that are not skipped.
-func (q *Quorum) renewAll(ctx context.Context, round []*renewal.Holding) []nodeAnswers {
-	batches := q.layout.renewals(chunks(q.layout, round, q.layout.held), q.options.TTL)
-	answers := make([]nodeAnswers, len(q.nodes))
-	asked := request{op: "renew"}
+func (q *Quorum) renewAll(ctx context.Context, round []*renewal.Holding) []map[*renewal.Holding]nodeAnswer {
+	answers := make([]map[*renewal.Holding]nodeAnswer, len(q.nodes))
 	var asking sync.WaitGroup
 	for i, n := range q.nodes {
-		if !n.mayAsk() {
-			answers[i].err = problem(asked, interlock.Retryable, errNodeDown)
-			continue
+		if n.mayAsk() {
+			asking.Go(func() { answers[i] = q.renewOn(ctx, n, round) })
 		}
-		wait := n.ask(ctx, q.options.NodeTimeout, asked, quorumRenewScript, batches...)
-		asking.Go(func() { answers[i] = q.readRound(n, wait, len(round)) })
 	}
 	asking.Wait()
 	return answers
 }
 
-// readRound parses a node's answer for n leases.
-func (q *Quorum) readRound(from *node, wait func() (results, error), n int) nodeAnswers {
-	got, err := wait()
-	a := nodeAnswers{vote: voteGranted}
-	for i := range (n + batchSize - 1) / batchSize {
-		size := min(batchSize, n-i*batchSize)
-		numbers, err := integers(request{op: "renew"}, got, i, size+1, err)
-		if err != nil {
-			return nodeAnswers{err: err}
+// renewOn asks a node.
+func (q *Quorum) renewOn(ctx context.Context, n *node, round []*renewal.Holding) map[*renewal.Holding]nodeAnswer {
+	asked := request{op: "renew"}
+	bounded, cancel := context.WithTimeoutCause(ctx, q.options.NodeTimeout, errNodeSilent)
+	defer cancel()
+	parts, results, err := evalParts(bounded, n.conn, asked, quorumRenewScript, chunks(q.layout, round, q.layout.held),
+		func(parts [][]*renewal.Holding) []batch { return q.layout.renewals(parts, q.options.TTL) })
+	n.note(ctx, results, err)
+	answers := make(map[*renewal.Holding]nodeAnswer, len(round))
+	for i, part := range parts {
+		numbers, err := integers(asked, results, i, len(part)+1, err)
+		var v vote
+		if err == nil {
+			v = n.came(time.Duration(numbers[len(part)])*time.Second, q.options.RestartDelay)
 		}
-		a.numbers = append(a.numbers, numbers[:size]...)
-		a.vote = min(a.vote, from.came(time.Duration(numbers[size])*time.Second, q.options.RestartDelay))
+		for j, h := range part {
+			a := nodeAnswer{vote: v, err: err}
+			if err == nil {
+				a.number = numbers[j]
+			}
+			answers[h] = a
+		}
 	}
-	return a
+	return answers
 }
 
-// judge returns the outcome of lease i.
-func judge(answers []nodeAnswers, i int) renewal.Extension {
+// judge returns the outcome of a lease.
+func judge(answers []map[*renewal.Holding]nodeAnswer, h *renewal.Holding) renewal.Extension {
+	asked := request{op: "renew"}
 	r := renewalTally{nodes: len(answers)}
 	var errs []error
-	for _, a := range answers {
+	for _, of := range answers {
+		a, sent := of[h]
+		if !sent {
+			a.err = problem(asked, interlock.Retryable, errNodeDown)
+		}
 		if a.err != nil {
 			errs = append(errs, a.err)
 			continue
 		}
-		r.count(a.numbers[i], a.vote)
+		r.count(a.number, a.vote)
 	}
 	switch r.verdict() {
 	case verdictKept:
@@ -116,7 +126,7 @@ func judge(answers []nodeAnswers, i int) renewal.Extension {
 	case verdictLost:
 		return renewal.Extension{}
 	}
-	return renewal.Extension{Err: noMajority(request{op: "renew"}, errs)}
+	return renewal.Extension{Err: noMajority(asked, errs)}
 }
 
 func (q *Quorum) everyNode() []int {

@@ -133,7 +133,7 @@ func (d *Driver) Close(ctx context.Context) error {
 	if d.conn.close() {
 		d.waiting.closeAll()
 		d.stop()
-		d.pushes.stop(ctx)
+		d.pushes.loop.Go(func() { d.pushes.stop(ctx) }) // it may wait for a dial of the client
 	}
 	return d.conn.wait(ctx, &d.loops, &d.pushes.loop)
 }

@@ -48,7 +48,7 @@ var (
 	contendScript = newLockScript(lua("clock", "contend_one", "draw", "contend_free", "queue", "contend"))
 	releaseScript = newLockScript(lua("release_free", "clock", "release_push", "draw", "queue", "release"))
 	showScript    = reading(newLockScript(lua("clock", "draw", "queue", "show")))
-	renewScript   = newStepwiseScript(lua("renew").after(valueFormat))
+	renewScript   = newStepwiseScript(lua("value", "renew").after(valueFormat))
 	breakScript   = newLockScript(lua("clock", "draw", "queue", "break"))
 
 	plainAcquireScript = newScript(lua("plain_acquire").after(constants))
@@ -56,7 +56,7 @@ var (
 
 	quorumAcquireScript = newScript(lua("quorum_acquire"))
 	quorumReleaseScript = newScript(lua("quorum_release"))
-	quorumRenewScript   = newScript(lua("quorum_renew"))
+	quorumRenewScript   = newScript(lua("value", "quorum_renew"))
 )
 
 // constants begin most scripts. ACCEPT and ALIVE are arguments of commands: Redis formats a

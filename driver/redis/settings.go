@@ -1,6 +1,8 @@
 package redis
 
 import (
+	"context"
+
 	"github.com/redis/rueidis"
 )
 
@@ -46,6 +48,18 @@ type configured struct {
 	rueidis.Client
 	settings Settings
 	link     *link // nil if the connections are not watched
+}
+
+func (c *configured) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	result := c.Client.Do(ctx, command)
+	c.link.look(result)
+	return result
+}
+
+func (c *configured) DoMulti(ctx context.Context, commands ...rueidis.Completed) []rueidis.RedisResult {
+	results := c.Client.DoMulti(ctx, commands...)
+	c.link.look(results...)
+	return results
 }
 
 func (c *configured) Close() {

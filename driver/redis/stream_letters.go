@@ -46,7 +46,7 @@ func (q *Queue) DeadLetters(ctx context.Context, name string, after int64, most 
 	s := &streamStore{q, name, keys}
 	found, err := s.eval(ctx, asked.op, streamLettersScript, []string{strconv.FormatInt(after, 10), strconv.Itoa(min(max(most, 1), 1000))})
 	if err != nil {
-		return nil, harmless(asked, err)
+		return nil, err
 	}
 	for _, m := range found {
 		var l DeadLetter
@@ -169,7 +169,7 @@ func (q *Queue) show(ctx context.Context, op, name string, most int) (status Que
 	for cursor := "0"; ; {
 		page, err := s.eval(ctx, op, streamShowScript, []string{q.options.Group, cursor})
 		if err != nil {
-			return status, nil, harmless(asked, err)
+			return status, nil, err
 		}
 		if len(page) != 7 {
 			return status, nil, problem(asked, interlock.Retryable, errReply)

@@ -66,7 +66,7 @@ type streamStore struct {
 var _ leasequeue.Store = (*streamStore)(nil)
 
 func (s *streamStore) eval(ctx context.Context, op string, script *script, args []string) ([]rueidis.RedisMessage, error) {
-	asked := request{op: op, name: s.name}
+	asked := request{op: op, name: s.name, harmless: script.reads}
 	m, err := s.queue.conn.eval(ctx, asked, script, batch{s.keys, args})
 	if err != nil {
 		return nil, err

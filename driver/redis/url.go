@@ -29,8 +29,8 @@ func init() {
 			}
 			return nil
 		},
-		Connect: func(_ context.Context, u *backend.URL) (backend.Connection, error) {
-			client, err := Dial(u.Client())
+		Connect: func(ctx context.Context, u *backend.URL) (backend.Connection, error) {
+			client, err := dialWithin(ctx, u.Client())
 			if err != nil {
 				return nil, err
 			}

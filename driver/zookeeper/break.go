@@ -41,14 +41,14 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 	}
 	s, err := d.current(ctx)
 	if err != nil {
-		return none, false, prelude(err)
+		return none, false, harmless(err)
 	}
 	if err := s.sync(ctx, opBreak, b.Name); err != nil {
-		return none, false, prelude(err)
+		return none, false, harmless(err)
 	}
 	n, f, err := s.holder(ctx, b.Name)
 	if err != nil || f == nil || ownerOf(n, f.data) != b.Owner || isUnconfirmed(n, f) {
-		return none, false, prelude(err)
+		return none, false, harmless(err)
 	}
 	for range attempts {
 		record, ok, err := s.breakNode(ctx, b, n, f)
@@ -56,7 +56,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 			return record, ok, err
 		}
 		if err := d.makeRecords(ctx, s); err != nil {
-			return none, false, prelude(err)
+			return none, false, harmless(err)
 		}
 	}
 	return none, false, fail.New(opBreak, b.Name, interlock.Retryable, errNoRecords)
@@ -175,14 +175,14 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	}
 	s, err := d.current(ctx)
 	if err != nil {
-		return nil, prelude(err)
+		return nil, harmless(err)
 	}
 	if err := s.sync(ctx, opBreak, name); err != nil {
-		return nil, err
+		return nil, harmless(err)
 	}
 	paths, err := s.records(ctx)
 	if err != nil {
-		return nil, err
+		return nil, harmless(err)
 	}
 	var all []driver.BreakRecord
 	for _, path := range paths {
@@ -191,7 +191,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 		}
 		f, err := s.get(ctx, opBreak, name, path)
 		if err != nil {
-			return nil, err
+			return nil, harmless(err)
 		}
 		if record, ok := readBroken(f); ok && (name == "" || record.Name == name) {
 			all = append(all, record)

@@ -270,7 +270,8 @@ func (d *Driver) baseForConversion(ctx context.Context) (base, error) {
 		return base{}, err
 	}
 	if err := s.sync(ctx, "read base of tokens", ""); err != nil {
-		return base{}, err
+		return base{}, harmless(err)
 	}
-	return s.counter.read(ctx)
+	b, err := s.counter.read(ctx)
+	return b, harmless(err)
 }

@@ -128,7 +128,7 @@ func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, err
 func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, error) {
 	b, err := s.counter.current(ctx)
 	if err != nil {
-		return nil, prelude(err)
+		return nil, harmless(err)
 	}
 	e := entry{s, c, b, make(chan struct{})}
 	d.mu.Lock()
@@ -229,7 +229,7 @@ func (d *Driver) prepare(ctx context.Context, s *session, c *contender) error {
 			err = d.makeNode(ctx, s, path, zk.FlagPersistent)
 		}
 		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
-			return prelude(err)
+			return harmless(err)
 		}
 	}
 	return nil

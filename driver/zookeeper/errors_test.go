@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -28,5 +29,13 @@ func TestOwnBoundIsNotDefinite(t *testing.T) {
 	proxy.DropReplies()
 	if _, err := Open(t.Context(), &Options{Servers: []string{proxy.Addr()}, TTL: 2 * time.Second}); interlock.Kind(err) != interlock.Retryable {
 		t.Errorf("no answer to the opening of a session: %v (%v)", err, interlock.Kind(err))
+	}
+}
+
+// TestThrottledIsRetryable: a server does not execute a request that has waited for too long.
+func TestThrottledIsRetryable(t *testing.T) {
+	t.Parallel()
+	if kind := kindOf(fmt.Errorf("unknown error: %v", zk.ErrCode(-127))); kind != interlock.Retryable { // as in the client
+		t.Error(kind)
 	}
 }

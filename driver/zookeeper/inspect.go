@@ -24,12 +24,13 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 	}
 	s, err := d.current(ctx)
 	if err != nil {
-		return driver.LockState{}, prelude(err)
+		return driver.LockState{}, harmless(err)
 	}
 	if err := s.sync(ctx, opShow, name); err != nil {
-		return driver.LockState{}, err
+		return driver.LockState{}, harmless(err)
 	}
-	return s.describe(ctx, name)
+	state, err := s.describe(ctx, name)
+	return state, harmless(err)
 }
 
 // Locks implements driver.Inspector. It reads the names under the root and then
@@ -37,14 +38,14 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
 	s, err := d.current(ctx)
 	if err != nil {
-		return nil, false, prelude(err)
+		return nil, false, harmless(err)
 	}
 	if err := s.sync(ctx, opShow, ""); err != nil {
-		return nil, false, err
+		return nil, false, harmless(err)
 	}
 	names, err := s.names(ctx, d.layout.root, prefix)
 	if err != nil {
-		return nil, false, err
+		return nil, false, harmless(err)
 	}
 	slices.Sort(names)
 	var locks []driver.LockState
@@ -52,7 +53,7 @@ func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 		state, err := s.describe(ctx, name)
 		switch {
 		case err != nil:
-			return nil, false, err
+			return nil, false, harmless(err)
 		case state.Holder == nil && len(state.Waiters) == 0:
 		case len(locks) >= limit:
 			return locks, true, nil

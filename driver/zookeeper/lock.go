@@ -76,7 +76,7 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	}
 	s, err := d.current(ctx)
 	if err != nil {
-		return driver.Grant{}, prelude(err)
+		return driver.Grant{}, harmless(err)
 	}
 	if r.NoWait && !d.knows(identity{r.Name, r.Owner}) {
 		if err := d.peek(ctx, s, r.Name); err != nil {
@@ -198,7 +198,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	defer d.returned(c)
 	s, err := d.current(ctx)
 	if err != nil {
-		return prelude(err)
+		return harmless(err)
 	}
 	return d.clear(ctx, s, c)
 }
@@ -272,7 +272,7 @@ func (d *Driver) peek(ctx context.Context, s *session, name string) error {
 		}
 	}
 	if err != nil {
-		return prelude(err)
+		return harmless(err)
 	}
 	if err := d.refuse(name, q); err != nil {
 		return err

@@ -88,6 +88,13 @@ func failed(op, name string, err error) error {
 	return fail.New(op, name, kindOf(err), err)
 }
 
+// The errors of the client for refusals that it does not know: their codes. The servers do not execute
+// a request beyond a quota, nor one that has waited for too long (throttledOpWaitTime).
+const (
+	quotaExceeded = "unknown error: -125"
+	throttled     = "unknown error: -127"
+)
+
 // kindOf classifies an error of the client. A refused request had no effect; without a server,
 // the request was not sent.
 func kindOf(err error) interlock.ErrorKind {
@@ -103,16 +110,23 @@ func kindOf(err error) interlock.ErrorKind {
 			return interlock.Retryable
 		}
 	}
+	switch err.Error() {
+	case quotaExceeded:
+		return interlock.Definite
+	case throttled:
+		return interlock.Retryable
+	}
 	return interlock.Uncertain
 }
 
-// prelude wraps the error of a request before the caller's own: if its outcome is unknown, the
-// caller's request was still not sent.
-func prelude(err error) error {
-	if err == nil || interlock.Kind(err) != interlock.Uncertain {
+// harmless makes an unknown outcome Retryable, for a request that only reads, or comes before the
+// caller's own: it changes nothing that the caller asked for.
+func harmless(err error) error {
+	var e *interlock.Error
+	if interlock.Kind(err) != interlock.Uncertain || !errors.As(err, &e) {
 		return err
 	}
-	return fail.New("prepare", "", interlock.Retryable, errors.Unwrap(err))
+	return fail.New(e.Op, e.Name, interlock.Retryable, e.Err)
 }
 
 // again returns the error that the place in the queue is lost, or was never taken.

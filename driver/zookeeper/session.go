@@ -66,7 +66,7 @@ func (d *Driver) newSession() (*session, error) {
 	}
 	if err := s.begin(ctx, sent); err != nil {
 		d.tasks.Go(s.abandon)
-		return nil, prelude(err)
+		return nil, harmless(err)
 	}
 	return s, nil
 }

@@ -14,7 +14,8 @@ import (
 // reread is the interval at which a watched value is read without an event.
 const reread = 5 * time.Second
 
-// Watch implements driver.Values by one watch of ZooKeeper on the value's node.
+// Watch implements driver.Values by one watch of ZooKeeper on the value's node, which later calls
+// for the name share.
 // A broken connection or an ended session may end it with a Retryable error.
 func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
 	if err := v.check(ctx, opWatch, name); err != nil {
@@ -25,9 +26,9 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 	}
 	w := valueWatch{Values: v, name: name, each: each}
 	for {
-		events, err := w.look(ctx)
+		set, err := w.look(ctx)
 		if err == nil {
-			err = w.wait(ctx, events)
+			err = w.wait(ctx, set)
 		}
 		if err != nil {
 			return ended(ctx, name, err)
@@ -40,7 +41,7 @@ func ended(ctx context.Context, name string, err error) error {
 	if ctx.Err() != nil {
 		return notSent(ctx, opWatch, name)
 	}
-	return prelude(err)
+	return harmless(err)
 }
 
 // valueWatch is one call of Watch.
@@ -53,10 +54,25 @@ type valueWatch struct {
 	at       int64 // the transaction that wrote the last
 }
 
-// look reads the value and watches for the next change.
-func (w *valueWatch) look(ctx context.Context) (<-chan zk.Event, error) {
+// nodeWatch is a watch of the client that has not fired. The client cannot remove it, so that later
+// calls use it: with one for each call there would be ever more until a change.
+type nodeWatch struct {
+	events <-chan zk.Event
+	fired  chan struct{} // closed when a call has received the event
+	err    error         // of the event
+}
+
+// look reads the value, and returns a watch for the next change that was set before.
+func (w *valueWatch) look(ctx context.Context) (*nodeWatch, error) {
+	path := w.path(w.name)
+	w.mu.Lock()
+	set := w.watches[path]
+	w.mu.Unlock()
 	f, err := w.ask(ctx, opWatch, w.name, func() (*found, error) {
-		data, stat, ch, err := w.conn.GetW(w.path(w.name))
+		if set != nil {
+			return w.present(nil)
+		}
+		data, stat, ch, err := w.conn.GetW(path)
 		if errors.Is(err, zk.ErrNoNode) {
 			return w.awaitFirst()
 		}
@@ -65,7 +81,22 @@ func (w *valueWatch) look(ctx context.Context) (<-chan zk.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.events, w.report(f)
+	if set == nil {
+		set = &nodeWatch{events: f.events, fired: make(chan struct{})}
+		w.mu.Lock()
+		w.watches[path] = set
+		w.mu.Unlock()
+	}
+	return set, w.report(f)
+}
+
+// drop forgets a watch, so that the next look sets another.
+func (w *valueWatch) drop(set *nodeWatch) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if path := w.path(w.name); w.watches[path] == set {
+		delete(w.watches, path)
+	}
 }
 
 // awaitFirst watches for the creation of a node. If it exists already, it reads it and watches
@@ -109,25 +140,37 @@ func (w *valueWatch) report(f *found) error {
 }
 
 // wait returns after an event. At intervals it also reads the value, in case an event was lost.
-func (w *valueWatch) wait(ctx context.Context, events <-chan zk.Event) error {
+func (w *valueWatch) wait(ctx context.Context, set *nodeWatch) error {
 	again := time.NewTicker(reread)
 	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case ev := <-events:
-			if ev.Err != nil {
-				return failed(opWatch, w.name, ev.Err)
+		case <-set.fired:
+			return set.err
+		case ev, first := <-set.events: // closed after the event
+			if !first { // another call has received it
+				<-set.fired
+				return set.err
 			}
-			return nil
+			w.drop(set)
+			if ev.Err != nil {
+				set.err = failed(opWatch, w.name, ev.Err)
+			}
+			close(set.fired)
 		case <-again.C:
+			at := w.at
 			f, err := w.ask(ctx, opWatch, w.name, func() (*found, error) { return w.present(nil) })
 			if err == nil {
 				err = w.report(f)
 			}
 			if err != nil {
 				return err
+			}
+			if w.at > at { // its event was lost, or is late
+				w.drop(set)
+				return nil
 			}
 		}
 	}

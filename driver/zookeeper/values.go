@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -32,6 +33,9 @@ type Values struct {
 	root string
 	acl  []zk.ACL
 	now  func() time.Time
+
+	mu      sync.Mutex
+	watches map[string]*nodeWatch // by path
 }
 
 // NewValues returns the values below root, such as "/interlock"; it sends nothing. The
@@ -39,7 +43,7 @@ type Values struct {
 // ends with its answer, or with the client. Connect it with [Dialer]: otherwise it may
 // send nothing for more than a minute after a server restarts.
 func NewValues(conn *zk.Conn, root string) *Values {
-	return &Values{conn: conn, root: strings.TrimSuffix(root, "/"), acl: zk.WorldACL(zk.PermAll), now: time.Now}
+	return &Values{conn: conn, root: strings.TrimSuffix(root, "/"), acl: zk.WorldACL(zk.PermAll), now: time.Now, watches: map[string]*nodeWatch{}}
 }
 
 func (v *Values) path(name string) string { return v.root + "/" + reserved + "values/" + escape(name) }
@@ -64,7 +68,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 		case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNodeExists):
 		case errors.Is(err, zk.ErrNoNode):
 			if err := v.prepare(ctx, name); err != nil {
-				return prelude(err)
+				return harmless(err)
 			}
 		default:
 			return err
@@ -104,7 +108,7 @@ func (v *Values) checkValue(name string, value driver.Value) error {
 func (v *Values) putOnce(ctx context.Context, name string, value driver.Value) error {
 	was, stat, err := v.read(ctx, opPut, name)
 	if err != nil {
-		return prelude(err)
+		return harmless(err)
 	}
 	if value.Token < was.Token {
 		return fail.New(opPut, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: was.Token, Got: value.Token})
@@ -141,10 +145,10 @@ func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 		return driver.Value{}, err
 	}
 	if err := v.sync(ctx, name); err != nil {
-		return driver.Value{}, prelude(err)
+		return driver.Value{}, harmless(err)
 	}
 	value, _, err := v.read(ctx, opGet, name)
-	return value, prelude(err)
+	return value, harmless(err)
 }
 
 // sync makes our server catch up with its leader.

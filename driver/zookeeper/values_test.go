@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -109,5 +110,71 @@ func TestValueIsWrittenOverWhatWasRead(t *testing.T) {
 	testbed.OK(t, testbed.Receive(t, between, "the higher one"))
 	if got, err := other.Get(t.Context(), "n"); err != nil || string(got.Data) != "highest" {
 		t.Fatalf("%q, %v", got.Data, err)
+	}
+}
+
+// TestCallsOfWatchShareAWatch: the client cannot remove one before the value changes, so calls that have
+// ended would leave theirs. Each call receives the change.
+func TestCallsOfWatchShareAWatch(t *testing.T) {
+	t.Parallel()
+	const opExists = 3
+	server := borrow(t)
+	var watches atomic.Int64
+	v := valuesAt(t, server.Addr(), "/x", func(op uint32, body []byte) {
+		if (op == opGetData || op == opExists) && body[len(body)-1] == 1 {
+			watches.Add(1)
+		}
+	})
+	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
+	testbed.OK(t, err)
+	put := func(data string) {
+		testbed.OK(t, v.Put(t.Context(), "n", driver.Value{Data: []byte(data), Token: token}))
+	}
+	put("before")
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := v.Watch(ctx, "n", func(driver.Value) { cancel() }); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	if n := watches.Load(); n != 1 {
+		t.Errorf("%d watches for five calls", n)
+	}
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seen := make(chan string, 20)
+	for range 3 {
+		calls.Go(func() { _ = v.Watch(ctx, "n", func(value driver.Value) { seen <- string(value.Data) }) })
+	}
+	for _, data := range []string{"before", "after", "last"} {
+		if data != "before" {
+			put(data)
+		}
+		for range 3 {
+			if got := testbed.Receive(t, seen, data); got != data {
+				t.Fatalf("%q is reported, want %q", got, data)
+			}
+		}
+	}
+}
+
+// TestQuotaIsDefinite: a write beyond a quota is refused before it takes effect.
+func TestQuotaIsDefinite(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t, "-Dzookeeper.enforceQuota=true")
+	v := valuesAt(t, server.Addr(), "/x", nil)
+	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
+	testbed.OK(t, err)
+	value := driver.Value{Data: []byte("small"), Token: token}
+	testbed.OK(t, v.Put(t.Context(), "n", value))
+	for _, node := range [][2]string{{"", ""}, {"/zookeeper_limits", "count=-1,bytes=-1;byteHardLimit=1000;countHardLimit=-1"}, {"/zookeeper_stats", "count=0,bytes=0"}} {
+		_, err := v.conn.Create("/zookeeper/quota/x"+node[0], []byte(node[1]), zk.FlagPersistent, zk.WorldACL(zk.PermAll))
+		testbed.OK(t, err)
+	}
+	value.Data = make([]byte, 2000)
+	if err := v.Put(t.Context(), "n", value); err == nil || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("beyond the quota: %v (%v)", err, interlock.Kind(err))
 	}
 }

@@ -26,7 +26,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	}
 	s, err := d.current(ctx)
 	if err != nil {
-		return prelude(err)
+		return harmless(err)
 	}
 	sub := &subscription{s: s, prefix: prefix, changed: changed, armed: map[string]bool{}, paths: driver.NewMailbox("", 0)}
 	if err := d.subscribe(s, sub); err != nil {
@@ -34,7 +34,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	}
 	defer d.unsubscribe(s, sub)
 	if err := sub.arm(ctx, d.layout.root, false); err != nil {
-		return prelude(err)
+		return harmless(err)
 	}
 	changed("")
 	for {
@@ -44,7 +44,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 		case <-sub.paths.Woken():
 		}
 		if err := sub.report(ctx); err != nil {
-			return prelude(err)
+			return harmless(err)
 		}
 	}
 }

@@ -121,8 +121,10 @@ local function one(i)
   ttl = ARGV[2 * i + 2]
   local ok, reply = pcall(contend, k, owner_of(i))
   tell_watchers(k)
-  if not ok then reply = { 'failed', type(reply) == 'table' and reply.err or tostring(reply) } end
-  return reply
+  if ok then return reply end
+  local why = type(reply) == 'table' and reply.err or tostring(reply)
+  if string.find(why, 'READONLY', 1, true) then error(reply, 0) end -- a replica can serve no name
+  return { 'failed', why }
 end
 
 if mode == 'together' then

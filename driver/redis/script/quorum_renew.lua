@@ -3,7 +3,7 @@
 -- the server's uptime in seconds.
 local replies = {}
 for i, lock in ipairs(KEYS) do
-  local owner, ttl, holder = ARGV[2 * i - 1], ARGV[2 * i], redis.pcall('GET', lock)
+  local owner, ttl, holder = ARGV[2 * i - 1], ARGV[2 * i], value_of(lock)
   replies[i] = 0
   if holder == owner then
     redis.call('PEXPIRE', lock, ttl)

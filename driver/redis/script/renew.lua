@@ -1,11 +1,8 @@
 -- KEYS: the locks. ARGV: owner and ttl of each. Returns for each owner 1 if it holds the
--- lock, whose time to live is then ttl, or 0. A key of another type is no lock of the owner.
+-- lock, whose time to live is then ttl, or 0.
 local replies = {}
 for i, lock in ipairs(KEYS) do
-  local owner, value = ARGV[2 * i - 1], redis.pcall('GET', lock)
-  if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
-    redis.call('GET', lock) -- fails: it is unknown who holds the lock
-  end
+  local owner, value = ARGV[2 * i - 1], value_of(lock)
   replies[i] = 0
   if value == owner or type(value) == 'string' and string.sub(value, OWNER_AT) == owner then
     redis.call('PEXPIRE', lock, ARGV[2 * i])
