@@ -221,14 +221,14 @@ func declared(statement string) (name string, columns []string) {
 func columnsOf(ctx context.Context, db SQL, tables []string) (map[string][]string, error) {
 	var parts []string
 	for _, name := range tables {
-		as := literal(name)
+		as := literal(db.Dialect(), name)
 		if db.Dialect() == MariaDB {
 			in, table := "database()", strings.TrimPrefix(name, "`")
 			if schema, rest, qualified := strings.Cut(table, "`.`"); qualified {
-				in, table = literal(schema), rest
+				in, table = literal(MariaDB, schema), rest
 			}
 			table = strings.ReplaceAll(strings.TrimSuffix(table, "`"), "``", "`")
-			parts = append(parts, `select `+as+` as tab, coalesce(group_concat(column_name), ',') as cols from information_schema.columns where table_schema = `+in+` and table_name = `+literal(table))
+			parts = append(parts, `select `+as+` as tab, coalesce(group_concat(column_name), ',') as cols from information_schema.columns where table_schema = `+in+` and table_name = `+literal(MariaDB, table))
 			continue
 		}
 		parts = append(parts, `select `+as+`::text as tab, coalesce(string_agg(attname::text, ','), ',') as cols from pg_attribute where attrelid = to_regclass(`+as+`) and attnum > 0 and not attisdropped`)
@@ -246,8 +246,13 @@ func columnsOf(ctx context.Context, db SQL, tables []string) (map[string][]strin
 	return have, err
 }
 
-// literal quotes a table name, which is trusted and contains no backslash.
-func literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }
+// literal quotes a table name. On MariaDB the sql_mode decides whether a backslash in a text is one.
+func literal(d Dialect, s string) string {
+	if d == MariaDB {
+		return fmt.Sprintf(`convert(x'%x' using utf8mb4)`, s)
+	}
+	return `'` + strings.ReplaceAll(s, `'`, `''`) + `'`
+}
 
 // Types that database drivers implement. Users refer to them by package interlock.
 type (

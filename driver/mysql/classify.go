@@ -38,17 +38,17 @@ func failed(ctx context.Context, at stage, err error) error {
 		return nil
 	}
 	kind := kindOf(at, err, ctx.Err() != nil)
+	if isNumber(err, lockWaitTimeout) || isNumber(err, lockNoWait) {
+		err = fmt.Errorf("%w: %w", interlock.ErrHeld, err)
+	}
 	return &interlock.Error{Op: at.String(), Driver: string(fail), Kind: kind, Err: explained(ctx, err)}
 }
 
-// explained adds the SQLSTATE, ErrHeld and the cause of ctx to the client's error.
+// explained adds the SQLSTATE and the cause of ctx to the client's error.
 func explained(ctx context.Context, err error) error {
 	var native *client.MySQLError
 	if errors.As(err, &native) {
 		err = &serverError{err, native}
-		if native.Number == lockWaitTimeout || native.Number == lockNoWait {
-			err = fmt.Errorf("%w: %w", interlock.ErrHeld, err)
-		}
 	}
 	return driver.WithCause(ctx, err)
 }
@@ -257,9 +257,5 @@ func ofStatement(ctx context.Context, op, name string, err error) error {
 
 // ofRead is ofStatement for statements that change nothing.
 func ofRead(ctx context.Context, op, name string, err error) error {
-	err = ofStatement(ctx, op, name, err)
-	if err != nil && ctx.Err() == nil && interlock.Kind(err) == interlock.Uncertain {
-		return problem(op, name, interlock.Retryable, errors.Unwrap(err))
-	}
-	return err
+	return failure.Uncommitted(ofStatement(ctx, op, name, err))
 }

@@ -86,8 +86,8 @@ const expiredLease = `expires < {now} - interval ? microsecond`
 // found. It keeps their highest counter, so that a name that is used again continues above it, whatever
 // the clock. Each of its statements has a short bound, because a transaction that creates a row waits
 // for this one. A row that was used after it was found stays.
-func sweepLeases(ctx context.Context, db *sql.DB, o Options, after time.Duration) (found int, err error) {
-	names, err := all(ctx, db, o.sql(o.soon()+`select name from {ns}_lease where `+expiredLease+` limit ?`),
+func sweepLeases(ctx context.Context, conn *sql.Conn, o Options, after time.Duration) (found int, err error) {
+	names, err := all(ctx, conn, o.sql(o.soon()+`select name from {ns}_lease where `+expiredLease+` limit ?`),
 		[]any{after.Microseconds(), sweepSize}, func(rows *sql.Rows) (any, error) {
 			var name []byte
 			err := rows.Scan(&name)
@@ -96,7 +96,7 @@ func sweepLeases(ctx context.Context, db *sql.DB, o Options, after time.Duration
 	if err != nil || len(names) == 0 {
 		return 0, err
 	}
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return 0, err
 	}

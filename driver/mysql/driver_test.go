@@ -195,6 +195,34 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// TestReadOnlyIsANumberOrAWord: it is a word from MariaDB 12 on.
+func TestReadOnlyIsANumberOrAWord(t *testing.T) {
+	admin := open(t, mariaDB(t).URL())
+	for value, want := range map[string]string{"0": "0", "1": "1", "'OFF'": "0", "'ON'": "1", "'NO_LOCK'": "1", "'NO_LOCK_NO_ADMIN'": "1"} {
+		if got := admin.text(t, "select "+strings.ReplaceAll(mysql.ReadOnlyNow, "@@global.read_only", value)); got != want {
+			t.Errorf("%s: got %s, want %s", value, got, want)
+		}
+	}
+}
+
+// TestExhaustedPool: a request that got no connection of the pool was not sent.
+func TestExhaustedPool(t *testing.T) {
+	pool := open(t, mariaDB(t).URL())
+	pool.SetMaxOpenConns(1)
+	d, err := mysql.OpenTable(t.Context(), pool.DB, &mysql.Options{TTL: mysql.MinTTL})
+	testbed.OK(t, err)
+	testbed.CloseAfter(t, d)
+	used, err := pool.DB.Conn(t.Context())
+	testbed.OK(t, err)
+	defer used.Close()
+	_, err = d.Acquire(testbed.Bounded(t), request("x"))
+	testbed.WantKind(t, err, interlock.Retryable, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = mysql.NewKeyValues(pool.DB, "kv").Get(ctx, "k")
+	testbed.WantKind(t, err, interlock.Retryable, context.DeadlineExceeded)
+}
+
 // TestTableNeedsAutocommit: a grant of a session that does not commit by itself would end with the
 // session, while its holder has a claim.
 func TestTableNeedsAutocommit(t *testing.T) {

@@ -9,6 +9,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
+// ReadOnlyNow is the condition that a server is read-only.
+const ReadOnlyNow = readOnlyNow
+
 // SweepSize bounds the rows that a sweep of leases removes. A session sweeps after SweepGrants.
 const (
 	SweepSize   = sweepSize

@@ -2,6 +2,7 @@ package mysql_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -263,6 +264,25 @@ func TestLockedRowEndsNoOtherLease(t *testing.T) {
 	server := mariaDB(t)
 	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: 3 * time.Second})
 	leasetabletest.LockedRowEndsNoOtherLease(t, d, func(name string) func() { return lockRow(t, admin, name) })
+}
+
+// TestLockedRowIsNoRefusal: a row that another transaction has locked for longer than the lock timeout of
+// the pool's sessions may be free soon.
+func TestLockedRowIsNoRefusal(t *testing.T) {
+	server := mariaDB(t)
+	admin := open(t, server.URL())
+	d, err := mysql.OpenTable(t.Context(), open(t, server.URL()+"?innodb_lock_wait_timeout=0").DB, &mysql.Options{TTL: time.Minute})
+	testbed.OK(t, err)
+	testbed.CloseAfter(t, d)
+	r := request("x")
+	acquire(t, d, r)
+	defer lockRow(t, admin, "x")()
+	_, err = d.Acquire(testbed.Bounded(t), request("x"))
+	for _, err := range []error{err, d.Release(testbed.Bounded(t), r.Name, r.Owner)} {
+		if testbed.WantKind(t, err, interlock.Retryable, nil); errors.Is(err, interlock.ErrHeld) {
+			t.Errorf("a refusal: %v", err)
+		}
+	}
 }
 
 // lockRow locks the row of a name in a transaction, which unlock ends.

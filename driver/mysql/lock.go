@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// This file is the way of a session lock through the package. OpenTable has another one: table.go,
-// table.go and package leasetable.
+// This file is the way of a session lock through the package. OpenTable has another one: table.go
+// and package leasetable.
 //
 //	acquire  a task (tasks.go) of the one goroutine that owns the connection (driver.go). Tasks that wait
 //	         share a statement, takeLocks of session.go: GET_LOCK without a wait, and a row that draws

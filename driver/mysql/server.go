@@ -5,14 +5,11 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 	"time"
-
-	client "github.com/go-sql-driver/mysql"
 
 	"github.com/interlock-dev/interlock"
 )
@@ -32,25 +29,25 @@ type facts struct {
 	galera     bool
 }
 
+// readOnlyNow is the condition that the server is read-only. The variable is a number, and from
+// MariaDB 12 on a word, of which only OFF permits writes.
+const readOnlyNow = `concat(@@global.read_only) not in ('0', 'OFF')`
+
 // ask reads the facts.
 func ask(ctx context.Context, q querier) (f facts, err error) {
-	var flush, binlog, sync, readOnly, autocommit int
+	var flush, binlog, sync int
 	var method, doublewrite string
-	err = one(ctx, q, `select @@version, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only, @@autocommit, coalesce(@@innodb_flush_method, ''), @@innodb_doublewrite`, nil,
-		&f.version, &flush, &binlog, &sync, &readOnly, &autocommit, &method, &doublewrite)
+	err = one(ctx, q, `select @@version, @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, `+readOnlyNow+`, @@autocommit, coalesce(@@innodb_flush_method, ''), @@innodb_doublewrite`, nil,
+		&f.version, &flush, &binlog, &sync, &f.readOnly, &f.autocommit, &method, &doublewrite)
 	if err != nil {
 		return f, err
 	}
 	unsynced := strings.EqualFold(method, "nosync") || strings.EqualFold(method, "littlesync") || doublewrite == "0" || doublewrite == "OFF"
 	f.durable = (flush == 1 || flush == 3) && (binlog == 0 || sync == 1) && !unsynced
-	f.readOnly, f.autocommit = readOnly != 0, autocommit != 0
-	var native *client.MySQLError
-	galera := 0
-	err = one(ctx, q, `select @@wsrep_on`, nil, &galera)
-	if errors.As(err, &native) && native.Number == unknownVariable {
+	err = one(ctx, q, `select @@wsrep_on`, nil, &f.galera)
+	if isNumber(err, unknownVariable) {
 		err = nil
 	}
-	f.galera = galera != 0
 	return f, err
 }
 
@@ -69,21 +66,15 @@ func (f facts) refusal() error {
 	return nil
 }
 
-// create makes tables, unless all of them are there: the user need not be allowed
-// to make any then.
+// create creates tables, unless all of them exist: then the user needs no right to create tables.
 func create(ctx context.Context, q querier, o Options, schema []string, tables ...string) error {
-	found := 0
-	for _, table := range tables {
-		n := 0
-		err := one(ctx, q, `select count(*) from information_schema.tables where table_schema = database() and table_name = ?`,
-			[]any{o.sql(table)}, &n)
-		if err != nil {
-			return err
-		}
-		found += n
+	found, names := 0, make([]any, len(tables))
+	for i, table := range tables {
+		names[i] = o.sql(table)
 	}
-	if found == len(tables) {
-		return nil
+	err := one(ctx, q, `select count(*) from information_schema.tables where table_schema = database() and table_name in (`+parameters(len(names))+`)`, names, &found)
+	if err != nil || found == len(tables) {
+		return err
 	}
 	for _, query := range schema {
 		if _, err := q.ExecContext(ctx, o.sql(query)); err != nil {

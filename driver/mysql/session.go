@@ -192,12 +192,12 @@ where table_schema = database() and table_name = '{ns}_holder' and extra = 'auto
 // primary still: locks are taken on its successor otherwise, while it keeps ours.
 func (s *session) check(ctx context.Context) error {
 	var id int64
-	var readOnly int
-	err := one(ctx, s.conn, `select connection_id(), @@global.read_only`, nil, &id, &readOnly)
+	var readOnly bool
+	err := one(ctx, s.conn, `select connection_id(), `+readOnlyNow, nil, &id, &readOnly)
 	switch {
 	case err != nil:
 		return err
-	case readOnly != 0:
+	case readOnly:
 		return errReadOnly
 	}
 	return s.sameAs(id)

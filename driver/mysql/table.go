@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/leasetable"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
@@ -68,7 +69,7 @@ func (t *tableRows) open(ctx context.Context) (facts, error) {
 		err = errAutocommit
 	}
 	if err == nil {
-		err = t.ready(ctx)
+		err = t.ready(ctx, t.db)
 	}
 	if err == nil {
 		err = tableCounters.seed(ctx, t.db, t.options)
@@ -193,9 +194,9 @@ from {ns}_lease where owner <> x'' and expires > {now} and `
 // Take sends one statement.
 func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
 	query, args := t.lock(asks)
-	return t.run(ctx, "acquire", "", func(ctx context.Context) error {
+	return t.run(ctx, "acquire", "", func(ctx context.Context, conn *sql.Conn) error {
 		sent := boottime.Now()
-		return each(ctx, t.db, query, args, func(rows *sql.Rows) error {
+		return lockedRow(asks, each(ctx, conn, query, args, func(rows *sql.Rows) error {
 			var name, owner []byte
 			var counter, since, left int64
 			if err := rows.Scan(&name, &owner, &counter, &since, &left); err != nil {
@@ -208,7 +209,7 @@ func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
 				a.Row.Counter = counter
 			}
 			return nil
-		})
+		}))
 	})
 }
 
@@ -247,10 +248,19 @@ func (t *tableRows) Free(ctx context.Context, asks []*leasetable.Ask) error {
 		text = strings.NewReplacer("{n}", parameters(len(asks)), "{pairs}", strings.Repeat("(?,?),", len(asks)-1)+"(?,?)").Replace(t.freeRows)
 		pairs = append(names, pairs...)
 	}
-	return t.run(ctx, "release", "", func(ctx context.Context) error {
-		_, err := t.db.ExecContext(ctx, text, pairs...)
-		return err
+	return t.run(ctx, "release", "", func(ctx context.Context, conn *sql.Conn) error {
+		_, err := conn.ExecContext(ctx, text, pairs...)
+		return lockedRow(asks, err)
 	})
+}
+
+// lockedRow marks the error of a statement for several owners that did not wait for a locked row: each
+// asks again alone.
+func lockedRow(asks []*leasetable.Ask, err error) error {
+	if len(asks) > 1 && isNumber(err, lockWaitTimeout) {
+		return fmt.Errorf("%w: %w", interlock.ErrHeld, err)
+	}
+	return err
 }
 
 // Renew sends one statement, and if not all rows were renewed another one that reads the lost ones.
@@ -266,9 +276,9 @@ func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl, pati
 	query := func(text string) string {
 		return t.options.sql(strings.NewReplacer("{bound}", bound, "{n}", parameters(len(names))).Replace(text))
 	}
-	err = t.run(ctx, "renew", "", func(ctx context.Context) error {
-		done, err := t.db.ExecContext(ctx, query(keepRows), append([]any{ttl.Microseconds()}, which...)...)
-		if isNumber(err, statementTime) {
+	err = t.run(ctx, "renew", "", func(ctx context.Context, conn *sql.Conn) error {
+		done, err := conn.ExecContext(ctx, query(keepRows), append([]any{ttl.Microseconds()}, which...)...)
+		if isNumber(err, statementTime) || isNumber(err, lockWaitTimeout) {
 			err = fmt.Errorf("%w: %w", interlock.ErrHeld, err) // it may have waited for a row
 		}
 		if err != nil {
@@ -277,7 +287,7 @@ func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl, pati
 		if n, err := done.RowsAffected(); err != nil || n == int64(len(owners)) {
 			return err
 		}
-		ours, err := all(ctx, t.db, query(keptRows), which, texts)
+		ours, err := all(ctx, conn, query(keptRows), which, texts)
 		lost = slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return slices.Contains(ours, owner) })
 		return err
 	})
@@ -291,8 +301,8 @@ func (t *tableRows) Sweep(ctx context.Context) (more bool, err error) {
 }
 
 func (t *tableRows) sweep(ctx context.Context, after time.Duration) (found int, err error) {
-	err = t.run(ctx, "sweep", "", func(ctx context.Context) (err error) {
-		found, err = sweepLeases(ctx, t.db, t.options, after)
+	err = t.run(ctx, "sweep", "", func(ctx context.Context, conn *sql.Conn) (err error) {
+		found, err = sweepLeases(ctx, conn, t.options, after)
 		return err
 	})
 	return found, err
@@ -300,8 +310,8 @@ func (t *tableRows) sweep(ctx context.Context, after time.Duration) (found int, 
 
 // Show reads the rows of held locks.
 func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limit int) (locks []driver.LockState, err error) {
-	err = t.run(ctx, op, name, func(ctx context.Context) (err error) {
-		locks, err = show(ctx, t.db, t.options.sql(showRows), name, prefix, limit)
+	err = t.run(ctx, op, name, func(ctx context.Context, conn *sql.Conn) (err error) {
+		locks, err = show(ctx, conn, t.options.sql(showRows), name, prefix, limit)
 		return err
 	})
 	return locks, ofRead(ctx, op, name, err)
@@ -309,8 +319,8 @@ func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limi
 
 // States returns for each name the counter, and whether the lock is held.
 func (t *tableRows) States(ctx context.Context, prefix string) (found map[string]string, err error) {
-	err = t.run(ctx, "watch", prefix, func(ctx context.Context) (err error) {
-		found, err = states(ctx, t.db, t.options.sql(`select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where `), prefix)
+	err = t.run(ctx, "watch", prefix, func(ctx context.Context, conn *sql.Conn) (err error) {
+		found, err = states(ctx, conn, t.options.sql(`select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where `), prefix)
 		return err
 	})
 	return found, ofRead(ctx, "watch", prefix, err)
@@ -318,8 +328,8 @@ func (t *tableRows) States(ctx context.Context, prefix string) (found map[string
 
 // Breaks reads the records.
 func (t *tableRows) Breaks(ctx context.Context, name string, limit int) (records []driver.BreakRecord, err error) {
-	err = t.run(ctx, "list breaks", name, func(ctx context.Context) (err error) {
-		records, err = breaks(ctx, t.db, t.options.sql("{ns}_lease_break"), name, limit)
+	err = t.run(ctx, "list breaks", name, func(ctx context.Context, conn *sql.Conn) (err error) {
+		records, err = breaks(ctx, conn, t.options.sql("{ns}_lease_break"), name, limit)
 		return err
 	})
 	return records, ofRead(ctx, "list breaks", name, err)
@@ -327,8 +337,8 @@ func (t *tableRows) Breaks(ctx context.Context, name string, limit int) (records
 
 // Break releases a lock by force, in one transaction.
 func (t *tableRows) Break(ctx context.Context, b driver.Break) (record *driver.BreakRecord, err error) {
-	err = t.run(ctx, "break", b.Name, func(ctx context.Context) error {
-		tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	err = t.run(ctx, "break", b.Name, func(ctx context.Context, conn *sql.Conn) error {
+		tx, err := conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			return err
 		}
@@ -363,31 +373,35 @@ func (t *tableRows) breakIn(ctx context.Context, tx *sql.Tx, b driver.Break) (*d
 }
 
 // run runs statements, within the bound of one. If the tables are missing, the next call creates them.
-func (t *tableRows) run(ctx context.Context, op, name string, statements func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, t.options.statementTimeout(), errNoAnswer)
+func (t *tableRows) run(ctx context.Context, op, name string, statements func(context.Context, *sql.Conn) error) error {
+	bounded, cancel := context.WithTimeoutCause(ctx, t.options.statementTimeout(), errNoAnswer)
 	defer cancel()
-	err := t.ready(ctx)
-	if err == nil {
-		err = statements(ctx)
+	conn, err := t.db.Conn(bounded)
+	if err != nil { // nothing was sent
+		return failure.About(op, name, failed(ctx, inBegin, fmt.Errorf("no connection of the pool: %w", err)))
+	}
+	defer conn.Close()
+	if err = t.ready(bounded, conn); err == nil {
+		err = statements(bounded, conn)
 	}
 	if isNumber(err, noTable) {
 		t.mu.Lock()
 		t.missing = true
 		t.mu.Unlock()
 	}
-	return ofStatement(ctx, op, name, err)
+	return ofStatement(bounded, op, name, err)
 }
 
 // ready creates the tables, if they were missing at the last use.
-func (t *tableRows) ready(ctx context.Context) error {
+func (t *tableRows) ready(ctx context.Context, q querier) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.missing {
 		return nil
 	}
-	err := create(ctx, t.db, t.options, tableSchema, "{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break")
+	err := create(ctx, q, t.options, tableSchema, "{ns}_lease", "{ns}_lease_swept", "{ns}_lease_break")
 	if err == nil { // a row that is missing cannot be locked
-		_, err = t.db.ExecContext(ctx, t.options.sql(`insert ignore into {ns}_lease_swept (id, counter) values (1, 0)`))
+		_, err = q.ExecContext(ctx, t.options.sql(`insert ignore into {ns}_lease_swept (id, counter) values (1, 0)`))
 	}
 	t.missing = err != nil
 	return err

@@ -292,6 +292,9 @@ func ofStatement(ctx context.Context, op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.As(err, new(*interlock.Error)) {
+		return failure.About(op, name, err)
+	}
 	unanswered, at := interlock.Uncertain, inCommit
 	if dial := (*pgconn.ConnectError)(nil); errors.As(err, &dial) { // nothing was sent
 		unanswered, at = interlock.Retryable, inBegin

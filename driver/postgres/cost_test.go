@@ -292,7 +292,9 @@ func TestAutocommit(t *testing.T) {
 		{t.Context(), `insert into single values (1) returning current_setting('transaction_isolation')`, false, 0},
 		{t.Context(), `insert into single values (2), (1) returning ''`, true, interlock.Definite},
 		{gone, `insert into single values (3) returning ''`, true, interlock.Definite},
-		{t.Context(), `select pg_terminate_backend(pg_backend_pid())::text`, true, interlock.Uncertain},
+		{t.Context(), `select pg_terminate_backend(pg_backend_pid())::text`, true, interlock.Retryable},
+		{t.Context(), `do $$ begin raise sqlstate '55P03'; end $$`, true, interlock.Retryable},
+		{t.Context(), `do $$ begin raise sqlstate '57014'; end $$`, true, interlock.Definite},
 		{t.Context(), `select 'again'`, false, 0},
 	} {
 		err := db.Query(c.ctx, c.query, nil, read)

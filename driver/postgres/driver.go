@@ -63,8 +63,9 @@ type dialing struct {
 
 // Open connects with a configuration like that of the user's pool
 // (pool.Config().ConnConfig), creates missing tables, and computes the guarantees. The connection is
-// the driver's own. A pooler that assigns server processes to transactions is refused with a
-// [*PoolerError]; a standby, a version before 14 and a database that is not in UTF-8 are refused, too.
+// the driver's own; BeforeConnect of a pool is not called for it. A pooler that assigns server
+// processes to transactions is refused with a [*PoolerError]; a standby, a version before 14 and a
+// database that is not in UTF-8 are refused, too.
 func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, error) {
 	options, err := o.withDefaults()
 	if err = leasetable.CheckOpening(ctx, fail, err, config != nil, "a configuration is required: see pgx.ParseConfig, or take that of a pool"); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
@@ -58,7 +59,7 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 	}
 	_, a, err := d.ask(ctx, "inspect", name, stShow, keyText(d.key(name)), name)
 	if err != nil {
-		return state, err
+		return state, failure.Uncommitted(err)
 	}
 	for _, row := range a.rows {
 		if err := show(&state, row); err != nil {
@@ -70,15 +71,13 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 
 // Locks lists names; see driver.Inspector.
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
-	if prefix != "" {
-		if err := fail.CheckNames("list", prefix, "-"); err != nil {
-			return nil, false, err
-		}
+	if err := fail.CheckNames("list", cmp.Or(prefix, "-"), "-"); err != nil {
+		return nil, false, err
 	}
 	limit = min(max(limit, 0), math.MaxInt-1)
 	_, a, err := d.ask(ctx, "list", "", stList, prefix, strconv.Itoa(limit+1))
 	if err != nil {
-		return nil, false, err
+		return nil, false, failure.Uncommitted(err)
 	}
 	var locks []driver.LockState
 	for _, row := range a.rows {
@@ -222,10 +221,7 @@ func (d *Driver) attend(ctx context.Context, w *watcher) error {
 		return err
 	}
 	_, err = d.askOn(ctx, s, "watch", w.prefix, step{stListen, nil}, step{stAttend, []string{number(s.id)}})
-	if err != nil && ctx.Err() == nil && interlock.Kind(err) == interlock.Uncertain {
-		return problem("watch", w.prefix, interlock.Retryable, err)
-	}
-	return err
+	return failure.Uncommitted(err)
 }
 
 // unwatch removes w; without watchers there are no more notifications.
@@ -365,14 +361,12 @@ func (d *Driver) handleBreak(s *session, order string) {
 
 // Breaks shows what was recorded, which is kept until an operator deletes it.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
-	if name != "" {
-		if err := fail.CheckNames("list breaks", name, "-"); err != nil {
-			return nil, err
-		}
+	if err := fail.CheckNames("list breaks", cmp.Or(name, "-"), "-"); err != nil {
+		return nil, err
 	}
 	_, a, err := d.ask(ctx, "list breaks", name, stBreaks, name, strconv.Itoa(max(limit, 0)))
 	if err != nil {
-		return nil, err
+		return nil, failure.Uncommitted(err)
 	}
 	var all []driver.BreakRecord
 	for _, row := range a.rows {

@@ -100,7 +100,7 @@ func (k *KeyValues) read(ctx context.Context, op, name, text string, args ...any
 	if isUndefined(err) {
 		return nil, nil
 	}
-	return nil, ofStatement(bounded, op, name, err)
+	return nil, failure.Uncommitted(ofStatement(bounded, op, name, err))
 }
 
 func (k *KeyValues) text(text string) string {
@@ -147,9 +147,9 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (revision in
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()
-	conn, err := k.pool.Acquire(bounded)
-	if err != nil { // nothing was sent
-		return 0, failure.About(op, name, failed(ctx, inBegin, err))
+	conn, err := acquire(ctx, bounded, k.pool)
+	if err != nil {
+		return 0, ofStatement(ctx, op, name, err)
 	}
 	defer conn.Release()
 	swap := func() error {

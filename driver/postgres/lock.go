@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// This file is the way of a session lock through the package. OpenTable has another one: table.go,
-// table.go and package leasetable.
+// This file is the way of a session lock through the package. OpenTable has another one: table.go
+// and package leasetable.
 //
 //	acquire  submit passes the request to machine.go, which decides what to send: first stTake, which
 //	         takes a free lock and draws its token; then stTry, which also enters the queue. The

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -64,7 +65,7 @@ func NewNotifier(config *pgx.ConnConfig, channel string, o *NotifierOptions) (*N
 	}
 	b.notifier = driver.NewSharedNotifier(driver.NotifierTransport{Interval: interval, Send: b.send,
 		Subscribe: func(life context.Context, deliver func(text string)) {
-			(&listener{config: b.config, channel: channel, deliver: deliver}).run(life)
+			(&listener{config: &pgxpool.Config{ConnConfig: b.config}, channel: channel, deliver: deliver}).run(life)
 		}})
 	return b, nil
 }
@@ -114,10 +115,10 @@ func (b *Notifier) hangUp(ctx context.Context) {
 	b.conn = nil
 }
 
-// listener receives notifications on one channel, on a connection of its own. It connects
-// again when that breaks.
+// listener receives notifications on one channel, on a connection of its own. It connects as a pool
+// does, and again when that breaks.
 type listener struct {
-	config  *pgx.ConnConfig
+	config  *pgxpool.Config
 	channel string
 	deliver func(payload string) // empty: notifications may have been missed
 }
@@ -136,7 +137,11 @@ func (l *listener) run(life context.Context) {
 func (l *listener) listen(life context.Context) bool {
 	ctx, cancel := context.WithTimeout(life, dialTimeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, l.config.Copy())
+	config := l.config.ConnConfig.Copy()
+	if before := l.config.BeforeConnect; before != nil && before(ctx, config) != nil {
+		return false
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return false
 	}

@@ -55,6 +55,12 @@ func TestNotificationsBecomeOne(t *testing.T) {
 	}
 }
 
+// TestNotifierWithoutAServer: a URL whose server is away may be opened later.
+func TestNotifierWithoutAServer(t *testing.T) {
+	_, _, err := connection{pool: operator(t, "postgres://nobody@127.0.0.1:1/none")}.Notifier(t.Context(), "n")
+	testbed.WantKind(t, err, interlock.Retryable, nil)
+}
+
 // TestNotifierOfALongName: a journal in a schema may have a name that is too long for a channel.
 func TestNotifierOfALongName(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -85,6 +86,16 @@ func (p pgxPool) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx
 	return pgxTx{pgxSQL{tx}}, nil
 }
 
+// acquire takes a connection of the pool until bounded ends, which ends with ctx or earlier. If it fails,
+// nothing was sent.
+func acquire(ctx, bounded context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+	conn, err := pool.Acquire(bounded)
+	if err != nil {
+		return nil, failed(ctx, inBegin, fmt.Errorf("no connection of the pool: %w", err))
+	}
+	return conn, nil
+}
+
 // Autocommit sends each statement between BEGIN and COMMIT, all in one request.
 func (p pgxPool) Autocommit(level driver.Isolation) driver.SQL { return single{p.pool, level} }
 
@@ -128,9 +139,9 @@ func (a single) Query(ctx context.Context, query string, args []any, each func(s
 
 // send runs a statement, whose answer read reads. A connection on which it failed is closed.
 func (a single) send(ctx context.Context, query string, args []any, read func(pgx.BatchResults) error) error {
-	conn, err := a.pool.Acquire(ctx)
+	conn, err := acquire(ctx, ctx, a.pool)
 	if err != nil {
-		return failed(ctx, inBegin, err)
+		return err
 	}
 	defer conn.Release()
 	begin := "begin"
@@ -146,7 +157,11 @@ func (a single) send(ctx context.Context, query string, args []any, read func(pg
 	if err == nil {
 		err = read(r)
 	}
-	return failed(ctx, inCommit, cmp.Or(err, r.Close()))
+	at := inCommit
+	if state := sqlState(nil); errors.As(err, &state) {
+		at = inStatement // an answer to what precedes COMMIT
+	}
+	return failed(ctx, at, cmp.Or(err, r.Close()))
 }
 
 type pgxTx struct{ pgxSQL }

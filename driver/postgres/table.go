@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
@@ -44,7 +46,8 @@ var (
 // are under way share the next statement and its commit. A Table and a [Driver] do not exclude each
 // other: processes that share names must use the same one. If default_transaction_isolation of the
 // pool's sessions is above READ COMMITTED, a statement that waited for another one on the same row can
-// fail with 40001. That is Retryable, and package claim/lock repeats acquisitions.
+// fail with 40001. That is Retryable, and package claim/lock repeats acquisitions. OpenTable blocks for up
+// to 10 s, or until ctx ends.
 func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table, error) {
 	options, err := o.withDefaults()
 	if err = leasetable.CheckOpening(ctx, fail, err, pool != nil, "a pool is required"); err != nil {
@@ -63,7 +66,7 @@ func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table
 	})}
 	var loops []func(context.Context)
 	if rows.direct {
-		l := &listener{config: pool.Config().ConnConfig, channel: options.Namespace + "_free", deliver: t.Wake}
+		l := &listener{config: pool.Config(), channel: options.Namespace + "_free", deliver: t.Wake}
 		loops = append(loops, l.run)
 	}
 	t.Start(loops...)
@@ -72,6 +75,8 @@ func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table
 
 // open creates the tables, checks their counters, and detects a pooler.
 func (t *tableRows) open(ctx context.Context, seed driver.Seed) (f facts, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
+	defer cancel()
 	if err := t.ready(ctx, "open", ""); err != nil {
 		return f, err
 	}
@@ -85,7 +90,7 @@ func (t *tableRows) open(ctx context.Context, seed driver.Seed) (f facts, err er
 		t.direct, err = isDirect(ctx, c.Conn())
 		return err
 	})
-	return f, t.failedBefore(ctx, "open", "", err)
+	return f, failedBefore(ctx, "open", "", err)
 }
 
 // isDirect reports whether the server process is that of the connection's start. A pooler reports a
@@ -337,10 +342,8 @@ func (t *tableRows) Sweep(ctx context.Context) (more bool, err error) {
 
 // Show reads the rows that are held.
 func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limit int) (locks []driver.LockState, err error) {
-	if prefix && name != "" {
-		if err := fail.CheckNames(op, name, "-"); err != nil {
-			return nil, err
-		}
+	if err := fail.CheckNames(op, cmp.Or(name, "-"), "-"); err != nil {
+		return nil, err
 	}
 	err = t.query(ctx, op, name, func(rows pgx.Rows) error {
 		var name, owner string
@@ -366,10 +369,7 @@ func (t *tableRows) States(ctx context.Context, prefix string) (map[string]strin
 		return err
 	}, `select name, counter || ' ' || (owner is not null and expires > clock_timestamp())
 		from {ns}_lease where name <> '' and starts_with(name, $1::text)`, prefix)
-	if err != nil && ctx.Err() == nil && interlock.Kind(err) == interlock.Uncertain {
-		return nil, problem("watch", prefix, interlock.Retryable, err)
-	}
-	return states, err
+	return states, failure.Uncommitted(err)
 }
 
 // Break is one statement.
@@ -389,10 +389,8 @@ func (t *tableRows) Break(ctx context.Context, b driver.Break) (record *driver.B
 
 // Breaks reads the records.
 func (t *tableRows) Breaks(ctx context.Context, name string, limit int) (all []driver.BreakRecord, err error) {
-	if name != "" {
-		if err := fail.CheckNames("list breaks", name, "-"); err != nil {
-			return nil, err
-		}
+	if err := fail.CheckNames("list breaks", cmp.Or(name, "-"), "-"); err != nil {
+		return nil, err
 	}
 	err = t.query(ctx, "list breaks", name, func(rows pgx.Rows) error {
 		var b driver.Break
@@ -422,7 +420,12 @@ func (t *tableRows) send(ctx context.Context, op, name string, each func(pgx.Row
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, min(max(t.ttl/3, time.Second), 10*time.Second), errNoAnswer)
 	defer cancel()
-	rows, err := t.pool.Query(bounded, t.sql(text), args...)
+	conn, err := acquire(ctx, bounded, t.pool)
+	if err != nil {
+		return ofStatement(ctx, op, name, err)
+	}
+	defer conn.Release()
+	rows, err := conn.Query(bounded, t.sql(text), args...)
 	for err == nil && rows.Next() && each != nil {
 		err = each(rows)
 	}
@@ -445,7 +448,7 @@ func (t *tableRows) ready(ctx context.Context, op, name string) error {
 	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
 	if err := t.create(bounded); err != nil {
-		return t.failedBefore(bounded, op, name, err)
+		return failedBefore(bounded, op, name, err)
 	}
 	t.missing.Store(false)
 	return nil
@@ -466,12 +469,9 @@ func (t *tableRows) create(ctx context.Context) error {
 
 // failedBefore is the error of a statement on which nothing depends: what was asked for
 // was not sent.
-func (t *tableRows) failedBefore(ctx context.Context, op, name string, err error) error {
+func failedBefore(ctx context.Context, op, name string, err error) error {
 	if isUndefined(err) {
 		return problem(op, name, interlock.Retryable, driver.WithCause(ctx, err))
 	}
-	if err = ofStatement(ctx, op, name, err); err != nil && interlock.Kind(err) == interlock.Uncertain {
-		return problem(op, name, interlock.Retryable, errors.Unwrap(err))
-	}
-	return err
+	return failure.Uncommitted(ofStatement(ctx, op, name, err))
 }

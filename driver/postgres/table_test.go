@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
@@ -60,6 +61,81 @@ func TestRefusedConnection(t *testing.T) {
 		token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
 		testbed.OK(t, err)
 		testbed.WantKind(t, NewValues(pool, "v").Put(t.Context(), "n", driver.Value{Token: token}), kind, nil)
+	}
+}
+
+// poolOf opens a pool after change.
+func poolOf(t *testing.T, url string, change func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	testbed.OK(t, err)
+	change(config)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	testbed.OK(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// TestExhaustedPool: a request that got no connection of the pool was not sent.
+func TestExhaustedPool(t *testing.T) {
+	t.Parallel()
+	pool := poolOf(t, EmptyServer(t).URL(), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	d, err := OpenTable(t.Context(), pool, &TableOptions{TTL: MinTTL})
+	testbed.OK(t, err)
+	testbed.CloseAfter(t, d)
+	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
+	testbed.OK(t, err)
+	used, err := pool.Acquire(t.Context())
+	testbed.OK(t, err)
+	defer used.Release()
+	testbed.WantKind(t, attempt(testbed.Bounded(t), d, "x", driver.Request{}).err, interlock.Retryable, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	testbed.WantKind(t, NewValues(pool, "v").Put(ctx, "n", driver.Value{Token: token}), interlock.Definite, context.DeadlineExceeded)
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = NewKeyValues(pool, "kv").Get(ctx, "k")
+	testbed.WantKind(t, err, interlock.Retryable, context.DeadlineExceeded)
+}
+
+// TestHookOfThePool: the connection that listens has the password that BeforeConnect sets.
+func TestHookOfThePool(t *testing.T) {
+	t.Parallel()
+	server := EmptyServer(t)
+	o := operator(t, server.URL())
+	d, err := OpenTable(t.Context(), poolOf(t, strings.Replace(server.URL(), "postgres@", "nobody@", 1), func(c *pgxpool.Config) {
+		c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { c.User = "postgres"; return nil }
+	}), nil)
+	testbed.OK(t, err)
+	testbed.CloseAfter(t, d)
+	testbed.Eventually(t, "the table listens", bound, func() bool {
+		return value[bool](t, o, `select exists (select from pg_stat_activity where query like 'listen %')`)
+	})
+}
+
+// unbounded has the statements whose context has no deadline.
+type unbounded chan string
+
+func (u unbounded) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if _, ok := ctx.Deadline(); !ok {
+		u <- q.SQL
+	}
+	return ctx
+}
+
+func (u unbounded) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestOpenTableIsBounded: a server that stops to answer does not block it for ever.
+func TestOpenTableIsBounded(t *testing.T) {
+	t.Parallel()
+	statements := make(unbounded, 100)
+	pool := poolOf(t, EmptyServer(t).URL(), func(c *pgxpool.Config) { c.ConnConfig.Tracer = statements })
+	d, err := OpenTable(context.Background(), pool, nil)
+	testbed.OK(t, err)
+	testbed.OK(t, d.Close(testbed.Bounded(t)))
+	close(statements)
+	for s := range statements {
+		t.Errorf("without a deadline: %s", s)
 	}
 }
 

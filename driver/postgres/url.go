@@ -80,7 +80,7 @@ func (c connection) KeyValues(string) driver.KeyValues {
 func (c connection) Notifier(ctx context.Context, name string) (driver.Notifier, func(context.Context) error, error) {
 	direct, err := leadsDirectly(ctx, c.pool)
 	if err != nil || !direct {
-		return nil, nil, err
+		return nil, nil, failedBefore(ctx, "open notifier", name, err)
 	}
 	if len(name)+len(notifierSuffix) > maxChannel {
 		name = fmt.Sprintf("%x", sha256.Sum224([]byte(name)))[:maxChannel-len(notifierSuffix)]

@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
@@ -121,9 +122,14 @@ func (v *Values) row(ctx context.Context, text string, args []any, dest ...any) 
 	if v.invalid != nil {
 		return v.invalid
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
+	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()
-	return v.pool.QueryRow(ctx, strings.ReplaceAll(text, "{table}", v.table),
+	conn, err := acquire(ctx, bounded, v.pool)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return conn.QueryRow(bounded, strings.ReplaceAll(text, "{table}", v.table),
 		append([]any{pgx.QueryExecModeExec}, args...)...).Scan(dest...)
 }
 
@@ -152,7 +158,7 @@ func (v *Values) Get(ctx context.Context, name string) (value driver.Value, err 
 	if errors.Is(err, pgx.ErrNoRows) || isUndefined(err) {
 		return driver.Value{}, nil
 	}
-	return value, ofStatement(ctx, "get value", name, err)
+	return value, failure.Uncommitted(ofStatement(ctx, "get value", name, err))
 }
 
 // Watch reports a value and its changes; see driver.Values.
@@ -189,13 +195,10 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 
 // unwatched returns the error of a watch that ended; it is Retryable unless ctx has ended.
 func (v *Values) unwatched(ctx context.Context, name string, err error) error {
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return fail.Unsent(ctx, "watch value", name)
-	case interlock.Kind(err) == interlock.Uncertain:
-		return problem("watch value", name, interlock.Retryable, err)
 	}
-	return err
+	return failure.Uncommitted(err)
 }
 
 // begin starts to listen for the first watch, unless there is a pooler.
@@ -213,7 +216,7 @@ func (v *Values) begin(ctx context.Context) error {
 		return nil
 	}
 	life, stop := context.WithCancel(context.Background())
-	l := &listener{config: v.pool.Config().ConnConfig, channel: "interlock_value", deliver: v.woken.Wake}
+	l := &listener{config: v.pool.Config(), channel: "interlock_value", deliver: v.woken.Wake}
 	var loop sync.WaitGroup
 	loop.Go(func() { l.run(life) })
 	v.end = func() { stop(); loop.Wait() }

@@ -174,6 +174,30 @@ func TestCreateInAnyOrder(t *testing.T) {
 	})
 }
 
+// TestCheckTablesOfAnyName finds tables whose names have a quote, a backslash or a space.
+func TestCheckTablesOfAnyName(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		tx := open(t).Begun(t, driver.SessionIsolation)
+		if tx.Dialect() == driver.MariaDB {
+			_, err := tx.Exec(t.Context(), `set sql_mode = 'STRICT_TRANS_TABLES'`)
+			testbed.OK(t, err)
+		}
+		for _, name := range []string{`it's`, `a\b`, `c d`} {
+			create := creator(func(ctx context.Context, db driver.SQL) error {
+				s, err := layout.Open("create", "", db, name)
+				if err != nil {
+					return err
+				}
+				return s.Create(ctx, `create table if not exists {boxes} (id int not null primary key){engine}`)
+			})
+			testbed.OK(t, create(t.Context(), tx))
+			if err := driver.CheckTables(t.Context(), tx, "box", create); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
 func TestIdentifier(t *testing.T) {
 	for _, c := range []struct {
 		dialect      driver.Dialect

@@ -55,7 +55,7 @@ func testCosts(t *testing.T, w world) {
 		{"do that is refused", "c", branch.Do, refused, 4, 1, true},
 		{"do that was refused", "c", branch.Do, refused, 2, 0, true},
 		{"undo of nothing", "d", branch.Undo, undo, 2, 1, false},
-		{"confirm of nothing", "e", branch.Confirm, confirm, 3, 0, true},
+		{"confirm of nothing", "e", branch.Confirm, confirm, 4, 0, true},
 		{"do outside", "f", branch.Do, out, 4, 2, false},
 		{"do outside again", "f", branch.Do, out, 2, 0, false},
 	} {

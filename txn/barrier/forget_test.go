@@ -186,6 +186,24 @@ func testForgetSnapshots(t *testing.T, w world) {
 	}
 }
 
+// testConfirmWhileTheMarkMoves: a confirm whose snapshot has only a deleted mark finds its branch.
+func testConfirmWhileTheMarkMoves(t *testing.T, w world) {
+	if w.Dialect == driver.MariaDB {
+		return // there the mark is one row
+	}
+	w.table.Level = driver.ReadCommitted
+	ok(t, txntest.Second(owned.try(calling(t.Context(), "b", branch.Try), w, "h1")))
+	tx := w.Begun(t, driver.ReadCommitted)
+	_, err := tx.Exec(t.Context(), `delete from interlock_barrier_mark`)
+	ok(t, err)
+	done := make(chan error, 1)
+	go func() { done <- owned.confirm(calling(t.Context(), "b", branch.Confirm), w) }()
+	testbed.Eventually(t, "the confirm waits for the mark", bound, func() bool { return w.Waiting(t) > 0 })
+	w.Exec(t, `insert into interlock_barrier_mark (generation, mark) values (2, 0)`)
+	ok(t, tx.Commit(t.Context()))
+	ok(t, testbed.Receive(t, done, "the confirm"))
+}
+
 // odd is the prefix of transaction names here: names are data.
 const odd = "t,'\n%_ü-"
 

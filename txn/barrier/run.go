@@ -93,8 +93,10 @@ func (l ledger) missed(ctx context.Context, c claim) (found, error) {
 		return found{}, definite(c.Call, fmt.Errorf("the table of the low-water mark is empty: create it again with Table.Create"))
 	case c.begun() < mark && !strings.Contains(excepted, exceptionKey(c.Transaction)):
 		return found{}, definite(c.Call, ErrForgotten)
-	case c.event == finish:
-		return found{previous: absent}, nil
+	case c.event == finish: // the branch may have no row
+		if f, err := l.look(ctx, c); err != nil || f.previous == absent {
+			return f, err
+		}
 	}
 	return found{}, &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable,
 		Err: errors.New("the low-water mark was moved during the call")}

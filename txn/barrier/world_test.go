@@ -220,6 +220,7 @@ func TestDatabases(t *testing.T) {
 		{"BegunMayDiffer", testBegunMayDiffer},
 		{"ForgetWaits", testForgetWaits},
 		{"ForgetSnapshots", testForgetSnapshots},
+		{"ConfirmWhileTheMarkMoves", testConfirmWhileTheMarkMoves},
 		{"ForgetExcept", testForgetExcept},
 		{"ForgetExceptWaits", testForgetExceptWaits},
 		{"ForgetExceptRaces", testForgetExceptRaces},
