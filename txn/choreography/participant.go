@@ -37,7 +37,9 @@ type Participant struct {
 // runs nothing and adds the same event again. If the step was undone, Do does nothing and returns
 // nil.
 //
-// The service that begins the saga calls Do with an Event in which only Saga is set.
+// The service that begins the saga calls Do with an Event in which only Saga and Begun are set. If Begun
+// is zero, the saga begins now; then repeat Do for less than driver.BarrierSpread, because a service that
+// has forgotten the saga would take a later Begun for that of another one, and do its step again.
 //
 // After an error the transaction must be rolled back, as after barrier.DoIn. If fn refuses a step
 // without a Failed event, or the definition lacks the step, the error is a Bug.

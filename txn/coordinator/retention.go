@@ -109,6 +109,10 @@ func (r Retention) resolve() (Retention, error) {
 // that long.
 func (c *Coordinator) Margin() time.Duration { return c.options.Retention.Margin }
 
+// Keep returns Options.Retention.Keep: the journal has a transaction for at least that long after its end.
+// Below zero it is never removed.
+func (c *Coordinator) Keep() time.Duration { return c.options.Retention.Keep }
+
 // A Job runs periodically in one of the processes that serve a journal.
 type Job struct {
 	Name  string

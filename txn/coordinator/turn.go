@@ -518,15 +518,18 @@ func Delay(first, most time.Duration, c branch.Class, after time.Duration, faile
 
 // A FailureLog selects the failed calls in a row that a protocol records: the fourth, eighth, sixteenth and
 // so on, one an hour, and those that end the count of take-overs. It is for packages of protocols.
-type FailureLog struct{ last time.Time }
+type FailureLog struct {
+	last time.Time
+	n    int
+}
 
-// Records reports whether to record failure number n.
+// Records reports whether to record failure number n. A call that does not count as a failure repeats n.
 func (l *FailureLog) Records(n, takeOvers int, now time.Time) bool {
-	double := n >= 4 && n&(n-1) == 0
+	double := n >= 4 && n&(n-1) == 0 && n != l.n
 	if takeOvers == 0 && !double && (l.last.IsZero() || now.Sub(l.last) < time.Hour) {
 		return false
 	}
-	l.last = now
+	l.last, l.n = now, n
 	return true
 }
 

@@ -3,8 +3,6 @@ package countermeasure
 import (
 	"cmp"
 	"context"
-	crand "crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -38,9 +36,7 @@ func (p *Patience) filled() (Patience, error) {
 	f.For = cmp.Or(f.For, 5*time.Second)
 	f.First, f.Max = cmp.Or(f.First, 10*time.Millisecond), cmp.Or(f.Max, 500*time.Millisecond)
 	if f.Random == nil {
-		var seed [16]byte
-		_, _ = crand.Read(seed[:]) // it never fails
-		f.Random = rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:]))).Float64
+		f.Random = rand.Float64
 	}
 	return f, nil
 }

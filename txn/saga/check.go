@@ -108,6 +108,8 @@ func (p plan) checkStep(s step) error {
 		return p.wrong(s.key, "a wait stands alone; take it out of the group")
 	case s.signal && (backed || s.pivot || s.local != nil):
 		return p.wrong(s.key, "it waits for a signal, which is neither undone nor a pivot")
+	case s.invalid != nil:
+		return p.wrong(s.key, fmt.Sprintf("%v; give Else another value", s.invalid))
 	case s.signal && s.wait < 0, s.sleep && !s.signal && s.wait <= 0:
 		return p.wrong(s.key, "the duration of its wait is not above 0")
 	case s.sleep: // it needs no more

@@ -261,6 +261,28 @@ func TestNoCrashLoop(t *testing.T) {
 	}
 }
 
+// TestYields: an owner that gives its shard away while a step is called, whose call then fails, does not
+// count as crashed.
+func TestYields(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var up atomic.Bool
+		d := Define("order", Step("a", func(context.Context, string) (string, error) {
+			if time.Sleep(15 * time.Second); up.Load() {
+				return "", nil
+			}
+			return "", errNetwork
+		}).Pivot())
+		r := serveBegun(t, nil, d, "1", "in")
+		r.quit()
+		txntest.Yields(t, r.coordinator.Serve, func(id string) error {
+			return txntest.Second(r.coordinator.Journal().Begin(t.Context(), id, "foreign:x", time.Now(), journal.Entry{Kind: "begin"}))
+		})
+		up.Store(true)
+		r.serve(t, 17)
+		ok(t, txntest.Second(r.engine.Wait(t.Context(), "1")))
+	})
+}
+
 // TestHaltedIsHelped: every command that is possible in a state of a saga is possible when
 // the saga is halted there.
 func TestHaltedIsHelped(t *testing.T) {

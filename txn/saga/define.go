@@ -131,6 +131,7 @@ type step struct {
 	wait    time.Duration   // of a wait; 0 means without a bound
 	signal  bool            // it waits for a signal
 	absent  json.RawMessage // the output if no signal arrives in time; nil means that the step fails
+	invalid error           // why absent cannot be stored
 	timeout time.Duration   // of a call, since its last heartbeat
 	longest time.Duration   // of a call, heartbeats included
 	target  string

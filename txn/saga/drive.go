@@ -30,7 +30,9 @@ type drive struct {
 // Drive executes a saga as far as possible; see [coordinator.Protocol].
 func (e *Engine) Drive(t *coordinator.Turn) error {
 	err := e.drive(t)
-	e.rememberFit(t, err)
+	if m := (*MismatchError)(nil); errors.As(err, &m) && !errors.Is(err, coordinator.ErrForeign) {
+		t.Conclude(m)
+	}
 	return err
 }
 
@@ -115,7 +117,7 @@ func (d *drive) run() error {
 
 // leave records results when the saga cannot continue here.
 func (d *drive) leave(err error) error {
-	if err != nil && d.Context().Err() != nil && d.m.takeOvers > 0 {
+	if gone := d.Holds(); err != nil && gone != nil && !errors.Is(gone, journal.ErrConflict) && d.m.takeOvers > 0 {
 		d.handOver()
 	}
 	if err == nil {
@@ -161,8 +163,9 @@ func (d *drive) write(due time.Time) error {
 // pause waits before calls are repeated.
 func (d *drive) pause(until time.Time) error {
 	var targets []string
-	for _, p := range d.m.steps {
-		if t := d.trials[p.key]; t != nil && t.err != nil {
+	for i := range d.m.steps {
+		p := &d.m.steps[i]
+		if t := d.trials[p.key]; t != nil && t.err != nil && d.m.pending(p) {
 			targets = append(targets, t.target)
 		}
 	}

@@ -76,6 +76,30 @@ func TestHealedTarget(t *testing.T) {
 	})
 }
 
+// TestWaitsForItsTarget: a step that waits is not called earlier because the target of a completed step, whose
+// first call had failed, recovers.
+func TestWaitsForItsTarget(t *testing.T) {
+	onTarget(t, func(t *testing.T, g *target) {
+		var calls atomic.Int64
+		b := Step("b", func(context.Context, string) (string, error) {
+			calls.Add(1)
+			return "", Retry(errNetwork)
+		}).Retry(Policy{First: 50 * time.Second, Max: 50 * time.Second}).Uncompensable()
+		quick := Policy{First: time.Millisecond, Max: time.Millisecond}
+		flap := Define("flap", g.act("f", repeat(5, errNetwork)...).Target("A").Retry(quick).Uncompensable())
+		order := Define("order", g.undoable("a", errNetwork).Target("A"), b)
+		r := serve(t, nil, 1, nil, order, flap)
+		ok(t, order.Start(t.Context(), r.engine, "1", "in"))
+		time.Sleep(time.Second)
+		before := calls.Load()
+		ok(t, txntest.Second(flap.Do(t.Context(), r.engine, "2", "in")))
+		synctest.Wait()
+		if n := calls.Load(); before == 0 || n != before {
+			t.Errorf("%d calls, then %d", before, n)
+		}
+	})
+}
+
 // TestNothingFails: no error of driving is reported for regular sagas, with any end.
 func TestNothingFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -47,21 +46,12 @@ type Engine struct {
 	coordinator *coordinator.Coordinator
 	options     Options
 	plans       map[string]plan
-
-	mu      sync.Mutex
-	misfits map[string]misfit // of sagas that cannot be driven, by their ids
-}
-
-// misfit is why a saga cannot be driven by this process while it serves the saga's shard.
-type misfit struct {
-	*MismatchError
-	serving context.Context
 }
 
 // New returns an engine on a coordinator that does not serve yet. A coordinator has at most one
 // engine of sagas. Each problem of a definition is reported as a [*DefinitionError].
 func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engine, error) {
-	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}, misfits: map[string]misfit{}}
+	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}}
 	var problems []error
 	if c == nil {
 		problems = append(problems, failure.Bug("make engine", "", "there is no coordinator"))
@@ -343,8 +333,8 @@ func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 
 // Wait blocks until a saga has ended, whichever process drives it. The error is that of
 // [Outcome.Err]. If this process drives the saga and its definition does not fit, the error is a
-// [*MismatchError], at once. If ctx ends the saga continues, and the error is Uncertain; it also
-// reports that this engine lacks a fitting definition.
+// [*MismatchError], at once or within Options.Recheck of the coordinator. If ctx ends the saga
+// continues, and the error is Uncertain; it also reports that this engine lacks the definition.
 func (e *Engine) Wait(ctx context.Context, id string) (Outcome, error) {
 	w := e.coordinator.Watch(id)
 	defer w.Stop()
@@ -363,48 +353,18 @@ func (e *Engine) wait(ctx context.Context, w *coordinator.Waiter, id string) (Ou
 		if err != nil {
 			return o.State.Final(), err
 		}
-		if o = looked; !o.State.Final() {
-			err = e.misfit(id)
+		o = looked
+		if misfit, ok := left.(*MismatchError); ok && !o.State.Final() {
+			return false, misfit
 		}
-		return o.State.Final(), err
+		return o.State.Final(), nil
 	})
-	var reason *MismatchError
-	switch {
-	case err == nil:
+	if err == nil {
 		return o, o.Err()
-	case interlock.Kind(err) != interlock.Uncertain || o.ID == "" || errors.As(err, &reason):
-		return o, err
 	}
-	if _, known := e.plans[o.Type]; !known {
+	if _, known := e.plans[o.Type]; interlock.Kind(err) == interlock.Uncertain && o.ID != "" && !known {
 		return o, &interlock.Error{Op: "wait for saga", Name: id, Kind: interlock.Uncertain,
 			Err: errors.Join(err, fmt.Errorf("this engine runs without its definition %q: another process must drive it", o.Type))}
 	}
 	return o, err
-}
-
-// misfit returns why a saga cannot be driven here, or nil.
-func (e *Engine) misfit(id string) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if m, known := e.misfits[id]; known && m.serving.Err() == nil {
-		return m.MismatchError
-	}
-	return nil
-}
-
-// maxMisfits bounds the misfits of an engine.
-const maxMisfits = 10_000
-
-// rememberFit remembers from a drive's error whether the saga's definition fits.
-func (e *Engine) rememberFit(t *coordinator.Turn, err error) {
-	var m *MismatchError
-	mismatch := errors.As(err, &m) && !errors.Is(err, coordinator.ErrForeign)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case !mismatch:
-		delete(e.misfits, t.ID())
-	case len(e.misfits) < maxMisfits:
-		e.misfits[t.ID()] = misfit{m, t.Context()}
-	}
 }

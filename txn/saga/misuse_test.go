@@ -55,6 +55,8 @@ func TestDefinitions(t *testing.T) {
 		"an empty group":       {[]Defined{Define("x", a, Parallel[string]())}, "", "stage 2 has no steps"},
 		"a wait in a group":    {[]Defined{Define("x", a, Parallel(Sleep[string]("w", time.Second)))}, "w", "a wait stands alone"},
 		"a wait for no time":   {[]Defined{Define("x", a, Sleep[string]("w", 0))}, "w", "above 0"},
+		"an else that is none": {[]Defined{Define("x", a, Signal[string, any]("s").Within(time.Hour).Else(make(chan int)))}, "s", "give Else another value"},
+		"an else too long":     {[]Defined{Define("x", a, Signal[string, any]("s").Within(time.Hour).Else(strings.Repeat("x", driver.MaxPayload)))}, "s", "give Else another value"},
 		"a pivot in a group":   {[]Defined{Define("x", a, Parallel[string](p))}, "p", "a pivot stands alone"},
 		"a long name":          {[]Defined{Define(strings.Repeat("n", 201), a)}, "", "give it 1 to 200"},
 	} {

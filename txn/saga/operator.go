@@ -85,26 +85,38 @@ func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 // Now skips the current wait: for the start time, a Sleep, a Signal (as if its time were over),
 // or the next attempt.
 func (o *Operator) Now(ctx context.Context, id string, by By) error {
-	return o.act(ctx, "end the wait of", id, "", by, func(m *machine) (entries []journal.Entry, err error) {
-		if !m.start.IsZero() && len(m.steps) == 0 {
-			entries = append(entries, record(recordNow, "", by))
-		}
-		for i := range m.steps {
-			switch p := &m.steps[i]; {
-			case p.fate == inFlight && p.wait:
-				entries = append(entries, record(recordNow, p.key, by))
-			case m.pending(p):
-				entries = append(entries, record(recordRetry, p.key, by))
+	for ended := map[string]bool{}; ; {
+		var entries []journal.Entry
+		err := o.act(ctx, "end the wait of", id, "", by, func(m *machine) ([]journal.Entry, error) {
+			if entries = m.endWaits(by, ended); len(entries)+len(ended) == 0 {
+				return nil, errors.New("it waits for nothing")
 			}
+			return entries, nil
+		})
+		if err != nil || len(entries) < driver.MaxRecords { // a group can have more steps
+			return err
 		}
-		if len(entries) == 0 {
-			return nil, errors.New("it waits for nothing")
+		for _, e := range entries {
+			ended[e.Step] = true
 		}
-		if len(entries) > driver.MaxRecords && !m.has(dead) { // the steps of a group
-			return []journal.Entry{record(recordRetry, "", by)}, nil
+	}
+}
+
+// endWaits returns the records that end the waits of one append, except those of some steps.
+func (m *machine) endWaits(by By, except map[string]bool) (entries []journal.Entry) {
+	if !m.start.IsZero() && len(m.steps) == 0 {
+		return []journal.Entry{record(recordNow, "", by)}
+	}
+	for _, p := range m.calling() {
+		switch {
+		case except[p.key] || len(entries) == driver.MaxRecords:
+		case p.wait:
+			entries = append(entries, record(recordNow, p.key, by))
+		default:
+			entries = append(entries, record(recordRetry, p.key, by))
 		}
-		return entries[:min(len(entries), driver.MaxRecords)], nil
-	})
+	}
+	return entries
 }
 
 // Abort aborts a saga that has not called its pivot. Completed steps, and calls under way, are

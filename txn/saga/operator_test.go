@@ -238,6 +238,47 @@ func TestOperatorHelpsAnUndo(t *testing.T) {
 	}
 }
 
+// TestNowInALargeGroup: Now ends all waits of a group that has more steps than an append has records, and
+// leaves the undo alone that was given up.
+func TestNowInALargeGroup(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const waiting = driver.MaxRecords + 8
+		undone := map[string]int{}
+		var mu sync.Mutex
+		var steps []Stage[string]
+		for i := range waiting + 1 {
+			name := fmt.Sprint("a", i)
+			steps = append(steps, (&target{}).act(name).Undo("un"+name, func(context.Context, string, *string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				switch undone[name]++; {
+				case i == 0:
+					return Fail(errSeat)
+				case undone[name] == 1:
+					return InProgress(72 * time.Hour)
+				}
+				return nil
+			}))
+		}
+		early := (&target{}).undoable("early") // its undo is not next
+		r := serveBegun(t, nil, Define("order", early, Parallel(steps...), (&target{}).undoable("z", Fail(errSeat))), "1", "in")
+		time.Sleep(time.Hour)
+		ok(t, r.engine.Operator().Now(t.Context(), "1", ann))
+		time.Sleep(time.Minute)
+		o, err := r.engine.Look(t.Context(), "1")
+		mu.Lock()
+		defer mu.Unlock()
+		if ok(t, err); o.State != DeadLetter || len(o.Dead) != 1 || undone["a0"] != 1 {
+			t.Errorf("%s, dead %v, undone %v", o.State, o.Dead, undone)
+		}
+		for i := 1; i <= waiting; i++ {
+			if n := undone[fmt.Sprint("a", i)]; n != 2 {
+				t.Errorf("a%d: %d undos", i, n)
+			}
+		}
+	})
+}
+
 // illegible is a store that cannot be read.
 type illegible struct{ *memory.Journal }
 

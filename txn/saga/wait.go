@@ -42,8 +42,8 @@ func (a Action[I, O]) Within(d time.Duration) Action[I, O] {
 // Else sets the output of a Signal that does not arrive in time; the saga then continues. It does
 // not affect other steps.
 func (a Action[I, O]) Else(value O) Action[I, O] {
-	if text, err := compact(value); err == nil && a.s.signal {
-		a.s.absent = text
+	if a.s.signal {
+		a.s.absent, a.s.invalid = stored(a.s.name, value)
 	}
 	return a
 }

@@ -285,6 +285,80 @@ func TestCrashLoop(t *testing.T) {
 	})
 }
 
+// TestHandOvers: owners that end cleanly while a branch is called do not count as crashed.
+func TestHandOvers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var up atomic.Bool
+		r, one := serveOne(t, nil, hanging{&up})
+		ok(t, txntest.Second(r.Run(t.Context(), "booking", "1", one.Try("seat"))))
+		for n := int64(2); n < 17; n++ {
+			synctest.Wait()
+			r.stop()
+			<-r.served
+			r.serve(t, n)
+		}
+		up.Store(true)
+		ok(t, txntest.Second(r.Wait(t.Context(), "1")))
+	})
+}
+
+// TestYields: an owner that gives its shard away while a branch is called, whose call then fails, does not
+// count as crashed.
+func TestYields(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var up atomic.Bool
+		r, one := serveOne(t, &Options{Timeout: time.Minute}, hanging{&up})
+		ok(t, txntest.Second(r.Run(t.Context(), "booking", "1", one.Try("seat"))))
+		r.stop()
+		<-r.served
+		txntest.Yields(t, r.coordinator.Serve, func(id string) error {
+			return txntest.Second(r.coordinator.Journal().Begin(t.Context(), id, "foreign:x", time.Now(), journal.Entry{Kind: "begin"}))
+		})
+		up.Store(true)
+		r.serve(t, 17)
+		ok(t, txntest.Second(r.Wait(t.Context(), "1")))
+	})
+}
+
+// hanging is a resource whose confirmations fail after 15 s, or with their context, until it is up.
+type hanging struct{ up *atomic.Bool }
+
+func (hanging) Try(_ context.Context, q string, _ time.Time) (string, error) { return q, nil }
+func (hanging) Cancel(context.Context, string, *string) error                { return nil }
+
+func (h hanging) Confirm(ctx context.Context, _ string, _ string) error {
+	if h.up.Load() {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(15 * time.Second):
+	}
+	return errNetwork
+}
+
+// TestInProgressIsNotRecorded: a participant that processes a call for long adds no records.
+func TestInProgressIsNotRecorded(t *testing.T) {
+	atHotel(t, 1, func(t *testing.T, hotel *venue) {
+		calls := 0
+		hotel.bad = func(c branch.Call) (before, after error) {
+			if c.Operation != branch.Confirm || calls == 1000 {
+				return nil, nil
+			}
+			if calls++; calls <= 4 {
+				return errNetwork, nil
+			}
+			return branch.InProgress(time.Second), nil
+		}
+		r := serve(t, nil, 1, nil, hotel)
+		ok(t, txntest.Second(r.run(t.Context(), "1", hotel)))
+		ok(t, txntest.Second(r.Wait(t.Context(), "1")))
+		if n := len(txntest.Records(t, r.store.Journal, "1")); calls != 1000 || n > 8 {
+			t.Errorf("%d calls, %d records", calls, n)
+		}
+	})
+}
+
 // TestNoCrashLoop: frequent changes of the owner do not halt transactions whose calls are
 // answered, and the last failure of a branch is known.
 func TestNoCrashLoop(t *testing.T) {

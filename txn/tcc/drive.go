@@ -3,6 +3,7 @@ package tcc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -55,7 +56,7 @@ func (m *Engine) Drive(t *coordinator.Turn) error {
 	}
 	for d.m.has(pending) && d.m.halted == "" {
 		if err := d.round(); err != nil {
-			return err
+			return d.handOver(err)
 		}
 	}
 	if d.m.state().Final() {
@@ -269,6 +270,16 @@ func (d *drive) countTakeOver() error {
 	}
 	reason := fmt.Sprintf("it was taken over %d times in a row while branches were called, and no call was answered: its process seems to crash each time", n)
 	return d.append([]journal.Entry{record(recordHalted, "", why{Error: reason})})
+}
+
+// handOver records that an owner which stops has not crashed, which ends the count of take-overs.
+func (d *drive) handOver(err error) error {
+	gone, members := d.Holds(), d.callable()
+	if gone != nil && !errors.Is(gone, journal.ErrConflict) && d.m.takeOvers > 0 && len(members) > 0 {
+		b := members[0]
+		err = errors.Join(err, d.append([]journal.Entry{record(recordFailing, b.name, why{Error: b.err, Attempts: b.attempts})}))
+	}
+	return err
 }
 
 // failing returns the record of a failed call, if one is due.

@@ -18,14 +18,14 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// protocol is the prefix of transaction types in the journal.
-const protocol = "tcc:"
+// protocol is the part of transaction types before the colon.
+const protocol = "tcc"
 
 // unknown is the type of a transaction that was cancelled before its type was known.
-const unknown = protocol + "unknown"
+const unknown = protocol + ":unknown"
 
-// name is the type of a transaction without the prefix.
-func name(kind string) string { return strings.TrimPrefix(kind, protocol) }
+// name is the type of a transaction without the protocol.
+func name(kind string) string { return strings.TrimPrefix(kind, protocol+":") }
 
 // Options of an engine; nil and the zero value work.
 type Options struct {
@@ -106,7 +106,7 @@ func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Engine,
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	if err := c.Handle(strings.TrimSuffix(protocol, ":"), m); err != nil {
+	if err := c.Handle(protocol, m); err != nil {
 		return nil, err
 	}
 	for _, h := range m.handles {
@@ -286,7 +286,7 @@ func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decis
 // enable it.
 func (m *Engine) reconciles() coordinator.Reconciler {
 	hooks := m.options.Hooks
-	return coordinator.Reconciler{Protocol: strings.TrimSuffix(protocol, ":"), Find: m.Reconcile, Done: hooks.Reconciled, Found: func(f Finding) {
+	return coordinator.Reconciler{Protocol: protocol, Find: m.Reconcile, Done: hooks.Reconciled, Found: func(f Finding) {
 		coordinator.Emit(hooks.Mismatched, observe.TCCMismatched{Transaction: f.ID, Type: f.Type, Branch: f.Step, Decision: string(f.Want), Refused: f.Refused, Err: f.Err})
 	}}
 }

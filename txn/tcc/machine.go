@@ -394,7 +394,7 @@ func decided(d Decision, reason string, tries []try) []journal.Entry {
 }
 
 // records reads and changes transactions in a journal.
-var records = coordinator.Records[machine, Outcome]{Protocol: "tcc", With: machine.with,
+var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: machine.with,
 	State:   func(m machine) State { return m.state() },
 	Outcome: func(t coordinator.Transaction[machine]) Outcome { return t.State.outcome(t.Head) }}
 

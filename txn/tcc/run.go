@@ -41,7 +41,7 @@ const MaxBranches = driver.MaxRecords - 1
 // If the transaction of that id is already decided, Run tries nothing and returns the decision. If
 // it was submitted, Run waits for its decision. Concurrent Runs of one id get the same decision.
 func (m *Engine) Run(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
-	r := &run{engine: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
+	r := &run{engine: m, id: id, kind: protocol + ":" + kind, began: m.coordinator.Now()}
 	if err := r.prepare(kind, branches); err != nil {
 		return Outcome{}, err
 	}

@@ -22,7 +22,7 @@ import (
 // Options.Hold. Submit costs one forced write more than Run. Call [Engine.Close] before
 // the journal is closed.
 func (m *Engine) Submit(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
-	r := &run{engine: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
+	r := &run{engine: m, id: id, kind: protocol + ":" + kind, began: m.coordinator.Now()}
 	if err := r.prepare(kind, branches); err != nil {
 		return Outcome{}, err
 	}
@@ -114,8 +114,8 @@ func (m *Engine) expire(ctx context.Context, t coordinator.Transaction[machine],
 	return err
 }
 
-// expire cancels a transaction whose run has not decided in time. Before that time it returns false, and
-// sets the transaction due at that time.
+// expire cancels a transaction whose run has not decided in time. Before that time, when it is due, it
+// returns false.
 func (d *drive) expire() (decided bool, err error) {
 	if d.Now().Before(d.m.until) {
 		return false, nil

@@ -75,7 +75,7 @@ func TestLaunchedOnce(t *testing.T) {
 	atHotel(t, 1, func(t *testing.T, hotel *venue) {
 		store := txntest.NewJournal()
 		launch := func(r *rig) error {
-			attempt := &run{engine: r.Engine, id: "1", kind: protocol + "booking", began: r.coordinator.Now()}
+			attempt := &run{engine: r.Engine, id: "1", kind: protocol + ":booking", began: r.coordinator.Now()}
 			ok(t, attempt.prepare("booking", []Branch{hotel.define().Try("seat")}))
 			_, err := attempt.launch(t.Context())
 			return err

@@ -230,23 +230,19 @@ func (o *Oracle) group(commits []request, first Timestamp, swaps *[]driver.Swap)
 	for i, r := range commits {
 		r.at = first + Timestamp(i)
 		changes := r.change(r.at)
-		fits := len(changes) > 0 && len(changes) < driver.MaxSwaps
+		if len(changes) == 0 || len(changes) >= driver.MaxSwaps || slices.ContainsFunc(changes, func(c driver.Swap) bool { return keys[c.Key] }) {
+			answer(commits[i:i+1], issued{})
+			continue
+		}
 		for _, c := range changes {
 			size += len(c.Value)
-			fits = fits && !keys[c.Key]
+			keys[c.Key] = true
 		}
 		if len(group) > 0 && (size > maxWrite || len(*swaps)+len(changes) > driver.MaxSwaps) {
 			o.mu.Lock()
 			o.commits = slices.Concat(commits[i:], o.commits)
 			o.mu.Unlock()
 			break
-		}
-		if !fits {
-			answer(commits[i:i+1], issued{})
-			continue
-		}
-		for _, c := range changes {
-			keys[c.Key] = true
 		}
 		*swaps = append(*swaps, changes...)
 		group = append(group, r)

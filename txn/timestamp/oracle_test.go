@@ -182,6 +182,7 @@ func TestCommitsShareWrites(t *testing.T) {
 		"the oracle's own key": {[][]driver.Swap{{{Key: "oracle", Value: []byte("x")}}, keys("a", 1, 1)}, 1, 1},
 		"too many for one":     {[][]driver.Swap{keys("a", 40, 1), keys("b", 40, 1), keys("c", 1, 1)}, 2, 3},
 		"too large for one":    {[][]driver.Swap{keys("a", 1, 300<<10), keys("b", 1, 300<<10)}, 2, 2},
+		"a refused large one":  {[][]driver.Swap{keys("a", 1, 1), {{Key: "a0", Value: make([]byte, 600<<10)}}, keys("c", 1, 1)}, 1, 2},
 		"a large one":          {[][]driver.Swap{keys("a", 2, 300<<10)}, 1, 1},
 		"one too many":         {[][]driver.Swap{keys("a", driver.MaxSwaps, 1), keys("b", driver.MaxSwaps-1, 1)}, 1, 1},
 		"no change":            {[][]driver.Swap{nil}, 0, 0},

@@ -53,7 +53,8 @@
 //
 // If a person or a system has finished a branch against the decision, the transaction is
 // HEURISTIC. It stays unfinished in the journal, and is reported until an operator acknowledges it
-// ([Operator.Resolve]).
+// ([Operator.Resolve]). If its abort has ended, which a presumed one has after Options.Patience, the
+// branch is only reported.
 //
 // A transaction that is taken over 10 times in a row without an answer to the commit (TakeOvers
 // of the coordinator's Options) is halted until [Operator.Retry]. Its branches stay prepared.

@@ -30,6 +30,8 @@ func (d secondPhase) Drive(t *coordinator.Turn) error {
 		return bug("drive transaction", t.ID(), err)
 	}
 	switch {
+	case m.state == Aborted && !m.ended && !t.Fresh() && !t.Due():
+		return nil // see readOrAbort
 	case m.state == Aborted && !m.ended: // branches are rolled back by the process that finds them
 		return t.End(end())
 	case m.settled(), m.halted != "":
@@ -64,7 +66,7 @@ func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
 			}
 		}
 		if err := t.Holds(); err != nil { // then some were not called
-			return err
+			return d.handOver(t, m, err)
 		}
 		if entries := failed.of(m, a, attempt, t.Now()); len(entries) > 0 {
 			if m, err = d.append(t, m, entries); err != nil {
@@ -195,6 +197,18 @@ func (d secondPhase) countTakeOver(t *coordinator.Turn, m machine) (machine, err
 	}
 	text := fmt.Sprintf("it was taken over %d times in a row while participants were called to commit, and none answered: its process seems to crash each time", n)
 	return d.append(t, m, []journal.Entry{record(recordHalted, "", reasonData{Text: text})})
+}
+
+// handOver records that an owner which stops because of gone has not crashed, which ends the count of
+// take-overs.
+func (d secondPhase) handOver(t *coordinator.Turn, m machine, gone error) error {
+	i := slices.IndexFunc(m.branches, func(p progress) bool { return p.fate == open })
+	if i < 0 || m.takeOvers == 0 || errors.Is(gone, journal.ErrConflict) {
+		return gone
+	}
+	p := m.branches[i]
+	_, err := d.append(t, m, []journal.Entry{record(recordFailing, p.name, reasonData{Text: p.err, Attempts: p.attempts})})
+	return errors.Join(gone, err)
 }
 
 // failures are the failed calls of a drive.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -68,16 +69,16 @@ type Engine struct {
 // A participant keeps its name while anything may be in doubt there, and is registered in every
 // process that shares the journal.
 func New(c *coordinator.Coordinator, o *Options, participants ...Defined) (*Engine, error) {
-	options, err := o.resolve()
+	if c == nil {
+		return nil, failure.Bug("make engine", "", "there is no coordinator")
+	}
+	options, err := o.resolve(c.Keep())
 	if err != nil {
 		return nil, err
 	}
 	m := &Engine{coordinator: c, options: options, participants: map[string]driver.Participant{},
 		random: rand.Uint32, running: map[string]int{}, scan: scan{map[branchAt]time.Time{}, map[branchAt]time.Time{}}}
 	var problems []error
-	if c == nil {
-		problems = append(problems, failure.Bug("make engine", "", "there is no coordinator"))
-	}
 	for _, r := range participants {
 		problems = append(problems, m.register(r))
 	}
@@ -158,8 +159,9 @@ type Options struct {
 	Patience time.Duration
 	// Scan is the interval of the scans for branches in doubt; 0 means 10 seconds.
 	Scan time.Duration
-	// Retention is how long the journal keeps a decision, from the begin of its run; 0 means 7
-	// days. An older branch without a decision is left to an operator.
+	// Retention is how long the journal keeps a decision, from the begin of its run, at most the
+	// Retention.Keep of the coordinator; 0 means 7 days, or seven eighths of Keep if that is less. An
+	// older branch without a decision is left to an operator.
 	Retention time.Duration
 	// Remind is the interval of the hook Heuristic for an outcome that no operator has
 	// acknowledged; 0 means a day.
@@ -168,20 +170,27 @@ type Options struct {
 	Hooks *observe.TwoPC
 }
 
-func (o *Options) resolve() (Options, error) {
+// resolve returns the options for a journal that keeps ended transactions for a time; below zero for ever.
+func (o *Options) resolve(keep time.Duration) (Options, error) {
+	if keep < 0 {
+		keep = math.MaxInt64
+	}
 	r := *cmp.Or(o, &Options{})
 	for _, d := range []struct {
 		value     *time.Duration
 		byDefault time.Duration
 		name      string
 	}{{&r.Prepare, 10 * time.Second, "Prepare"}, {&r.Timeout, 10 * time.Second, "Timeout"}, {&r.Patience, time.Minute, "Patience"},
-		{&r.Scan, 10 * time.Second, "Scan"}, {&r.Retention, 7 * 24 * time.Hour, "Retention"}, {&r.Remind, 24 * time.Hour, "Remind"}} {
+		{&r.Scan, 10 * time.Second, "Scan"}, {&r.Retention, min(7*24*time.Hour, keep-keep/8), "Retention"}, {&r.Remind, 24 * time.Hour, "Remind"}} {
 		if *d.value < 0 {
 			return r, failure.Bug("make engine", "", "%s is %v, below zero", d.name, *d.value)
 		}
 		if *d.value == 0 {
 			*d.value = d.byDefault
 		}
+	}
+	if r.Retention > keep {
+		return r, failure.Bug("make engine", "", "Retention is %v, and the coordinator's Retention.Keep %v: a branch could be aborted after its commit was removed", r.Retention, keep)
 	}
 	if r.Patience >= r.Retention {
 		return r, failure.Bug("make engine", "", "Patience (%v) must be below Retention (%v): otherwise no abort is ever presumed", r.Patience, r.Retention)

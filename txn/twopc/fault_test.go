@@ -96,6 +96,31 @@ func TestHeuristicAbort(t *testing.T) {
 	})
 }
 
+// TestHeuristicAbortOfTwo: all branches of an abort that an operator committed before are in the journal.
+func TestHeuristicAbortOfTwo(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		p := w.start(t, nil, nil)
+		p.network.meet = func(at string) error {
+			for _, name := range []string{"north", "south"} {
+				if at != name+" prepare 1 "+returning {
+					continue
+				}
+				doubts, err := w.banks[name].InDoubt(context.Background())
+				ok(t, err)
+				ok(t, w.banks[name].Commit(context.Background(), doubts[0].XID))
+				return errNetwork
+			}
+			return nil
+		}
+		wantKind(t, p.Run(t.Context(), "1", p.add(transfer)), interlock.Definite, ErrAborted)
+		o, err := p.Look(t.Context(), "1")
+		if ok(t, err); o.State != Heuristic || len(o.Dead) != 2 {
+			t.Errorf("%+v", o)
+		}
+		ok(t, p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "moved back"}))
+	})
+}
+
 // TestDownParticipant: the commit of a participant that is down for hours is retried, and
 // the others do not wait for it.
 func TestDownParticipant(t *testing.T) {
@@ -128,6 +153,58 @@ func TestDownParticipant(t *testing.T) {
 			t.Error(got)
 		}
 	})
+}
+
+// TestHandOvers: owners that end cleanly while a participant is called do not count as crashed.
+func TestHandOvers(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		p := w.start(t, nil, &Options{Scan: time.Hour})
+		var up atomic.Bool
+		p.participants["south"] = hanging{p.participants["south"], &up}
+		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+		for n := int64(1); n < 17; n++ {
+			p.serve(t, n)()
+		}
+		up.Store(true)
+		defer p.serve(t, 17)()
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
+		wantSums(t, w, -10, 10)
+	})
+}
+
+// TestYields: an owner that gives its shard away while a participant is called, whose call then fails, does
+// not count as crashed.
+func TestYields(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		p := w.start(t, nil, &Options{Timeout: time.Minute})
+		var up atomic.Bool
+		p.participants["south"] = hanging{p.participants["south"], &up}
+		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+		p.serve(t, 1)()
+		txntest.Yields(t, p.coordinator.Serve, func(id string) error {
+			return txntest.Second(p.coordinator.Journal().Begin(t.Context(), id, "foreign:x", time.Now(), journal.Entry{Kind: "begin"}))
+		})
+		up.Store(true)
+		txntest.Serve(t, p.coordinator.Serve, 17)
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
+	})
+}
+
+// hanging is a participant whose commits fail after 15 s, or with their context, until it is up.
+type hanging struct {
+	driver.Participant
+	up *atomic.Bool
+}
+
+func (h hanging) Commit(ctx context.Context, x driver.XID) error {
+	if h.up.Load() {
+		return h.Participant.Commit(ctx, x)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(15 * time.Second):
+	}
+	return errNetwork
 }
 
 // unreachable is a participant that receives no commit until it is up.

@@ -43,6 +43,22 @@ func TestMisuseOfNew(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for name, c := range map[string]struct {
+		keep, set, want time.Duration // want is 0 for a Bug
+	}{
+		"default":  {0, 0, 7 * 24 * time.Hour},
+		"for ever": {-1, 0, 7 * 24 * time.Hour},
+		"short":    {8 * time.Hour, 0, 7 * time.Hour},
+		"equal":    {8 * time.Hour, 8 * time.Hour, 8 * time.Hour},
+		"too long": {8 * time.Hour, 9 * time.Hour, 0},
+	} {
+		co, err := coordinator.New(j, &coordinator.Options{Retention: coordinator.Retention{Keep: c.keep}})
+		ok(t, err)
+		m, err := New(co, &Options{Retention: c.set})
+		if (err != nil) != (c.want == 0) || err != nil && interlock.Kind(err) != interlock.Bug || err == nil && m.options.Retention != c.want {
+			t.Errorf("a Retention of %s: %v", name, err)
+		}
+	}
 	co, err := coordinator.New(j, nil)
 	ok(t, err)
 	ok(t, txntest.Second(New(co, nil, Define("north", bank))))

@@ -354,12 +354,14 @@ func (m *Engine) readOrAbort(ctx context.Context, r run, abort decideData) (*mac
 	if err != nil || recorded != nil {
 		return recorded, err
 	}
-	return m.recordDecision(ctx, r, decide(Abort, abort))
+	decision := decide(Abort, abort)
+	// It ends later, so that it takes the records of branches that cannot be rolled back.
+	_, err = m.coordinator.Journal().Begin(ctx, r.key, m.kind(), m.coordinator.Now().Add(m.options.Patience), decision)
+	return m.decidedAs(ctx, r, decision, err)
 }
 
-// recordDecision records a decision, and returns the transaction with it or with an earlier one.
-func (m *Engine) recordDecision(ctx context.Context, r run, decision journal.Entry) (*machine, error) {
-	err := m.coordinator.Begin(ctx, r.key, m.kind(), decision)
+// decidedAs returns the transaction with a decision, or with an earlier one; err is that of the append.
+func (m *Engine) decidedAs(ctx context.Context, r run, decision journal.Entry, err error) (*machine, error) {
 	switch {
 	case errors.Is(err, journal.ErrExists):
 		return m.readEarlier(ctx, r)
@@ -387,13 +389,21 @@ func (m *Engine) decided(r run, d Decision, reason string) {
 	coordinator.Emit(m.options.Hooks.Decided, observe.TwoPCDecided{Transaction: r.String(), Commit: d == Commit, Reason: reason})
 }
 
-// recordHeuristicAbort records a branch that an abort could not roll back. If the abort has ended, it
-// takes no further records, and only the hook is called. The transaction is due at the next reminder.
+// recordHeuristicAbort records a branch that an abort could not roll back. If the abort has ended, or
+// another run of the id is recorded, only the hook is called. The transaction is due at the next reminder.
 func (m *Engine) recordHeuristicAbort(ctx context.Context, r run, name string, why error) {
-	_, err := m.coordinator.Journal().Begin(ctx, r.key, m.kind(), m.coordinator.Now().Add(m.options.Remind),
-		decide(Abort, decideData{Run: r.sign, Reason: "it was to be rolled back, and could not be"}), heuristic(name, why))
-	if errors.Is(err, journal.ErrExists) {
-		err = nil
+	due, e := m.coordinator.Now().Add(m.options.Remind), heuristic(name, why)
+	_, err := m.coordinator.Journal().Begin(ctx, r.key, m.kind(), due,
+		decide(Abort, decideData{Run: r.sign, Reason: "it was to be rolled back, and could not be"}), e)
+	for errors.Is(err, journal.ErrExists) || errors.Is(err, journal.ErrConflict) {
+		var t coordinator.Transaction[machine]
+		if t, err = m.stored(ctx, "record heuristic outcome", r.key); err != nil {
+			break
+		}
+		if _, other := t.State.with(e); other != nil || t.State.decision != Abort || t.State.data.Run != r.sign {
+			break // also if another process has recorded the branch
+		}
+		err = t.Log.Append(ctx, due, e)
 	}
 	coordinator.Emit(m.options.Hooks.Heuristic, observe.TwoPCHeuristic{Transaction: r.String(), Participants: []string{name}, Err: errors.Join(why, err)})
 }

@@ -179,7 +179,8 @@ func (m *Engine) settleAs(ctx context.Context, r run, d Decision, data decideDat
 			return nil, err
 		}
 	}
-	return m.recordDecision(ctx, r, decide(d, data))
+	decision := decide(d, data)
+	return m.decidedAs(ctx, r, decision, m.coordinator.Begin(ctx, r.key, m.kind(), decision))
 }
 
 // inDoubtOf returns the participants that have a branch of the run in doubt.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestScanReportsNoShutdown: a participant that cannot be scanned is reported, and so is a branch that
@@ -99,10 +100,14 @@ func TestScan(t *testing.T) {
 			}})
 			w.prepare(t, "north", begin("1", time.Now(), 1).xid("north"))
 			time.Sleep(patience)
+			txntest.Serve(t, p.coordinator.Serve, 1)
 			p.Scan(t.Context())
 			if len(reported) != 1 || reported[0].Verdict != c.verdict || !errors.Is(reported[0].Err, c.err) || reported[0].Age != patience ||
 				w.inDoubt(t) != c.inDoubt || heuristics != c.heuristics {
 				t.Errorf("%+v, %d in doubt, %d heuristic", reported, w.inDoubt(t), heuristics)
+			}
+			if o, err := p.Look(t.Context(), "1"); c.heuristics > 0 && (err != nil || o.State != Heuristic || len(o.Dead) != 1) {
+				t.Errorf("%+v, %v", o, err)
 			}
 		})
 	}

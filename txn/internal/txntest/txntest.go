@@ -6,6 +6,7 @@ package txntest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -188,6 +189,29 @@ func Serve(t testing.TB, serve func(ctx context.Context, c interlock.Claim, shar
 		synctest.Wait()
 	})
 	return c, stop, served
+}
+
+// Yields lets owners of shard 0 give it away one after the other, in a [Bubble], 10 s after each has begun
+// to serve. foreign begins a transaction that they do not know, which is the reason.
+func Yields(t testing.TB, serve func(ctx context.Context, c interlock.Claim, shard int) error, foreign func(id string) error) {
+	t.Helper()
+	for n := int64(2); n < 17; n++ {
+		_, _, served := Serve(t, func(ctx context.Context, c interlock.Claim, shard int) error {
+			return serve(ctx, yielding{c.(*Claim)}, shard)
+		}, n)
+		OK(t, foreign(fmt.Sprint("foreign ", n)))
+		<-served
+	}
+}
+
+// yielding is a claim that another process always takes.
+type yielding struct{ *Claim }
+
+func (yielding) Contended() bool { return true }
+
+func (c yielding) Yield(context.Context) error {
+	c.End(interlock.ErrReleased)
+	return nil
 }
 
 // ErrCrashed is the error of every operation in a process that has crashed. It is not Definite, so
