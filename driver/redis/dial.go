@@ -50,22 +50,25 @@ func Dial(address string) (rueidis.Client, error) {
 
 // dialWithin is Dial until ctx ends. A connection that opens later is closed.
 func dialWithin(ctx context.Context, address string) (rueidis.Client, error) {
-	var client rueidis.Client
-	var err error
-	dialed := make(chan struct{})
-	go func() {
-		defer close(dialed)
-		client, err = Dial(address)
-	}()
-	select {
-	case <-dialed:
-		return client, err
-	case <-ctx.Done():
-		go func() {
-			if <-dialed; err == nil {
+	type result struct {
+		client rueidis.Client
+		err    error
+	}
+	dialed := make(chan result)
+	go func() { // ends when the dial does
+		client, err := Dial(address)
+		select {
+		case dialed <- result{client, err}:
+		case <-ctx.Done():
+			if err == nil {
 				client.Close()
 			}
-		}()
+		}
+	}()
+	select {
+	case r := <-dialed:
+		return r.client, r.err
+	case <-ctx.Done():
 		return nil, unsent(request{op: "connect"}, context.Cause(ctx))
 	}
 }

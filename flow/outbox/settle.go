@@ -189,8 +189,8 @@ func (s *service) tidy(ctx context.Context, op string, work func(store) (int, er
 // expedite makes lanes of failed and queued messages due whose time is further ahead than longest, one batch at most.
 func (s store) expedite(ctx context.Context, slice int, longest time.Duration) (int, error) {
 	const failed = `why in ('` + WhyQueued + `', '` + WhyRetry + `', '` + WhyBlocked + `')`
-	lanes, err := sqltable.Column[int64](ctx, s.Tables, `select lane from {lanes} where slice = ? and wait_until > {micros start} + ? and `+failed+` limit 500`,
-		slice, longest.Microseconds())
+	lanes, err := sqltable.Column[int64](ctx, s.Tables, `select lane from {lanes} where slice = ? and wait_until > {micros start} + ? and `+failed+` limit ?`,
+		slice, longest.Microseconds(), tidyBatch)
 	if err == nil && len(lanes) > 0 { // a lane may have begun to wait for something else
 		err = s.exec(ctx, s.updateBy(`{lanes}`, `lane`, lanes, `wait_until = case when `+failed+` then {micros start} else wait_until end`))
 	}
@@ -201,7 +201,7 @@ func (s store) expedite(ctx context.Context, slice int, longest time.Duration) (
 // other records: ids increase with time.
 func (s store) trim(ctx context.Context, keep time.Duration) (int, error) {
 	var old []int64
-	err := s.Each(ctx, `select id, {micros start} - done_at from {audit} order by id limit 500`, nil, func(scan func(...any) error) error {
+	err := s.Each(ctx, `select id, {micros start} - done_at from {audit} order by id limit ?`, []any{tidyBatch}, func(scan func(...any) error) error {
 		var id, age int64
 		err := scan(&id, &age)
 		if age > keep.Microseconds() {

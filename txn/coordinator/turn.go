@@ -115,6 +115,13 @@ func (t *Turn) Holds() error {
 	return nil
 }
 
+// HandsOver reports whether this owner stops calling, and another one will continue. Then it has not crashed,
+// which a protocol records if it counts take-overs.
+func (t *Turn) HandsOver() bool {
+	gone := t.Holds()
+	return gone != nil && !errors.Is(gone, journal.ErrConflict)
+}
+
 // Append makes entries durable, and sets when the transaction is due next; the zero time means at most
 // Options.Recheck from now, at least half of it. It outlasts the context of Serve, but not the claim. Its errors are those of
 // [journal.Log.Append]; Drive returns them.

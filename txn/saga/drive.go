@@ -117,7 +117,7 @@ func (d *drive) run() error {
 
 // leave records results when the saga cannot continue here.
 func (d *drive) leave(err error) error {
-	if gone := d.Holds(); err != nil && gone != nil && !errors.Is(gone, journal.ErrConflict) && d.m.takeOvers > 0 {
+	if err != nil && d.m.takeOvers > 0 && d.HandsOver() {
 		d.handOver()
 	}
 	if err == nil {

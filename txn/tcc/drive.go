@@ -274,8 +274,7 @@ func (d *drive) countTakeOver() error {
 
 // handOver records that an owner which stops has not crashed, which ends the count of take-overs.
 func (d *drive) handOver(err error) error {
-	gone, members := d.Holds(), d.callable()
-	if gone != nil && !errors.Is(gone, journal.ErrConflict) && d.m.takeOvers > 0 && len(members) > 0 {
+	if members := d.callable(); len(members) > 0 && d.m.takeOvers > 0 && d.HandsOver() {
 		b := members[0]
 		err = errors.Join(err, d.append([]journal.Entry{record(recordFailing, b.name, why{Error: b.err, Attempts: b.attempts})}))
 	}

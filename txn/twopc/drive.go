@@ -203,7 +203,7 @@ func (d secondPhase) countTakeOver(t *coordinator.Turn, m machine) (machine, err
 // take-overs.
 func (d secondPhase) handOver(t *coordinator.Turn, m machine, gone error) error {
 	i := slices.IndexFunc(m.branches, func(p progress) bool { return p.fate == open })
-	if i < 0 || m.takeOvers == 0 || errors.Is(gone, journal.ErrConflict) {
+	if i < 0 || m.takeOvers == 0 || !t.HandsOver() {
 		return gone
 	}
 	p := m.branches[i]
