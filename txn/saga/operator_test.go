@@ -272,7 +272,7 @@ func TestNowInALargeGroup(t *testing.T) {
 			t.Errorf("%s, dead %v, undone %v", o.State, o.Dead, undone)
 		}
 		for i := 1; i <= waiting; i++ {
-			if n := undone[fmt.Sprint("a", i)]; n != 2 {
+			if n := undone[fmt.Sprint("a", i)]; n < 2 { // a call whose result is appended between the two appends of Now is repeated
 				t.Errorf("a%d: %d undos", i, n)
 			}
 		}
